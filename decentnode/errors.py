@@ -1,0 +1,95 @@
+"""Every error this package raises on purpose, as one tree.
+
+DecentnodeError
+├── BadInput            something the user wrote is wrong; found before anything starts (exit 2)
+│   ├── ConfigError     one or many defects of a YAML file
+│   ├── GraphError      a defect of a graph file or of a generator's options
+│   ├── DatasetError    data that is missing, broken, or cannot be partitioned as asked
+│   ├── MappingError    machines and addresses that do not fit the graph or this host
+│   └── UnknownPlugin   a name that no registry knows
+├── StartError          the nodes could not meet (exit 4): who is missing, which hashes differ
+├── RunFailed           the run ended without a usable result (exit 4)
+└── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
+    ├── PeerLost        the peer is gone
+    ├── PeerTimeout     the peer was silent for longer than the deadline
+    └── ProtocolError   what arrived breaks the message rules
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the command line returns."""
+
+    OK = 0
+    BAD_INPUT = 2
+    NODES_LOST = 3
+    FAILED = 4
+    OUT_OF_MEMORY = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class DecentnodeError(Exception):
+    """The root: catches everything this package raises on purpose."""
+
+    exit_code = ExitCode.FAILED
+
+
+class BadInput(DecentnodeError):
+    """Something the user wrote is wrong; `defects` has one line for each thing to correct."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+    def __init__(self, *defects: str) -> None:
+        super().__init__("\n".join(defects))
+        self.defects = defects
+
+
+class ConfigError(BadInput):
+    """Defects of a YAML file, each as `file:line key: what is wrong; what would be right`."""
+
+
+class GraphError(BadInput):
+    """A defect of a graph file (as `file:line: ...`) or of a generator's options."""
+
+
+class DatasetError(BadInput):
+    """Data that is missing, broken, or cannot be partitioned as asked."""
+
+
+class MappingError(BadInput):
+    """Machines and addresses that do not fit the graph or this host."""
+
+
+class UnknownPlugin(BadInput):
+    """A name that no registry knows; the message lists the right ones and guesses which was meant."""
+
+
+class StartError(DecentnodeError):
+    """The nodes could not meet: says who is missing and where, or what differs."""
+
+
+class RunFailed(DecentnodeError):
+    """The run ended without a usable result."""
+
+
+class PeerError(DecentnodeError):
+    """Why a payload of one peer did not arrive in one round."""
+
+    def __init__(self, peer: int, reason: str) -> None:
+        super().__init__(f"rank {peer}: {reason}")
+        self.peer = peer
+        self.reason = reason
+
+
+class PeerLost(PeerError):
+    """The peer is gone: its process ended or its link broke."""
+
+
+class PeerTimeout(PeerError):
+    """The peer was silent for longer than the deadline."""
+
+
+class ProtocolError(PeerError):
+    """What the peer sent breaks the message rules."""

@@ -1,0 +1,82 @@
+"""Who may talk to whom, possibly different each round."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """One node's place in one round: everything a sharing scheme may know about the graph.
+
+    `weights[j]` is what this node gives to the model of j (itself included; they sum to 1);
+    `outgoing_weights[j]` is what j gives to this node's model.
+    """
+
+    rank: int
+    round: int
+    targets: tuple[int, ...]
+    """Whom I send to, ascending."""
+    sources: tuple[int, ...]
+    """Whom I hear from, ascending; the same as `targets` when undirected."""
+    weights: dict[int, float]
+    outgoing_weights: dict[int, float]
+    learning_rate: float = 0.0
+    start: Tensor | None = field(default=None, compare=False)
+    """The vector at the start of the round, before the local steps, where a scheme asks for it."""
+
+    @property
+    def degree(self) -> int:
+        """How many nodes I hear from."""
+        return len(self.sources)
+
+
+class Graph(ABC):
+    """Neighbors per round. Every node computes it alone from the same settings; it does no I/O."""
+
+    directed: bool = False
+    static: bool = True
+
+    @property
+    @abstractmethod
+    def num_nodes(self) -> int:
+        """n; ranks are 0..n-1."""
+
+    @abstractmethod
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        """Ranks that `rank` sends to in `round`, ascending, without itself."""
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        """Ranks that `rank` hears from in `round`, ascending, without itself."""
+        if not self.directed:
+            return self.targets(rank, round)
+        return tuple(j for j in range(self.num_nodes) if rank in self.targets(j, round))
+
+
+class StaticGraph(Graph):
+    """A graph that is the same in every round, held as adjacency lists."""
+
+    @property
+    @abstractmethod
+    def adjacency(self) -> tuple[tuple[int, ...], ...]:
+        """For each rank the ranks it sends to, ascending."""
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.adjacency)
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return self.adjacency[rank]
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._incoming[rank]
+
+    @cached_property
+    def _incoming(self) -> tuple[tuple[int, ...], ...]:
+        incoming: list[list[int]] = [[] for _ in self.adjacency]
+        for i, targets in enumerate(self.adjacency):
+            for j in targets:
+                incoming[j].append(i)
+        return tuple(map(tuple, incoming))

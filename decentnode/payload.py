@@ -1,0 +1,164 @@
+"""What crosses the wire for one neighbor in one round: one buffer, read through a Layout.
+
+Both ends compute the Layout from the same settings, so nothing in a payload describes itself
+and no received byte can name a type, a shape or a class.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+
+import torch
+import xxhash
+from torch import Tensor
+
+ALIGNMENT = 8
+COUNT_BYTES = 8
+
+
+class Form(StrEnum):
+    """What the numbers of a payload are, so that a chain of transforms can be checked when built."""
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    QUANTIZED = "quantized"
+    BYTES = "bytes"
+    MASKED = "masked"
+
+
+class Role(StrEnum):
+    """How the bytes of a field are booked in the records."""
+
+    VALUES = "payload"
+    INDEX = "index"
+
+
+class PayloadError(ValueError):
+    """A buffer that does not fit its Layout."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named array of a payload; a scalar is a field of one element."""
+
+    name: str
+    dtype: torch.dtype
+    elements: int
+    """How many elements; the most that can come when `variable`."""
+    variable: bool = False
+    role: Role = Role.VALUES
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The named fields of a payload in wire order.
+
+    A buffer holds one little-endian 64-bit count for each variable field, then the fields one after the
+    other, each at a multiple of 8 bytes. One fixed field alone is therefore just its elements.
+    """
+
+    fields: tuple[Field, ...]
+    form: Form = Form.DENSE
+
+    @cached_property
+    def hash(self) -> int:
+        """32 bits that two ends compare before they read each other's payloads."""
+        words = [f"{f.name}:{f.dtype}:{f.elements}:{f.variable}:{f.role}" for f in self.fields]
+        return xxhash.xxh32_intdigest(f"{self.form}|{'|'.join(words)}".encode())
+
+    @cached_property
+    def variable(self) -> tuple[Field, ...]:
+        """The fields whose length travels with the payload."""
+        return tuple(f for f in self.fields if f.variable)
+
+    @cached_property
+    def max_bytes(self) -> int:
+        """The size of the largest payload of this layout."""
+        return self.spans({f.name: f.elements for f in self.fields})[1]
+
+    def spans(self, counts: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
+        """First byte and length in bytes of each field, and the whole size, for given element counts."""
+        offset = COUNT_BYTES * len(self.variable)
+        spans = {}
+        end = offset
+        for f in self.fields:
+            length = counts.get(f.name, f.elements) * f.dtype.itemsize
+            spans[f.name] = (offset, length)
+            end = offset + length
+            offset = -(-end // ALIGNMENT) * ALIGNMENT
+        return spans, end
+
+
+@dataclass
+class Payload:
+    """One contiguous buffer (uint8, shape (bytes,)) with views by its Layout and nothing beside it."""
+
+    layout: Layout
+    buffer: Tensor
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def dense(cls, tensor: Tensor, name: str = "vector") -> "Payload":
+        """Wraps a contiguous 1-D tensor without a copy."""
+        return cls(dense_layout(tensor.numel(), tensor.dtype, name), tensor.view(torch.uint8))
+
+    @classmethod
+    def empty(cls, layout: Layout, **counts: int) -> "Payload":
+        """An unfilled payload; `counts` gives the lengths of the variable fields."""
+        buffer = torch.empty(layout.spans(counts)[1], dtype=torch.uint8)
+        for i, f in enumerate(layout.variable):
+            if not 0 <= counts[f.name] <= f.elements:
+                raise PayloadError(f"field '{f.name}' takes 0..{f.elements} elements, got {counts[f.name]}")
+            buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
+        return cls(layout, buffer, dict(counts))
+
+    @classmethod
+    def parse(cls, layout: Layout, buffer: Tensor) -> "Payload":
+        """Reads a received buffer without a copy; raises PayloadError when it does not fit the layout."""
+        prefix = COUNT_BYTES * len(layout.variable)
+        if buffer.numel() < prefix:
+            raise PayloadError(f"{buffer.numel()} bytes are too few for the counts of {len(layout.variable)} fields")
+        counts = {}
+        if prefix:
+            numbers = buffer[:prefix].clone().view(torch.int64).tolist()
+            for f, count in zip(layout.variable, numbers, strict=True):
+                if not 0 <= count <= f.elements:
+                    raise PayloadError(f"field '{f.name}' has {count} elements, allowed are 0..{f.elements}")
+                counts[f.name] = count
+        size = layout.spans(counts)[1]
+        if buffer.numel() != size:
+            raise PayloadError(f"{buffer.numel()} bytes where the layout needs {size}")
+        return cls(layout, buffer, counts)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The field's elements as a 1-D tensor; a view wherever the buffer's alignment allows it."""
+        spans, _ = self.layout.spans(self.counts)
+        start, length = spans[name]
+        part = self.buffer[start : start + length]
+        dtype = next(f.dtype for f in self.layout.fields if f.name == name)
+        if part.data_ptr() % dtype.itemsize or part.storage_offset() % dtype.itemsize:
+            part = part.clone()
+        return part.view(dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, without the header."""
+        return self.buffer.numel()
+
+    @property
+    def index_bytes(self) -> int:
+        """The part of `nbytes` that tells positions, not values."""
+        spans, _ = self.layout.spans(self.counts)
+        return sum(spans[f.name][1] for f in self.layout.fields if f.role is Role.INDEX)
+
+
+def dense_layout(elements: int, dtype: torch.dtype = torch.float32, name: str = "vector") -> Layout:
+    """The layout of a plain vector; the same object for the same arguments would be no faster to compare."""
+    return Layout((Field(name, dtype, elements),))
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    """How many elements a tensor of this shape has."""
+    return prod(shape)

@@ -1,0 +1,83 @@
+"""Plug-ins by name: one registry per kind, and `module:Class` for code outside this package.
+
+A plug-in is a dataclass whose fields are its YAML options and whose docstring's first line
+says what it is. Registering is one decorator: `@SHARING.register("gossip")`.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from decentnode.errors import UnknownPlugin
+
+T = TypeVar("T", bound=type)
+
+
+def guess(word: str, known: Iterator[str] | list[str]) -> str:
+    """Returns `; did you mean 'x'?` for the known word nearest to `word`, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+class Registry:
+    """The plug-ins of one kind; `home` is imported on first use, so that its plug-ins register."""
+
+    def __init__(self, kind: str, home: str) -> None:
+        self.kind = kind
+        self._home = home
+        self._classes: dict[str, type] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Makes the decorated class available in YAML as `name`."""
+
+        def add(cls: T) -> T:
+            if name in self._classes:
+                raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def classes(self) -> dict[str, type]:
+        """All registered classes by name, sorted."""
+        importlib.import_module(self._home)
+        return dict(sorted(self._classes.items()))
+
+    def find(self, name: str) -> type:
+        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+        if ":" in name:
+            return import_class(name)
+        known = self.classes()
+        if name not in known:
+            raise UnknownPlugin(
+                f"unknown {self.kind} '{name}'{guess(name, list(known))} (known: {', '.join(known)})"
+            )
+        return known[name]
+
+
+def import_class(path: str) -> type:
+    """The class at `module:Class`; raises UnknownPlugin when the module or the class is missing."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
+    return found
+
+
+GRAPHS = Registry("graph", "decentnode.graph")
+MAPPINGS = Registry("mapping", "decentnode.mapping")
+MIXINGS = Registry("weights", "decentnode.mixing")
+SHARINGS = Registry("sharing", "decentnode.sharing")
+TRANSFORMS = Registry("transform", "decentnode.transforms")
+COMMUNICATIONS = Registry("communication", "decentnode.communication")
+MODELS = Registry("model", "decentnode.models")
+DATASETS = Registry("dataset", "decentnode.datasets")
+PARTITIONS = Registry("partition", "decentnode.datasets")
+REGISTRIES = (
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS,
+)  # fmt: skip

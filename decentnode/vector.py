@@ -1,0 +1,99 @@
+"""A model's parameters as views of one contiguous tensor, in two slots that take turns.
+
+While peers still read the slot that was sent, the mix is written into the other one; then the
+parameters look there. So a vector that is sent from where it was trained needs no copy at all.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor of the model lives in the vector."""
+
+    name: str
+    shape: torch.Size
+    offset: int
+    is_buffer: bool = False
+    channels_last: bool = False
+
+    def view(self, flat: Tensor) -> Tensor:
+        """This tensor as a view of a whole vector."""
+        part = flat[self.offset : self.offset + self.shape.numel()]
+        if self.channels_last:
+            outs, ins, height, width = self.shape
+            return part.view(outs, height, width, ins).permute(0, 3, 1, 2)
+        return part.view(self.shape)
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Names, shapes and offsets of everything in the vector, in the module's own order."""
+
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def numel(self) -> int:
+        """The length d of the vector."""
+        return sum(entry.shape.numel() for entry in self.entries)
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False
+    ) -> "ParameterLayout":
+        """Lays out a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
+
+        Integer buffers (batch counters) are never part of the vector: an average of them means nothing.
+        `channels_last` stores 4-D weights in that memory order, so that convolutions need no reordering.
+        """
+        tensors = [(name, p, False) for name, p in module.named_parameters()]
+        if mix_buffers:
+            tensors += [(name, b, True) for name, b in module.named_buffers() if b.is_floating_point()]
+        entries, offset = [], 0
+        for name, tensor, is_buffer in tensors:
+            entries.append(Entry(name, tensor.shape, offset, is_buffer, channels_last and tensor.dim() == 4))
+            offset += tensor.numel()
+        return cls(tuple(entries))
+
+
+class Vector:
+    """The values and the gradient of one model, both flat; the module's tensors are views of them."""
+
+    def __init__(self, module: nn.Module, layout: ParameterLayout, slots: tuple[Tensor, Tensor]) -> None:
+        """Moves the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`."""
+        self.layout = layout
+        self._slots = slots
+        self._current = 0
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        self._tensors = [tensors[entry.name] for entry in layout.entries]
+        self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
+        self.gradient = torch.zeros_like(slots[0])
+        for tensor, view in zip(self._tensors, self._views[0], strict=True):
+            view.copy_(tensor.detach())
+        self._look_at(0)
+        for entry, tensor in zip(layout.entries, self._tensors, strict=True):
+            if not entry.is_buffer:
+                tensor.grad = entry.view(self.gradient)
+
+    @property
+    def values(self) -> Tensor:
+        """The model now, shape (d,)."""
+        return self._slots[self._current]
+
+    @property
+    def spare(self) -> Tensor:
+        """The slot that the next mix is written to, shape (d,); its content is undefined."""
+        return self._slots[1 - self._current]
+
+    def flip(self) -> None:
+        """Makes the spare slot the model."""
+        self._look_at(1 - self._current)
+
+    def _look_at(self, slot: int) -> None:
+        self._current = slot
+        for tensor, view in zip(self._tensors, self._views[slot], strict=True):
+            tensor.data = view
