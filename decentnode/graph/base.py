@@ -1,10 +1,32 @@
 """Who may talk to whom, possibly different each round."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # so that commands about graphs start without torch
+    from torch import Tensor
+
+Adjacency = tuple[tuple[int, ...], ...]
+"""For each rank the ranks it sends to, ascending, without itself."""
+
+
+def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]], directed: bool = False) -> Adjacency:
+    """Adjacency of the edges i -> j, taken both ways unless `directed`; loops and repetitions vanish."""
+    neighbors: list[set[int]] = [set() for _ in range(nodes)]
+    for i, j in edges:
+        neighbors[i].add(j)
+        if not directed:
+            neighbors[j].add(i)
+    return tuple(tuple(sorted(found - {i})) for i, found in enumerate(neighbors))
+
+
+def transpose(adjacency: Adjacency) -> Adjacency:
+    """For each rank the ranks it hears from, ascending."""
+    backward = ((j, i) for i, targets in enumerate(adjacency) for j in targets)
+    return neighbor_lists(len(adjacency), backward, directed=True)
 
 
 @dataclass(frozen=True)
@@ -12,7 +34,8 @@ class View:
     """One node's place in one round: everything a sharing scheme may know about the graph.
 
     `weights[j]` is what this node gives to the model of j (itself included; they sum to 1);
-    `outgoing_weights[j]` is what j gives to this node's model.
+    `outgoing_weights[j]` is what j gives to this node's model (itself included; they sum to 1 when W is
+    doubly stochastic). Both are ascending by rank, are shared between rounds, and are not to be changed.
     """
 
     rank: int
@@ -24,7 +47,7 @@ class View:
     weights: dict[int, float]
     outgoing_weights: dict[int, float]
     learning_rate: float = 0.0
-    start: Tensor | None = field(default=None, compare=False)
+    start: "Tensor | None" = field(default=None, compare=False)
     """The vector at the start of the round, before the local steps, where a scheme asks for it."""
 
     @property
@@ -60,8 +83,8 @@ class StaticGraph(Graph):
 
     @property
     @abstractmethod
-    def adjacency(self) -> tuple[tuple[int, ...], ...]:
-        """For each rank the ranks it sends to, ascending."""
+    def adjacency(self) -> Adjacency:
+        """For each rank the ranks it sends to, ascending; GraphError when the options allow no graph."""
 
     @property
     def num_nodes(self) -> int:
@@ -74,9 +97,5 @@ class StaticGraph(Graph):
         return self._incoming[rank]
 
     @cached_property
-    def _incoming(self) -> tuple[tuple[int, ...], ...]:
-        incoming: list[list[int]] = [[] for _ in self.adjacency]
-        for i, targets in enumerate(self.adjacency):
-            for j in targets:
-                incoming[j].append(i)
-        return tuple(map(tuple, incoming))
+    def _incoming(self) -> Adjacency:
+        return self.adjacency if not self.directed else transpose(self.adjacency)

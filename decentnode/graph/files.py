@@ -1,0 +1,167 @@
+"""Graph files in decentralizepy's two formats (Dhasade et al., 2023).
+
+Both begin with a line that holds n, the number of nodes; `#` starts a comment.
+
+- `edges`: one `i j` per line. Undirected files may list an edge in one direction or in both (written:
+  both, as decentralizepy does); in directed files `i j` says that i sends to j. Blank lines are skipped.
+- `adjacency`: the next n lines list the neighbors of nodes 0, 1, .. n-1 (directed: whom the node sends
+  to). A line that is only a comment is skipped, but a blank line counts: it is a node without neighbors.
+  Blank lines before n and after the last node are skipped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from decentnode.errors import GraphError
+from decentnode.graph.base import Adjacency, StaticGraph, neighbor_lists
+from decentnode.graph.connectivity import components
+from decentnode.graph.text import INTEGER, Defects, Line, filled, ranks, read_lines
+from decentnode.registry import GRAPHS
+
+FileType = Literal["edges", "adjacency", "auto"]
+Edges = dict[tuple[int, int], int]
+"""The line number of each edge i -> j as the file lists it."""
+
+MOST_NODES = 1_000_000
+SHOWN = 5
+ALLOW = "set allow_disconnected"
+SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
+
+
+@GRAPHS.register("file")
+@dataclass(frozen=True)
+class GraphFile(StaticGraph):
+    """A graph file in decentralizepy's formats, `edges` or `adjacency` (Dhasade et al., 2023).
+
+    `auto` goes by the suffix (.edges, .adj, .adjacency), then by the content.
+    """
+
+    path: str
+    type: FileType = "auto"
+    directed: bool = False
+    allow_disconnected: bool = False
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        return read_graph(self.path, self.type, self.directed, self.allow_disconnected)
+
+
+def read_graph(
+    path: str, type: FileType = "auto", directed: bool = False, allow_disconnected: bool = False
+) -> Adjacency:
+    """The adjacency in a graph file; raises one GraphError with every defect of the file."""
+    lines = read_lines(path)
+    defects = Defects(path)
+    first, nodes, body = _node_count(lines, defects)
+    if type == "auto":
+        type = _guess_type(path, nodes, body)
+    read = _read_edges if type == "edges" else _read_adjacency
+    edges = read(body, nodes, defects)
+    if type == "adjacency" and not directed:
+        _check_both_sides(edges, defects)
+    adjacency = neighbor_lists(nodes, edges, directed)
+    if not allow_disconnected:
+        _check_connected(adjacency, first, defects)
+    defects.raise_any()
+    return adjacency
+
+
+def write_graph(graph: StaticGraph, path: str, type: FileType = "edges") -> None:
+    """Writes the graph as decentralizepy does; `auto` goes by the suffix, then takes `edges`."""
+    if type == "auto":
+        type = SUFFIXES.get(Path(path).suffix, "edges")
+    if type == "edges":
+        lines = [f"{i} {j}" for i, targets in enumerate(graph.adjacency) for j in targets]
+    else:
+        lines = [" ".join(map(str, targets)) for targets in graph.adjacency]
+    try:
+        Path(path).write_text("\n".join([str(graph.num_nodes), *lines]) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _node_count(lines: list[Line], defects: Defects) -> tuple[int, int, list[Line]]:
+    """The number of the line that holds n, n, and the lines after it."""
+    start = next((k for k, line in enumerate(lines) if line.words), None)
+    if start is None:
+        raise defects.fail(1, "the file is empty; its first line is the number of nodes")
+    number, words = lines[start].number, lines[start].words
+    if len(words) != 1 or not INTEGER.fullmatch(words[0]):
+        raise defects.fail(
+            number, f"the first line is the number of nodes, one integer, not '{' '.join(words)}'"
+        )
+    nodes = int(words[0])
+    if not 1 <= nodes <= MOST_NODES:
+        raise defects.fail(number, f"{nodes} nodes are not possible; expected 1 to {MOST_NODES}")
+    return number, nodes, lines[start + 1 :]
+
+
+def _guess_type(path: str, nodes: int, body: list[Line]) -> FileType:
+    """By suffix; else two words on every line mean edges, unless there is just one line for each node."""
+    known = SUFFIXES.get(Path(path).suffix)
+    if known:
+        return known
+    lines = filled(body)
+    if any(len(line.words) != 2 for line in lines):
+        return "adjacency"
+    if len(lines) != nodes:
+        return "edges"
+    raise GraphError(f"{path}: may be edges or adjacency; say which with 'type', or name it .edges or .adj")
+
+
+def _read_edges(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
+    edges: Edges = {}
+    for line in filled(body):
+        if len(line.words) != 2:
+            defects.add(line.number, f"an edge is two ranks 'i j', not '{' '.join(line.words)}'")
+            continue
+        ends = ranks(line, line.words, nodes, defects)
+        if len(ends) == 2:
+            _add_edge(edges, ends[0], ends[1], line, defects)
+    return edges
+
+
+def _read_adjacency(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
+    edges: Edges = {}
+    for rank, line in enumerate(body[:nodes]):
+        for neighbor in ranks(line, line.words, nodes, defects):
+            _add_edge(edges, rank, neighbor, line, defects)
+    if len(body) < nodes:
+        last = body[-1].number if body else 1
+        defects.add(last, f"the file ends after {len(body)} of {nodes} nodes; each node has its line")
+    for line in filled(body[nodes:]):
+        defects.add(line.number, f"a line after those of all {nodes} nodes; remove it or correct n")
+    return edges
+
+
+def _add_edge(edges: Edges, i: int, j: int, line: Line, defects: Defects) -> None:
+    if i == j:
+        defects.add(line.number, f"node {i} is its own neighbor; remove that, it always has its own model")
+    else:
+        edges.setdefault((i, j), line.number)
+
+
+def _check_both_sides(edges: Edges, defects: Defects) -> None:
+    for (i, j), number in edges.items():
+        if (j, i) not in edges:
+            defects.add(number, f"node {i} lists {j}, but node {j} does not list {i}; add it or set directed")
+
+
+def _check_connected(adjacency: Adjacency, line: int, defects: Defects) -> None:
+    parts = components(adjacency)
+    if len(parts) == 1:
+        return
+    heard = set().union(*adjacency)
+    lonely = {i for i, targets in enumerate(adjacency) if not targets and i not in heard}
+    if lonely:
+        shown = ", ".join(map(str, sorted(lonely)[:SHOWN])) + (", .." if len(lonely) > SHOWN else "")
+        defects.add(
+            line, f"{len(lonely)} of {len(adjacency)} nodes have no neighbor ({shown}); add edges or {ALLOW}"
+        )
+    rest = [min(part) for part in parts if not part <= lonely]
+    if len(rest) > 1:
+        apart = f"nodes {rest[0]} and {rest[1]} do not reach each other"
+        defects.add(line, f"the graph falls into {len(parts)} components, {apart}; add edges or {ALLOW}")

@@ -1,0 +1,150 @@
+"""Figures of a graph with its mixing weights: how large, how far apart, how fast it mixes."""
+
+from dataclasses import dataclass
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decentnode.graph.connectivity import diameter
+from decentnode.mixing import WeightedGraph
+from decentnode.randomness import generator
+
+MOST_DENSE_NODES = 2000
+TARGET = 1e-6
+ZERO = 1e-12
+"""Below this, 1 - lambda and lambda are rounding errors."""
+KRYLOV_STEPS = 200
+EXHAUSTED = 1e-9
+"""A next Lanczos direction shorter than this is noise: all distinct values have been found."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GraphFigures:
+    """What `decentnode graph` prints; degrees count whom a node sends to."""
+
+    nodes: int
+    edges: int
+    directed: bool
+    degree_min: int
+    degree_mean: float
+    degree_max: int
+    connected: bool
+    diameter: int | None
+    """Most hops between two nodes; None when the graph is not connected."""
+    doubly_stochastic: bool
+    contraction: float | None
+    """Second largest |eigenvalue| of W, or the spectral norm of W - J; None beyond what can be computed."""
+    rounds_to_target: int | None
+    """Rounds until disagreement is at most 1e-6 of what it was; None when it does not shrink."""
+
+
+def measure(weighted: WeightedGraph, round: int = 0) -> GraphFigures:
+    """The figures of one round's graph."""
+    adjacency = tuple(weighted.graph.targets(rank, round) for rank in range(weighted.num_nodes))
+    degrees = [len(targets) for targets in adjacency]
+    hops = diameter(adjacency)
+    w = SparseWeights(weighted, round)
+    factor = contraction(w)
+    return GraphFigures(
+        nodes=weighted.num_nodes,
+        edges=sum(degrees) if weighted.directed else sum(degrees) // 2,
+        directed=weighted.directed,
+        degree_min=min(degrees),
+        degree_mean=sum(degrees) / len(degrees),
+        degree_max=max(degrees),
+        connected=hops is not None,
+        diameter=hops,
+        doubly_stochastic=w.doubly_stochastic,
+        contraction=factor,
+        rounds_to_target=None if factor is None else rounds_to(TARGET, factor),
+    )
+
+
+def rounds_to(target: float, factor: float) -> int | None:
+    """The smallest t with factor^t <= target; None when disagreement does not shrink."""
+    if factor >= 1 - ZERO:
+        return None
+    if factor <= target:
+        return 1
+    return ceil(log(target) / log(factor) - ZERO)
+
+
+class SparseWeights:
+    """W of one round as its entries, for graphs whose full matrix would be large."""
+
+    def __init__(self, weighted: WeightedGraph, round: int) -> None:
+        self.nodes = weighted.num_nodes
+        rows = [weighted.mixing.incoming(weighted.graph, rank, round) for rank in range(self.nodes)]
+        self._rows = np.repeat(np.arange(self.nodes), [len(row) for row in rows])
+        self._columns = np.array([j for row in rows for j in row])
+        self._values = np.array([weight for row in rows for weight in row.values()])
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether columns sum to 1 as rows do, so that mixing keeps the mean."""
+        return bool(np.abs(self._sums(self._columns, self._values) - 1).max() <= self.nodes * ZERO)
+
+    def dense(self) -> Array:
+        """W, float64, shape (n, n)."""
+        w = np.zeros((self.nodes, self.nodes))
+        w[self._rows, self._columns] = self._values
+        return w
+
+    def gram(self, x: Array) -> Array:
+        """(W - J)^T (W - J) x for x of shape (n,)."""
+        y = self._sums(self._rows, self._values * x[self._columns]) - x.mean()
+        z: Array = self._sums(self._columns, self._values * y[self._rows]) - y.mean()
+        return z
+
+    def _sums(self, at: Array, values: Array) -> Array:
+        sums: Array = np.bincount(at, values, minlength=self.nodes)
+        return sums
+
+
+def contraction(w: SparseWeights) -> float | None:
+    """The factor by which disagreement shrinks in one round.
+
+    Where W is doubly stochastic this is the spectral norm of W - J, which for symmetric W is its second
+    largest |eigenvalue|. Otherwise it is the second largest |eigenvalue|, right in the long run.
+    """
+    if w.nodes <= MOST_DENSE_NODES:
+        return dense_contraction(w.dense(), w.doubly_stochastic)
+    return largest_singular_value(w) if w.doubly_stochastic else None
+
+
+def dense_contraction(w: Array, doubly_stochastic: bool) -> float:
+    """The same from the whole matrix, shape (n, n), to rounding error."""
+    if not doubly_stochastic:
+        return float(np.sort(np.abs(np.linalg.eigvals(w)))[-2])
+    rest = w - 1 / len(w)
+    if np.array_equal(w, w.T):
+        return float(np.abs(np.linalg.eigvalsh(rest)).max())
+    return float(np.linalg.norm(rest, 2))
+
+
+def largest_singular_value(w: SparseWeights) -> float:
+    """The spectral norm of W - J by Lanczos (1950) on its Gram matrix, from below.
+
+    Unlike power iteration it is accurate where the largest values lie close together, as in large sparse
+    graphs. All earlier directions are kept and removed again, for they come back through rounding.
+    """
+    basis = np.zeros((KRYLOV_STEPS, w.nodes))
+    tridiagonal = np.zeros((KRYLOV_STEPS, KRYLOV_STEPS))
+    x = generator(0, "lanczos").standard_normal(w.nodes)
+    x /= np.linalg.norm(x)
+    for k in range(KRYLOV_STEPS):
+        basis[k] = x
+        x = w.gram(x)
+        tridiagonal[k, k] = basis[k] @ x
+        for _ in range(2):  # once leaves behind what the first subtraction rounded away
+            x -= basis[: k + 1].T @ (basis[: k + 1] @ x)
+        length = np.linalg.norm(x)
+        if length < EXHAUSTED or k + 1 == KRYLOV_STEPS:
+            break
+        tridiagonal[k, k + 1] = tridiagonal[k + 1, k] = length
+        x /= length
+    return float(np.sqrt(max(np.linalg.eigvalsh(tridiagonal).max(), 0.0)))

@@ -1,0 +1,83 @@
+"""Lines of a text file with their numbers, and a list of everything that is wrong with them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from decentnode.errors import GraphError
+from decentnode.registry import guess
+
+INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Line:
+    """The words of one line, separated by blanks or commas; none when the line is blank."""
+
+    number: int
+    words: tuple[str, ...]
+
+
+@dataclass
+class Defects:
+    """Everything wrong with one file, so that a user corrects it in one go."""
+
+    path: str
+    found: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, line: int, text: str) -> None:
+        """Notes one defect: what is wrong; what would be right."""
+        self.found.append((line, text))
+
+    def raise_any(self) -> None:
+        """Raises one GraphError with a `file:line: ...` for each defect, in the order of the file."""
+        if self.found:
+            in_order = sorted(self.found, key=lambda defect: defect[0])
+            raise GraphError(*(f"{self.path}:{line}: {text}" for line, text in in_order))
+
+    def fail(self, line: int, text: str) -> GraphError:
+        """The error to raise at once where nothing after this defect can be understood."""
+        return GraphError(f"{self.path}:{line}: {text}")
+
+
+def read_lines(path: str) -> list[Line]:
+    """The lines without comments (# to the end); a line that is only a comment is left out."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be read: {error.strerror}{_near(path)}") from error
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{path}: is not a text file; expected numbers in UTF-8") from error
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        content, mark, _ = line.partition("#")
+        words = tuple(content.replace(",", " ").split())
+        if words or not mark:
+            lines.append(Line(number, words))
+    return lines
+
+
+def filled(lines: Sequence[Line]) -> list[Line]:
+    """The lines that are not blank."""
+    return [line for line in lines if line.words]
+
+
+def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> list[int]:
+    """The words as ranks below `nodes`; every word that is none is a defect and left out."""
+    found = []
+    for word in words:
+        if not INTEGER.fullmatch(word):
+            defects.add(line.number, f"'{word}' is not an integer; expected a rank 0..{nodes - 1}")
+        elif not 0 <= int(word) < nodes:
+            defects.add(line.number, f"rank {word} is out of range; with {nodes} nodes it is 0..{nodes - 1}")
+        else:
+            found.append(int(word))
+    return found
+
+
+def _near(path: str) -> str:
+    folder = Path(path).parent
+    if Path(path).exists() or not folder.is_dir():
+        return ""
+    return guess(Path(path).name, sorted(file.name for file in folder.iterdir()))

@@ -1,0 +1,170 @@
+"""Generated graphs: their shape by definition, their limits word for word."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from decentnode.errors import GraphError
+from decentnode.graph.connectivity import components, diameter, is_connected
+from decentnode.graph.families import (
+    BinaryTree,
+    Chain,
+    Exponential,
+    FullyConnected,
+    Grid,
+    Hypercube,
+    Ring,
+    Star,
+    Torus,
+)
+from decentnode.graph.random_graphs import ErdosRenyi, Regular, SmallWorld
+from decentnode.registry import GRAPHS
+
+
+def degrees(graph):
+    return [len(targets) for targets in graph.adjacency]
+
+
+def test_small_graphs_are_as_drawn_by_hand():
+    assert Ring(4).adjacency == ((1, 3), (0, 2), (1, 3), (0, 2))
+    assert Chain(3).adjacency == ((1,), (0, 2), (1,))
+    assert Star(3).adjacency == ((1, 2), (0,), (0,))
+    assert FullyConnected(3).adjacency == ((1, 2), (0, 2), (0, 1))
+    assert BinaryTree(6).adjacency == ((1, 2), (0, 3, 4), (0, 5), (1,), (1,), (2,))
+    assert Grid(2, 3).adjacency == ((1, 3), (0, 2, 4), (1, 5), (0, 4), (1, 3, 5), (2, 4))
+    assert Hypercube(2).adjacency == ((1, 2), (0, 3), (0, 3), (1, 2))
+
+
+def test_torus_wraps_around():
+    graph = Torus(3, 4)
+    assert graph.targets(0, 0) == (1, 3, 4, 8)
+    assert degrees(graph) == [4] * 12
+
+
+def test_exponential_sends_ahead_and_hears_from_behind():
+    graph = Exponential(6)
+    assert graph.directed
+    assert graph.targets(4, 0) == (0, 2, 5)
+    assert graph.sources(4, 0) == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("graph", "hops"),
+    [
+        (Ring(9), 4), (Chain(9), 8), (Star(9), 2), (FullyConnected(9), 1), (BinaryTree(15), 6),
+        (Grid(3, 4), 5), (Torus(4, 5), 4), (Hypercube(5), 5), (Exponential(16), 4), (Ring(1), 0),
+    ],
+)  # fmt: skip
+def test_diameter_is_known(graph, hops):
+    assert diameter(graph.adjacency) == hops
+
+
+def test_there_is_no_diameter_without_a_way():
+    assert diameter(((1,), ())) is None
+    assert components(((1,), ())) == [{0}, {1}]
+
+
+@pytest.mark.parametrize("family", [Ring, Chain, Star, FullyConnected, BinaryTree, Exponential])
+def test_one_and_two_nodes_are_graphs(family):
+    assert family(1).adjacency == ((),)
+    assert family(2).adjacency == ((1,), (0,))
+
+
+def test_thin_lattices_are_rings_and_chains():
+    assert Torus(1, 5).adjacency == Ring(5).adjacency
+    assert Torus(2, 2).adjacency == Hypercube(2).adjacency
+    assert Grid(5, 1).adjacency == Chain(5).adjacency
+    assert Hypercube(0).adjacency == ((),)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 24), st.integers(0, 23), st.integers(0, 99))
+def test_regular_is_regular_and_connected_or_names_the_rule(nodes, degree, seed):
+    graph = Regular(nodes, degree, seed=seed)
+    possible = degree < nodes and nodes * degree % 2 == 0 and (degree >= 2 or nodes - 1 == degree)
+    if possible:
+        assert degrees(graph) == [degree] * nodes
+        assert is_connected(graph.adjacency)
+        assert all(i in graph.adjacency[j] for i in range(nodes) for j in graph.adjacency[i])
+    else:
+        with pytest.raises(GraphError):
+            _ = graph.adjacency
+
+
+def test_regular_depends_on_the_seed_alone():
+    assert Regular(32, 4, seed=3).adjacency == Regular(32, 4, seed=3).adjacency
+    assert Regular(32, 4, seed=3).adjacency != Regular(32, 4, seed=4).adjacency
+
+
+def test_every_edge_of_a_regular_graph_is_as_likely():
+    """Any law that ignores labels gives each of the 15 pairs the probability d/(n-1) = 0.6."""
+    draws = 300
+    seen = [Regular(6, 3, seed=seed).adjacency for seed in range(draws)]
+    for i, j in combinations(range(6), 2):
+        frequency = sum(j in adjacency[i] for adjacency in seen) / draws
+        assert abs(frequency - 0.6) < 0.12  # more than four standard deviations
+
+
+def test_small_world_keeps_the_number_of_edges():
+    graph = SmallWorld(30, 4, 0.5, seed=2)
+    assert sum(degrees(graph)) == 30 * 4
+    assert is_connected(graph.adjacency)
+    assert SmallWorld(12, 2, 0.0).adjacency == Ring(12).adjacency
+
+
+def test_erdos_renyi_is_between_nothing_and_everything():
+    assert is_connected(ErdosRenyi(40, 0.2).adjacency)
+    assert ErdosRenyi(5, 1.0).adjacency == FullyConnected(5).adjacency
+    assert ErdosRenyi(1, 0.0).adjacency == ((),)
+
+
+@pytest.mark.parametrize(
+    ("graph", "defects"),
+    [
+        (Regular(5, 3), ["regular: nodes * degree must be even, got 5 * 3"]),
+        (Regular(4, 4), ["regular: degree must be below nodes, got degree 4 for 4 nodes"]),
+        (Regular(6, 1), ["regular: degree must be at least 2 to connect 6 nodes, got 1"]),
+        (
+            Regular(3, 5),
+            [
+                "regular: degree must be below nodes, got degree 5 for 3 nodes",
+                "regular: nodes * degree must be even, got 3 * 5",
+            ],
+        ),
+        (SmallWorld(8, 3, 0.1), ["small_world: degree must be even, half of it on each side, got 3"]),
+        (SmallWorld(2, 2, 0.1), ["small_world: degree must be below nodes, got degree 2 for 2 nodes"]),
+        (
+            ErdosRenyi(50, 0.01),
+            [
+                "none of 100 draws of ErdosRenyi(nodes=50, seed=0, probability=0.01) was connected; "
+                "take a probability above ln(n)/n = 0.0782"
+            ],
+        ),
+    ],
+)
+def test_impossible_graphs_name_the_rule(graph, defects):
+    with pytest.raises(GraphError) as caught:
+        _ = graph.adjacency
+    assert list(caught.value.defects) == defects
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS.classes()))
+def test_options_are_validated_by_their_types(name):
+    cls = GRAPHS.find(name)
+    options = {
+        "path": "x",
+        "nodes": 4,
+        "degree": 2,
+        "rewire": 0.1,
+        "probability": 0.5,
+        "rows": 2,
+        "columns": 2,
+    }
+    options["dimension"] = 3
+    taken = {key: value for key, value in options.items() if key in cls.__dataclass_fields__}
+    assert isinstance(TypeAdapter(cls).validate_python(taken), cls)
+    with pytest.raises(ValueError):
+        TypeAdapter(cls).validate_python(taken | dict.fromkeys(taken, -1))

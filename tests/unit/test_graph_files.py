@@ -1,0 +1,184 @@
+"""Graph files: exact formats, round trips, and every defect word for word."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode.errors import GraphError
+from decentnode.graph.base import StaticGraph, neighbor_lists
+from decentnode.graph.families import Ring, Star
+from decentnode.graph.files import GraphFile, read_graph, write_graph
+
+
+class Listed(StaticGraph):
+    def __init__(self, adjacency, directed=False):
+        self._adjacency = adjacency
+        self.directed = directed
+
+    @property
+    def adjacency(self):
+        return self._adjacency
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes a file and gives its relative name, so that messages are the same everywhere."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="g.edges"):
+        (tmp_path / name).write_text(text)
+        return name
+
+    return write
+
+
+def defects(path, **options):
+    with pytest.raises(GraphError) as caught:
+        read_graph(path, **options)
+    return list(caught.value.defects)
+
+
+def test_edges_are_written_in_both_directions(tmp_path):
+    write_graph(Star(3), str(tmp_path / "star.edges"))
+    assert (tmp_path / "star.edges").read_text() == "3\n0 1\n0 2\n1 0\n2 0\n"
+
+
+def test_adjacency_is_written_one_line_a_node(tmp_path):
+    write_graph(Ring(4), str(tmp_path / "ring"), "adjacency")
+    assert (tmp_path / "ring").read_text() == "4\n1 3\n0 2\n1 3\n0 2\n"
+
+
+def test_one_direction_is_enough_where_edges_have_none(written):
+    assert read_graph(written("3\n0 1\n2 1\n")) == ((1,), (0, 2), (1,))
+
+
+def test_directed_edges_point_from_sender_to_receiver(written):
+    graph = GraphFile(written("3\n0 1\n1 2\n2 0\n"), directed=True)
+    assert graph.targets(0, 5) == (1,)
+    assert graph.sources(0, 5) == (2,)
+
+
+def test_the_predecessor_adjacency_file_is_read(written):
+    expected = ((1,), (0, 3, 4), (3, 5), (1, 2, 5), (1,), (2, 3))
+    assert read_graph(written("6\n1\n0 3 4\n3 5\n1 2 5\n1\n2 3", "graph.adj")) == expected
+
+
+def test_comments_and_blank_lines_mean_nothing_in_edges(written):
+    assert read_graph(written("# two nodes\n\n 2 # n\n\n0 1 # the edge\n\n")) == ((1,), (0,))
+
+
+def test_a_blank_line_in_adjacency_is_a_lonely_node_but_a_comment_is_not(written):
+    name = written("\n3\n# node 0\n1\n0\n# node 2 has none\n\n\n\n", "g.adj")
+    assert read_graph(name, allow_disconnected=True) == ((1,), (0,), ())
+
+
+def test_one_node_alone_is_a_graph(written):
+    assert read_graph(written("1\n")) == ((),)
+
+
+@st.composite
+def adjacencies(draw, directed):
+    nodes = draw(st.integers(1, 9))
+    rank = st.integers(0, nodes - 1)
+    return neighbor_lists(nodes, draw(st.lists(st.tuples(rank, rank), max_size=20)), directed)
+
+
+@pytest.mark.parametrize("type", ["edges", "adjacency"])
+@pytest.mark.parametrize("directed", [False, True])
+def test_what_is_written_is_read_back(tmp_path, type, directed):
+    @given(adjacencies(directed))
+    def round_trip(adjacency):
+        path = str(tmp_path / "any")
+        write_graph(Listed(adjacency, directed), path, type)
+        assert read_graph(path, type, directed, allow_disconnected=True) == adjacency
+
+    round_trip()
+
+
+def test_auto_looks_at_the_content_where_the_suffix_says_nothing(written):
+    assert read_graph(written("3\n0 1\n1 2\n0 2\n2 0\n", "a.txt")) == ((1, 2), (0, 2), (0, 1))
+    assert read_graph(written("3\n1\n0 2\n1\n", "b.txt")) == ((1,), (0, 2), (1,))
+    assert defects(written("3\n1 2\n0 2\n0 1\n", "c.txt")) == [
+        "c.txt: may be edges or adjacency; say which with 'type', or name it .edges or .adj"
+    ]
+
+
+def test_all_defects_of_an_edges_file_come_at_once(written):
+    assert defects(written("4\n0 1\n0 9\n2 2\nx 1\n1 2 3\n-1 2\n")) == [
+        "g.edges:1: 2 of 4 nodes have no neighbor (2, 3); add edges or set allow_disconnected",
+        "g.edges:3: rank 9 is out of range; with 4 nodes it is 0..3",
+        "g.edges:4: node 2 is its own neighbor; remove that, it always has its own model",
+        "g.edges:5: 'x' is not an integer; expected a rank 0..3",
+        "g.edges:6: an edge is two ranks 'i j', not '1 2 3'",
+        "g.edges:7: rank -1 is out of range; with 4 nodes it is 0..3",
+    ]
+
+
+def test_all_defects_of_an_adjacency_file_come_at_once(written):
+    assert defects(written("3\n1 2\n0\n1.5 2\n0\n", "g.adj")) == [
+        "g.adj:2: node 0 lists 2, but node 2 does not list 0; add it or set directed",
+        "g.adj:4: '1.5' is not an integer; expected a rank 0..2",
+        "g.adj:4: node 2 is its own neighbor; remove that, it always has its own model",
+        "g.adj:5: a line after those of all 3 nodes; remove it or correct n",
+    ]
+
+
+def test_an_adjacency_file_has_a_line_for_each_node(written):
+    assert defects(written("3\n1 2\n0 2\n", "g.adj"), directed=True, allow_disconnected=True) == [
+        "g.adj:3: the file ends after 2 of 3 nodes; each node has its line"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "defect"),
+    [
+        ("", "g.edges:1: the file is empty; its first line is the number of nodes"),
+        ("# none\n", "g.edges:1: the file is empty; its first line is the number of nodes"),
+        ("0 1\n1 2\n", "g.edges:1: the first line is the number of nodes, one integer, not '0 1'"),
+        ("\nn\n", "g.edges:2: the first line is the number of nodes, one integer, not 'n'"),
+        ("-3\n0 1\n", "g.edges:1: -3 nodes are not possible; expected 1 to 1000000"),
+        ("9999999999\n", "g.edges:1: 9999999999 nodes are not possible; expected 1 to 1000000"),
+        (
+            "4\n0 1\n2 3\n",
+            "g.edges:1: the graph falls into 2 components, nodes 0 and 2 do not reach each other; "
+            "add edges or set allow_disconnected",
+        ),
+    ],
+)
+def test_one_defect(written, text, defect):
+    assert defects(written(text)) == [defect]
+
+
+def test_a_directed_graph_must_lead_everywhere_and_back(written):
+    name = written("3\n0 1\n1 2\n2 1\n")
+    assert read_graph(name, directed=False)
+    assert defects(name, directed=True) == [
+        "g.edges:1: the graph falls into 2 components, nodes 0 and 1 do not reach each other; "
+        "add edges or set allow_disconnected"
+    ]
+
+
+def test_a_missing_file_is_guessed(written):
+    written("1\n", "ring_16.edges")
+    assert defects("ring16.edges") == [
+        "ring16.edges: cannot be read: No such file or directory; did you mean 'ring_16.edges'?"
+    ]
+
+
+def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "g.edges").write_bytes(b"\xff\xfe\x00\x81")
+    assert defects("g.edges") == ["g.edges: is not a text file; expected numbers in UTF-8"]
+    assert defects(".") == [".: cannot be read: Is a directory"]
+
+
+@given(st.text(alphabet="0123 -x#,\n", max_size=60), st.sampled_from(["edges", "adjacency", "auto"]))
+def test_any_text_gives_a_graph_or_a_graph_error(tmp_path_factory, text, type):
+    path = tmp_path_factory.getbasetemp() / "fuzz"
+    path.write_text(text)
+    try:
+        adjacency = read_graph(str(path), type)
+    except GraphError as error:
+        assert all(defect.startswith(str(path)) for defect in error.defects)
+    else:
+        assert all(i in adjacency[j] for i, targets in enumerate(adjacency) for j in targets)
