@@ -1,0 +1,13 @@
+"""Datasets, and partitions that deal their samples to ranks."""
+
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.cifar10 import Cifar10
+from decentnode.datasets.digits import Digits
+from decentnode.datasets.idx import Idx
+from decentnode.datasets.partition import Partition, label_histogram
+from decentnode.datasets.synthetic import Synthetic
+
+__all__ = [
+    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "Partition", "Samples", "Synthetic",
+    "label_histogram",
+]  # fmt: skip

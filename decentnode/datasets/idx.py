@@ -1,0 +1,140 @@
+"""MNIST and its relatives, from the IDX files they are published in."""
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+import torch
+from torch import Tensor
+
+from decentnode.datasets.base import Dataset, LoadedDataset, image_dataset
+from decentnode.datasets.locate import locate
+from decentnode.errors import DatasetError
+from decentnode.registry import DATASETS
+
+Variant = Literal[
+    "fashion-mnist", "mnist", "kmnist",
+    "emnist-balanced", "emnist-byclass", "emnist-bymerge", "emnist-digits", "emnist-letters", "emnist-mnist",
+]  # fmt: skip
+
+UNSIGNED_BYTE = 0x08
+GZIP_MAGIC = b"\x1f\x8b"
+EMNIST_FOLDERS = ("emnist", "EMNIST/raw", "gzip")
+FOLDERS = {
+    "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
+    "mnist": ("mnist", "MNIST/raw"),
+    "kmnist": ("kmnist", "KMNIST/raw"),
+}
+DOWNLOAD = (
+    "fetch them into one directory with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 "
+    "t10k-labels-idx1; do curl -fO {url}/$f-ubyte.gz; done"
+)
+REMEDIES = {
+    "fashion-mnist": "fetch them with: apt-get install dataset-fashion-mnist",
+    "mnist": DOWNLOAD.format(url="https://ossci-datasets.s3.amazonaws.com/mnist"),
+    "kmnist": DOWNLOAD.format(url="http://codh.rois.ac.jp/kmnist/dataset/kmnist"),
+}
+EMNIST_REMEDY = (
+    "fetch them with: curl -fO https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip && unzip gzip.zip"
+)
+
+
+@DATASETS.register("idx")
+@dataclass(kw_only=True)
+class Idx(Dataset):
+    """MNIST and its relatives Fashion-MNIST, KMNIST and EMNIST, from IDX files (LeCun et al., 1998).
+
+    Fashion-MNIST: Xiao et al., 2017. KMNIST: Clanuwat et al., 2018. EMNIST: Cohen et al., 2017; its images
+    are stored transposed and are turned upright here; the labels of its letters start at 1, here at 0.
+    """
+
+    variant: Variant = "fashion-mnist"
+    path: str | None = None
+    """The directory with the files, gzipped or not; without it the usual places are searched."""
+
+    def read(self, seed: int) -> LoadedDataset:
+        folders = FOLDERS.get(self.variant, EMNIST_FOLDERS)
+        remedy = REMEDIES.get(self.variant, EMNIST_REMEDY)
+        directory = locate(self.variant, self.path, folders, self._complete, remedy)
+        train, test = self._part(directory, "train"), self._part(directory, self._test_name)
+        if train[0].shape[1:] != test[0].shape[1:]:
+            raise DatasetError(f"{directory}: training and test images have different sizes")
+        return image_dataset(train, test, 1 + int(max(train[1].max(), test[1].max())))
+
+    @property
+    def _is_emnist(self) -> bool:
+        return self.variant.startswith("emnist")
+
+    @property
+    def _test_name(self) -> str:
+        return "test" if self._is_emnist else "t10k"
+
+    def _find(self, directory: Path, part: str, content: str) -> Path | None:
+        """The file of one part ("train") and content ("images-idx3") under any of its usual names."""
+        prefix = f"{self.variant}-" if self._is_emnist else ""
+        stems = [f"{prefix}{part}-{content}-ubyte", f"{prefix}{part}-{content.replace('-', '.')}-ubyte"]
+        paths = [directory / f"{stem}{suffix}" for stem in stems for suffix in (".gz", "")]
+        return next((path for path in paths if path.is_file()), None)
+
+    def _complete(self, directory: Path) -> bool:
+        # MNIST's relatives name their files alike: among the usual places only the folder tells them apart.
+        folders = FOLDERS.get(self.variant)
+        if self.path is None and folders and not directory.as_posix().endswith(folders):
+            return False
+        parts = ("train", self._test_name)
+        return all(self._find(directory, part, c) for part in parts for c in ("images-idx3", "labels-idx1"))
+
+    def _part(self, directory: Path, part: str) -> tuple[Tensor, Tensor]:
+        images_path = cast(Path, self._find(directory, part, "images-idx3"))
+        labels_path = cast(Path, self._find(directory, part, "labels-idx1"))
+        images, labels = read_pair(images_path, labels_path)
+        if self._is_emnist:
+            images = images.transpose(2, 3).contiguous()
+        if self.variant == "emnist-letters":
+            labels = labels - 1
+            if labels.min() < 0:
+                raise DatasetError(f"{labels_path}: holds a label 0, those of EMNIST letters are 1..26")
+        return images, labels
+
+
+def read_pair(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
+    """Images as uint8 (n, 1, height, width) and as many int64 labels."""
+    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).long()
+    if len(images) != len(labels):
+        raise DatasetError(
+            f"{labels_path}: {len(labels)} labels for the {len(images)} images in {images_path.name}"
+        )
+    return images.unsqueeze(1), labels
+
+
+def read_idx(path: Path, dimensions: int) -> Tensor:
+    """The uint8 array of an IDX file, gzipped or plain; raises DatasetError that names file and defect."""
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            return parse_idx(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if zipped else file, dimensions)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
+
+
+def parse_idx(stream: BinaryIO, dimensions: int) -> Tensor:
+    """The array in `stream`; raises ValueError. Reads no more than the header announces."""
+    magic = stream.read(4)
+    wanted = bytes([0, 0, UNSIGNED_BYTE, dimensions])
+    if magic != wanted:
+        raise ValueError(f"starts with 0x{magic.hex()}, an IDX file of this kind with 0x{wanted.hex()}")
+    header = stream.read(4 * dimensions)
+    if len(header) < 4 * dimensions:
+        raise ValueError("ends within its header")
+    shape = [int.from_bytes(header[i : i + 4], "big") for i in range(0, len(header), 4)]
+    content = bytearray(stream.read(prod(shape) + 1))
+    if len(content) != prod(shape) or not content:
+        found = "more follow" if len(content) > prod(shape) else f"{len(content)} follow"
+        raise ValueError(f"its header announces {'x'.join(map(str, shape))} = {prod(shape)} bytes, {found}")
+    return torch.frombuffer(content, dtype=torch.uint8).view(shape)

@@ -1,0 +1,234 @@
+"""Who trains on which samples: every sample is given out exactly once over the training ranks."""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decentnode.datasets.base import Samples
+from decentnode.errors import DatasetError
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.randomness import generator
+from decentnode.registry import PARTITIONS
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(kw_only=True)
+class Partition(ABC):
+    """A rule that deals samples to ranks; the fields of a subclass are its YAML options."""
+
+    ranks: tuple[NonNegative, ...] | None = None
+    """The ranks that train; all by default. The others get no samples and do not train."""
+
+    @abstractmethod
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        """Indices for each training rank, in any order; raises DatasetError when it is impossible."""
+
+    def split(self, samples: Samples, num_nodes: int, seed: int) -> list[Tensor]:
+        """Sorted int64 indices for each rank, empty where a rank does not train."""
+        ranks = self._training_ranks(num_nodes)
+        if len(samples) < len(ranks):
+            raise DatasetError(
+                f"dataset.partition: {len(ranks)} training ranks need a sample each, there are {len(samples)}"
+            )
+        parts = self.divide(samples, len(ranks), generator(seed, "partition"))
+        given = {rank: torch.from_numpy(np.sort(part)) for rank, part in zip(ranks, parts, strict=True)}
+        nothing = torch.empty(0, dtype=torch.int64)
+        return [given.get(rank, nothing) for rank in range(num_nodes)]
+
+    def _training_ranks(self, num_nodes: int) -> Sequence[int]:
+        if self.ranks is None:
+            return range(num_nodes)
+        if not self.ranks:
+            raise DatasetError("dataset.partition.ranks: is empty; at least one rank must train")
+        if max(self.ranks) >= num_nodes or min(self.ranks) < 0:
+            wrong = next(rank for rank in self.ranks if not 0 <= rank < num_nodes)
+            raise DatasetError(f"dataset.partition.ranks: {wrong} is no rank; ranks are 0..{num_nodes - 1}")
+        if len(set(self.ranks)) < len(self.ranks):
+            raise DatasetError("dataset.partition.ranks: names a rank twice")
+        return self.ranks
+
+
+@PARTITIONS.register("iid")
+@dataclass(kw_only=True)
+class Iid(Partition):
+    """Deals shuffled samples evenly, the IID baseline (McMahan et al., 2017, section 3)."""
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        return np.array_split(rng.permutation(len(samples)), parts)
+
+
+@PARTITIONS.register("sizes")
+@dataclass(kw_only=True)
+class Sizes(Partition):
+    """Deals shuffled samples, so many to each training rank (quantity skew; Li et al., 2022, section IV)."""
+
+    sizes: tuple[NonNegativeFloat, ...]
+    """One per training rank, in the order of `ranks`: fractions that sum to 1, or counts."""
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        if len(self.sizes) != parts:
+            raise DatasetError(
+                f"dataset.partition.sizes: has {len(self.sizes)} entries for {parts} training ranks"
+            )
+        edges = np.cumsum(self._counts(len(samples)))[:-1]
+        return np.split(rng.permutation(len(samples)), edges)
+
+    def _counts(self, total: int) -> Indices:
+        sizes = np.array(self.sizes)
+        if abs(sizes.sum() - 1) < 1e-6:
+            return apportion(sizes, total)
+        if sizes.sum() == total and (sizes == sizes.round()).all():
+            return sizes.astype(np.int64)
+        raise DatasetError(
+            f"dataset.partition.sizes: sum to {sizes.sum():g}; "
+            f"fractions must sum to 1, counts to the {total} training samples"
+        )
+
+
+def apportion(fractions: NDArray[np.float64], total: int) -> Indices:
+    """Whole numbers that sum to `total`, each within one of its fraction (largest remainders)."""
+    exact = fractions / fractions.sum() * total
+    counts: Indices = np.floor(exact).astype(np.int64)
+    most_left = np.argsort(counts - exact, kind="stable")
+    counts[most_left[: total - counts.sum()]] += 1
+    return counts
+
+
+@PARTITIONS.register("natural")
+@dataclass(kw_only=True)
+class Natural(Partition):
+    """Deals the dataset's own groups (writers, clients) whole (Caldas et al., 2018, LEAF, section 3).
+
+    Groups are dealt in turn in the order of their numbers: with as many groups as training ranks, one each.
+    """
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        if samples.groups is None:
+            raise DatasetError("dataset.partition: natural needs a dataset with groups; this one has none")
+        groups, group_of = np.unique(samples.groups.numpy(), return_inverse=True)
+        if len(groups) < parts:
+            raise DatasetError(
+                f"dataset.partition: natural has {len(groups)} groups for {parts} training ranks; "
+                "each needs at least one"
+            )
+        return [np.flatnonzero(group_of % parts == part) for part in range(parts)]
+
+
+@PARTITIONS.register("dirichlet")
+@dataclass(kw_only=True)
+class Dirichlet(Partition):
+    """Deals each label by proportions from Dir(alpha) (Yurochkin et al., 2019, section 4; Hsu et al., 2019).
+
+    Small alpha: few ranks hold a label. Large alpha: all hold as much. Time is bounded at any alpha: nothing
+    is drawn again until it fits; ranks below `min_size` are filled, sample by sample, from the fullest.
+    """
+
+    alpha: PositiveFloat = 0.5
+    min_size: NonNegative = 1
+    """The fewest samples of a training rank."""
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        if parts * self.min_size > len(samples):
+            raise DatasetError(
+                f"dataset.partition.min_size: {parts} training ranks of at least {self.min_size} need "
+                f"{parts * self.min_size} samples, there are {len(samples)}"
+            )
+        dealt: list[list[Indices]] = [[] for _ in range(parts)]
+        for members in by_label(samples, rng):
+            for part, share in zip(dealt, self._deal(members, parts, rng), strict=True):
+                part.append(share)
+        return fill([rng.permutation(np.concatenate(shares)) for shares in dealt], self.min_size)
+
+    def _deal(self, members: Indices, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        """Cuts one label's samples; a random offset makes every part as large as its share on average."""
+        p = rng.dirichlet(np.full(parts, self.alpha))
+        edges = np.floor(np.cumsum(p)[:-1].clip(0, 1) * len(members) + rng.random())
+        return np.split(members, edges.astype(np.int64))
+
+
+def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
+    """For each label that occurs, ascending, its samples in random order."""
+    order = rng.permutation(len(samples))
+    labels = samples.labels.numpy()[order]
+    return [order[labels == label] for label in np.unique(labels)]
+
+
+def fill(parts: list[Indices], min_size: int) -> list[Indices]:
+    """Moves single samples, always from the then largest part, until none is smaller than `min_size`."""
+    largest = [(-len(part), i) for i, part in enumerate(parts)]
+    heapq.heapify(largest)
+    left = [len(part) for part in parts]
+    gained: list[list[int]] = [[] for _ in parts]
+    for i, part in enumerate(parts):
+        for _ in range(min_size - len(part)):
+            giver = largest[0][1]
+            left[giver] -= 1
+            gained[i].append(int(parts[giver][left[giver]]))
+            heapq.heapreplace(largest, (-left[giver], giver))
+    return [
+        np.append(part[:n], more).astype(np.int64) for part, n, more in zip(parts, left, gained, strict=True)
+    ]
+
+
+@PARTITIONS.register("shards")
+@dataclass(kw_only=True)
+class Shards(Partition):
+    """Gives each training rank exactly k labels, in shards of like size (McMahan et al., 2017, section 3).
+
+    There the sorted samples are cut and dealt, so a rank may get fewer or more labels. Here the number of
+    ranks that hold a label is decided first (by highest averages, so that the largest shard is as small as
+    can be); then each rank takes the labels with most shards left, which always succeeds (Gale, 1957).
+    """
+
+    labels_per_node: Positive = 2
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        members = by_label(samples, rng)
+        holders = self._holders([len(indices) for indices in members], parts)
+        shards = [np.array_split(indices, n) for indices, n in zip(members, holders, strict=True)]
+        result = []
+        for _ in range(parts):
+            left = np.array([len(shard) for shard in shards])
+            chosen = np.lexsort((rng.random(len(left)), -left))[: self.labels_per_node]
+            result.append(np.concatenate([shards[label].pop() for label in chosen]))
+        return result
+
+    def _holders(self, sizes: list[int], parts: int) -> list[int]:
+        """On how many ranks each label lies: at least one, at most as many as it has samples."""
+        self._check(sizes, parts)
+        holders = [1] * len(sizes)
+        largest = [(-float(size), label) for label, size in enumerate(sizes) if min(size, parts) > 1]
+        heapq.heapify(largest)
+        for _ in range(parts * self.labels_per_node - len(sizes)):
+            label = heapq.heappop(largest)[1]
+            holders[label] += 1
+            if holders[label] < min(sizes[label], parts):
+                heapq.heappush(largest, (-sizes[label] / holders[label], label))
+        return holders
+
+    def _check(self, sizes: list[int], parts: int) -> None:
+        k, labels = self.labels_per_node, len(sizes)
+        where = "dataset.partition.labels_per_node"
+        if k > labels:
+            raise DatasetError(f"{where}: is {k}, the training samples have {labels} labels")
+        if k * parts < labels:
+            raise DatasetError(
+                f"{where}: {parts} training ranks of {k} labels cannot hold all {labels}; "
+                f"it must be at least {-(-labels // parts)}"
+            )
+        if k * parts > sum(min(size, parts) for size in sizes):
+            raise DatasetError(
+                f"{where}: {parts} training ranks of {k} labels need more samples of rare labels"
+            )
+
+
+def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
+    """For each rank how many samples of each label it holds."""
+    return [torch.bincount(samples.labels[part], minlength=num_classes).tolist() for part in parts]
