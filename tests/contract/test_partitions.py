@@ -37,8 +37,10 @@ def equal(a, b):
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 24), st.integers(120, 300), st.integers(0, 2**31), st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_sample_is_given_out_exactly_once_over_the_training_ranks(name, num_nodes, count, seed, data):
-    ranks = data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1).map(sorted))
+def test_every_sample_is_given_out_exactly_once_over_the_training_ranks(
+    name, num_nodes, count, seed, chooser
+):
+    ranks = chooser.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1).map(sorted))
     samples = sample_set(count)
     parts = make(name, len(ranks), ranks=ranks).split(samples, num_nodes, seed)
     assert len(parts) == num_nodes

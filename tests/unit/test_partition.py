@@ -43,9 +43,9 @@ def test_iid_holds_every_label_near_its_share():
 
 @given(st.data(), st.integers(1, 12), st.integers(1, 8), st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
-def test_shards_gives_exactly_k_labels(data, num_nodes, num_labels, seed):
-    k = data.draw(st.integers(-(-num_labels // num_nodes), num_labels))
-    sizes = data.draw(st.lists(st.integers(num_nodes, 40), min_size=num_labels, max_size=num_labels))
+def test_shards_gives_exactly_k_labels(chooser, num_nodes, num_labels, seed):
+    k = chooser.draw(st.integers(-(-num_labels // num_nodes), num_labels))
+    sizes = chooser.draw(st.lists(st.integers(num_nodes, 40), min_size=num_labels, max_size=num_labels))
     samples = labelled(np.repeat(np.arange(num_labels), sizes))
     parts = Shards(labels_per_node=k).split(samples, num_nodes, seed)
     assert [len(samples.labels[part].unique()) for part in parts] == [k] * num_nodes
