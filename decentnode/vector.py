@@ -10,6 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from decentnode.errors import BadInput
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -41,22 +43,33 @@ class ParameterLayout:
         """The length d of the vector."""
         return sum(entry.shape.numel() for entry in self.entries)
 
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether the module's 4-D weights are kept in that memory order."""
+        return any(entry.channels_last for entry in self.entries)
+
     @classmethod
     def of(
         cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False
     ) -> "ParameterLayout":
         """Lays out a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
 
-        Integer buffers (batch counters) are never part of the vector: an average of them means nothing.
+        Never part of it are integer buffers (batch counters), because an average of them means nothing, and
+        frozen parameters, because they are equal everywhere and stay so.
         `channels_last` stores 4-D weights in that memory order, so that convolutions need no reordering.
         """
-        tensors = [(name, p, False) for name, p in module.named_parameters()]
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in trained]
         if mix_buffers:
             tensors += [(name, b, True) for name, b in module.named_buffers() if b.is_floating_point()]
         entries, offset = [], 0
         for name, tensor, is_buffer in tensors:
             entries.append(Entry(name, tensor.shape, offset, is_buffer, channels_last and tensor.dim() == 4))
             offset += tensor.numel()
+            if tensor.dtype != torch.float32:
+                raise BadInput(
+                    f"model: '{name}' is {tensor.dtype}; the vector is torch.float32, so call .float()"
+                )
         return cls(tuple(entries))
 
 

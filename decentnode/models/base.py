@@ -1,0 +1,89 @@
+"""What a model plug-in is: options, and a network built from them for the shape of the samples."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from decentnode.errors import BadInput
+from decentnode.randomness import key
+
+
+class Model(ABC):
+    """A family of networks; the fields of a subclass are its YAML options."""
+
+    @abstractmethod
+    def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """A network from samples of `shape` (without the batch) to one score per class."""
+
+
+@dataclass
+class NetworkOf(Model):
+    """A network class from outside this package, built by its own constructor."""
+
+    network: type[nn.Module]
+    options: Mapping[str, Any]
+
+    def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        try:
+            return self.network(**self.options)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"model {self.network.__name__} cannot be built: {error}") from error
+
+
+def model_of(cls: type, options: Mapping[str, Any]) -> Model:
+    """The plug-in for what `module:Class` names: a Model with these options, or any nn.Module class."""
+    if issubclass(cls, Model):
+        return cls(**options)
+    if issubclass(cls, nn.Module):
+        return NetworkOf(cls, options)
+    raise BadInput(f"model {cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
+
+
+def initial_model(model: Model, shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
+    """The network that every node starts from: the same for the same seed, whoever drew before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key(seed, "model"))
+        return model.build(shape, num_classes)
+
+
+def check_scores(network: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
+    """Raises BadInput unless the network turns samples of `shape` into `num_classes` scores each.
+
+    It computes, so a process that will be forked must have set one torch thread before.
+    """
+    name = type(network).__name__
+    try:
+        with torch.no_grad():
+            scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape))
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"model {name} does not take samples of shape {shape}: {reason}") from error
+    given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if given != (2, num_classes):
+        raise BadInput(f"model {name} gives {given} for 2 samples; it must give (2, {num_classes})")
+
+
+def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:
+    """The same shape, known to be (channels, height, width) of at least `smallest` pixels a side."""
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise BadInput(
+            f"model {model} takes images of shape (channels, height, width), at least "
+            f"{smallest} x {smallest}; the dataset gives {shape}"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def perceptron(shape: tuple[int, ...], widths: tuple[int, ...]) -> nn.Sequential:
+    """Flattens samples and applies linear layers of these widths with ReLU between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    inputs = prod(shape)
+    for width in widths:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers[:-1])

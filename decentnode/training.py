@@ -1,0 +1,301 @@
+"""The local steps of one node. Knows nothing of peers.
+
+Order inside one step: seed torch, zero the gradient, forward, backward, the scheme's `adjust_gradient`,
+clipping, the optimizer. So what the optimizer sees is bounded, whatever a scheme added.
+"""
+
+import math
+import warnings
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from decentnode.datasets.base import Samples
+from decentnode.errors import BadInput, RunFailed
+from decentnode.objective import Objective
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.randomness import generator, key
+from decentnode.vector import Vector
+
+AdjustGradient = Callable[[Tensor, Tensor, int], None]
+"""Changes the flat gradient in place, given (gradient, vector, step of the round)."""
+Pause = Callable[[], Awaitable[None]]
+"""Gives the event loop to other nodes of the process."""
+CLIP_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A class from YAML with its options, to be made when its first arguments are there."""
+
+    cls: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, *args: object) -> Any:
+        """An instance; raises BadInput when the class refuses its options."""
+        try:
+            return self.cls(*args, **self.options)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {error}") from error
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How every node trains; numbers per round may be one for each rank."""
+
+    optimizer: Factory
+    loss: Factory = Factory(nn.CrossEntropyLoss)
+    scheduler: Factory | None = None
+    """Stepped once per round."""
+    batch_size: Positive = 32
+    steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
+    epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
+    """Fractions are carried: 0.5 of an epoch of 7 steps is 3 steps and 4 steps by turns."""
+    clip_norm: PositiveFloat | None = None
+    """The largest Euclidean norm of the flat gradient."""
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+
+    def __post_init__(self) -> None:
+        if (self.steps_per_round is None) == (self.epochs_per_round is None):
+            raise BadInput("training: give exactly one of steps_per_round and epochs_per_round")
+        if self.optimizer.cls is torch.optim.SparseAdam:
+            raise BadInput(
+                "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
+                "vector; use Adam"
+            )
+
+    def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
+        """How many steps `rank` makes in `round`; none when it has no samples."""
+        if not steps_per_epoch:
+            return 0
+        if self.steps_per_round is not None:
+            return int(of_rank(self.steps_per_round, rank))
+        rate = of_rank(self.epochs_per_round or 0.0, rank) * steps_per_epoch
+        return whole(rate * (round + 1)) - whole(rate * round)
+
+    def channels_last(self, module: nn.Module) -> bool:
+        """Whether 4-D weights and inputs are kept in that memory order.
+
+        The answer depends on the settings and the network, never on the device, because it decides the order of the
+        numbers in the vector and all nodes must agree on that.
+        """
+        if self.memory_format == "auto":
+            # LBFGS flattens weights by view(-1), which a permuted weight refuses.
+            allowed = self.optimizer.cls is not torch.optim.LBFGS
+            return allowed and any(isinstance(part, nn.Conv2d) for part in module.modules())
+        return self.memory_format == "channels_last"
+
+
+def of_rank(value: float | tuple[float, ...], rank: int) -> float:
+    """The number of this rank, where one number serves all or each has its own."""
+    return value[rank] if isinstance(value, tuple) else value
+
+
+def whole(number: float) -> int:
+    """Rounds down, forgiving the last digits of a product such as 0.1 * 30."""
+    return math.floor(number + 1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The samples that one rank trains on, and the key of its random choices."""
+
+    samples: Samples
+    indices: Tensor
+    """Which of them, int64; may be empty."""
+    seed: int
+    rank: int
+
+
+class Minibatches:
+    """A shard in minibatches, epoch after epoch, each in an order of its own.
+
+    The last batch of an epoch may be short, so that an epoch uses every sample once. Epochs run on over
+    rounds.
+    """
+
+    def __init__(self, shard: Shard, batch_size: int) -> None:
+        self._shard = shard
+        self._batch_size = batch_size
+        self._epoch = -1
+        self._upcoming: list[Tensor] = []
+
+    @property
+    def per_epoch(self) -> int:
+        """How many minibatches an epoch has; none without samples."""
+        return -(-len(self._shard.indices) // self._batch_size)
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the next minibatch."""
+        if not self._upcoming:
+            self._begin(self._epoch + 1)
+        return self._shard.samples.batch(self._upcoming.pop())
+
+    def _begin(self, epoch: int) -> None:
+        shard = self._shard
+        order = generator(shard.seed, "shuffle", shard.rank, epoch).permutation(len(shard.indices))
+        self._epoch = epoch
+        shuffled = shard.indices[torch.from_numpy(order)]
+        starts = range(0, len(shuffled), self._batch_size)
+        self._upcoming = [shuffled[start : start + self._batch_size] for start in reversed(starts)]
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the cursor is."""
+        return {"epoch": self._epoch, "upcoming": len(self._upcoming)}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continues from `state_dict()`."""
+        self._epoch, self._upcoming = -1, []
+        if state["epoch"] >= 0:
+            self._begin(state["epoch"])
+            del self._upcoming[state["upcoming"] :]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What others do inside the local steps."""
+
+    adjust_gradient: AdjustGradient | None = None
+    pause: Pause | None = None
+    """Awaited after every step where several nodes share the process."""
+
+
+NO_HOOKS = Hooks()
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """One round of local steps."""
+
+    loss: float | None
+    """The mean over the samples used; None when there was no step."""
+    steps: int
+    samples: int
+
+
+class Training:
+    """The local steps of one node on its shard, round after round."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        vector: Vector,
+        settings: TrainingSettings,
+        shard: Shard,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
+        """Raises BadInput when the optimizer, the scheduler or the loss refuses its options."""
+        self.module = module
+        self.vector = vector
+        self.settings = settings
+        self.shard = shard
+        self.hooks = hooks
+        self.minibatches = Minibatches(shard, settings.batch_size)
+        self.objective = Objective(module, settings.loss.make(), vector.layout.channels_last)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.optimizer: Optimizer = settings.optimizer.make(trained)
+        self.scheduler: LRScheduler | None = None
+        if settings.scheduler is not None:
+            self.scheduler = settings.scheduler.make(self.optimizer)
+        self._seed_torch = torch_seeder(vector.values.device)
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's rate now (of its first group)."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    async def train(self, round: int) -> TrainReport:
+        """Makes this round's steps, then steps the scheduler; raises RunFailed when a loss is not finite."""
+        self.module.train()
+        losses, sizes = [], []
+        for step in range(self.settings.steps(self.shard.rank, round, self.minibatches.per_epoch)):
+            inputs, labels = self.minibatches.next()
+            losses.append(self._step(round, step, inputs, labels))
+            sizes.append(len(labels))
+            if self.hooks.pause is not None:
+                await self.hooks.pause()
+        report = self._report(round, losses, sizes)
+        self._step_scheduler(report)
+        return report
+
+    def _step(self, round: int, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One step of the optimizer; returns the loss before it, detached and still on its device."""
+        seed = key(self.shard.seed, "step", round, self.shard.rank, step)
+
+        def closure() -> Tensor:
+            self._seed_torch(seed)
+            self.vector.gradient.zero_()
+            _, loss = self.objective(inputs, labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._adjust(step)
+            return loss.detach()
+
+        # A closure, because some optimizers (L-BFGS) evaluate more than once in a step.
+        loss: Tensor = self.optimizer.step(closure)  # type: ignore[assignment, arg-type]
+        return loss
+
+    def _adjust(self, step: int) -> None:
+        gradient = self.vector.gradient
+        if self.hooks.adjust_gradient is not None:
+            self.hooks.adjust_gradient(gradient, self.vector.values, step)
+        if self.settings.clip_norm is not None:
+            gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
+
+    def _report(self, round: int, losses: list[Tensor], sizes: list[int]) -> TrainReport:
+        if not losses:
+            return TrainReport(None, 0, 0)
+        # Read once per round: reading each loss would make a GPU wait in every step.
+        values = torch.stack(losses).tolist()
+        for step, value in enumerate(values):
+            if not math.isfinite(value):
+                raise RunFailed(
+                    f"rank {self.shard.rank}, round {round}, step {step}: the loss is {value}; "
+                    f"a learning rate below {self.learning_rate:g} or training.clip_norm would help"
+                )
+        total = sum(map(self.objective.total, values, sizes))
+        return TrainReport(total / sum(sizes), len(values), sum(sizes))
+
+    def _step_scheduler(self, report: TrainReport) -> None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if report.loss is not None:
+                self.scheduler.step(report.loss)
+        elif self.scheduler is not None:
+            with warnings.catch_warnings():
+                # A rank without samples follows the schedule although its optimizer never steps.
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+                self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed node needs beside the vector; tensors are references, not copies."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict() if self.scheduler else {},
+            "minibatches": self.minibatches.state_dict(),
+            "buffers": self._own_buffers(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict()`, bit for bit once the vector is back too."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.minibatches.load_state_dict(state["minibatches"])
+        for name, buffer in self._own_buffers().items():
+            buffer.copy_(state["buffers"][name])
+
+    def _own_buffers(self) -> dict[str, Tensor]:
+        """Buffers that are not mixed and so are not in the vector."""
+        mixed = {entry.name for entry in self.vector.layout.entries}
+        return {name: buffer for name, buffer in self.module.named_buffers() if name not in mixed}
+
+
+def torch_seeder(device: torch.device) -> Callable[[int], object]:
+    """What seeds the generator that modules on `device` draw from; for the CPU without touching others."""
+    if device.type == "cpu":
+        return torch.default_generator.manual_seed
+    return torch.manual_seed

@@ -1,0 +1,159 @@
+"""Models: sizes known from the papers, shapes, the common start, and refusals word for word."""
+
+import pytest
+import torch
+from torch import nn
+
+from decentnode.errors import BadInput
+from decentnode.models import (
+    Cnn,
+    LeNet,
+    LogisticRegression,
+    Mlp,
+    Model,
+    ResNet18,
+    check_scores,
+    initial_model,
+    model_of,
+)
+from decentnode.registry import MODELS
+
+SMALL_RESNETS = [ResNet18(norm="group", groups=2, width=4), ResNet18(norm="batch", width=4)]
+FOR_IMAGES = [LogisticRegression(), Mlp((5, 4)), Cnn((2, 3), 4), LeNet(), *SMALL_RESNETS]
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "parameters"),
+    [
+        (LogisticRegression(), (1, 28, 28), 7_850),
+        (Mlp((200, 200)), (1, 28, 28), 199_210),  # McMahan et al., 2017, section 3
+        (Cnn(), (1, 28, 28), 1_663_370),  # the same
+        (LeNet(), (3, 32, 32), 89_834),
+        (ResNet18(norm="batch"), (3, 32, 32), 11_173_962),
+        (ResNet18(norm="group"), (3, 32, 32), 11_173_962),
+    ],
+)
+def test_parameter_counts(model, shape, parameters):
+    with torch.device("meta"):
+        assert count(model.build(shape, 10)) == parameters
+
+
+@pytest.mark.parametrize("model", FOR_IMAGES, ids=repr)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 17, 23)])
+def test_images_give_one_score_per_class(model, shape):
+    check_scores(model.build(shape, 7), shape, 7)
+
+
+@pytest.mark.parametrize("model", [LogisticRegression(), Mlp()], ids=repr)
+def test_features_need_no_image_shape(model):
+    check_scores(model.build((60,), 3), (60,), 3)
+
+
+def test_logistic_regression_is_one_affine_map():
+    module = LogisticRegression().build((2, 3), 4)
+    weight, bias = module.parameters()
+    x = torch.randn(5, 2, 3)
+    assert torch.allclose(module(x), x.reshape(5, 6) @ weight.T + bias, atol=1e-6)
+
+
+def test_lenet_is_convolution_normalization_relu_pooling():
+    module = LeNet().build((3, 32, 32), 10)
+    parts = list(module)
+    x = expected = torch.randn(2, 3, 32, 32)
+    for convolution, norm in ((0, 1), (4, 5), (8, 9)):
+        expected = nn.functional.max_pool2d(parts[norm](parts[convolution](expected)).relu(), 2)
+    assert torch.equal(module(x), parts[-1](expected.flatten(1)))
+
+
+def test_norm_of_resnet_is_a_choice():
+    kinds = [{type(part) for part in m.build((1, 8, 8), 2).modules()} for m in SMALL_RESNETS]
+    assert nn.GroupNorm in kinds[0] and nn.BatchNorm2d not in kinds[0]
+    assert nn.BatchNorm2d in kinds[1] and nn.GroupNorm not in kinds[1]
+
+
+def test_everyone_starts_from_the_same_model_whoever_drew_before():
+    first = initial_model(Mlp(), (4,), 3, seed=5)
+    torch.rand(3)
+    second, other = initial_model(Mlp(), (4,), 3, seed=5), initial_model(Mlp(), (4,), 3, seed=6)
+    pairs = list(zip(first.parameters(), second.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_building_leaves_the_global_generator_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    initial_model(Mlp(), (4,), 3, seed=5)
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "message"),
+    [
+        (
+            LeNet(),
+            (64,),
+            "model lenet takes images of shape (channels, height, width), at least 8 x 8; "
+            "the dataset gives (64,)",
+        ),
+        (
+            Cnn(),
+            (1, 2, 8),
+            "model cnn takes images of shape (channels, height, width), at least 4 x 4; "
+            "the dataset gives (1, 2, 8)",
+        ),
+        (ResNet18(groups=3), (3, 32, 32), "model resnet18: groups 3 does not divide width 64"),
+    ],
+)
+def test_what_a_model_cannot_take_is_said_in_one_line(model, shape, message):
+    with pytest.raises(BadInput) as caught:
+        model.build(shape, 10)
+    assert str(caught.value) == message
+
+
+def test_a_plain_module_class_gets_its_own_options():
+    model = model_of(nn.Linear, {"in_features": 4, "out_features": 3})
+    check_scores(model.build((4,), 3), (4,), 3)
+
+
+def test_a_model_class_gets_its_fields():
+    assert model_of(Mlp, {"hidden": (3,)}) == Mlp((3,))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: model_of(dict, {}), "model dict is neither a decentnode Model nor a torch.nn.Module"),
+        (
+            lambda: model_of(nn.Flatten, {"x": 1}).build((4,), 3),
+            "model Flatten cannot be built: Flatten.__init__() got an unexpected keyword argument 'x'",
+        ),
+        (
+            lambda: check_scores(nn.Linear(4, 2), (4,), 3),
+            "model Linear gives (2, 2) for 2 samples; it must give (2, 3)",
+        ),
+        (
+            lambda: check_scores(nn.Linear(5, 2), (4,), 2),
+            "model Linear does not take samples of shape (4,): "
+            "mat1 and mat2 shapes cannot be multiplied (2x4 and 5x2)",
+        ),
+    ],
+)
+def test_networks_from_outside_that_cannot_work(call, message):
+    with pytest.raises(BadInput) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_every_registered_model_is_a_model_that_cites_its_source():
+    classes = MODELS.classes()
+    assert list(classes) == ["cnn", "lenet", "logistic_regression", "mlp", "resnet18"]
+    for cls in classes.values():
+        assert issubclass(cls, Model)
+        first_line = (cls.__doc__ or "").splitlines()[0]
+        assert "(" in first_line and any(year in first_line for year in ("1958", "2016", "2017", "2020"))
