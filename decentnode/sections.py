@@ -1,0 +1,188 @@
+"""The sections of a configuration, read into the arguments of Settings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from torch import nn
+
+from decentnode.graph.base import Graph, StaticGraph
+from decentnode.objective import Objective
+from decentnode.option_types import REQUIRED, parameters_of, show, unknown
+from decentnode.plugin_reader import Kind, Parameters, PluginReader
+from decentnode.registry import (
+    COMMUNICATIONS,
+    DATASETS,
+    GRAPHS,
+    MAPPINGS,
+    MIXINGS,
+    MODELS,
+    PARTITIONS,
+    SHARINGS,
+    TRANSFORMS,
+)  # fmt: skip
+from decentnode.settings import EvaluationSettings, FailureSettings, Plugin, Settings
+from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, try_optimizer
+from decentnode.training import Factory, TrainingSettings
+from decentnode.yaml_source import Document, Key
+
+SCALARS = ("name", "seed", "rounds", "device", "run_dir", "machine")
+SECTIONS = (
+    "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
+    "evaluation", "failures", "device", "run_dir", "machine",
+)  # fmt: skip
+SHARING_KEYS = ("weights", "transforms")
+DATASET_KEYS = ("partition",)
+TORCH_KEYS = ("optimizer", "scheduler", "loss")
+
+
+@dataclass
+class Sections:
+    """Reads all sections; `made` has an instance of everything that was read without a defect."""
+
+    reader: PluginReader
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Document:
+        """What is read, and the defects found so far."""
+        return self.reader.document
+
+    def read(self) -> dict[str, Any]:
+        """The arguments of Settings by name; those with a defect are None or missing."""
+        for name in self.document.value.keys() - set(SECTIONS):
+            self.document.add((name,), unknown("key", name, SECTIONS))
+        return {
+            **self._scalars(),
+            "graph": self._plugin(("graph",), GRAPHS),
+            "mapping": self._mapping(),
+            "dataset": self._plugin(("dataset",), DATASETS, generic=DATASET_KEYS),
+            "partition": self._plugin(("dataset", "partition"), PARTITIONS, "iid"),
+            "model": self._plugin(("model",), MODELS),
+            **self._training(),
+            **self._sharing(),
+            "communication": self._plugin(("communication",), COMMUNICATIONS, "zeromq"),
+            "evaluation": self._settings(("evaluation",), EvaluationSettings),
+            "failures": self._settings(("failures",), FailureSettings),
+        }
+
+    def _scalars(self) -> dict[str, Any]:
+        parameters = scalar_parameters(Path(self.document.file).stem)
+        # A null is the same as no entry, so that an override can take one back.
+        given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
+        found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
+        self.made["machine"] = found.get("machine")
+        return found
+
+    def _settings(self, key: Key, cls: type) -> Any:
+        section, parameters = self.reader.get(key), parameters_of(cls)
+        if not isinstance(section, dict | None):
+            self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
+            return None
+        options = self.reader.options(key, section or {}, parameters, "key", list(parameters))
+        return None if options is None else self.reader.attempt(key, lambda: cls(**options))
+
+    def _plugin(
+        self, key: Key, kind: Kind, default: str = "", generic: tuple[str, ...] = ()
+    ) -> Plugin | None:
+        """A plug-in that could be made, too: what its constructor refuses is a defect of its section."""
+        plugin = self.reader.plugin(key, kind, default, generic)
+        if plugin:
+            self.made[kind.kind] = self.reader.attempt(key, lambda: _tried(plugin))
+        return plugin
+
+    def _mapping(self) -> Plugin | None:
+        graph: Graph | None = self.made.get("graph")
+        if self.reader.get(("mapping",)) is None and graph is not None:
+            self.document.value["mapping"] = default_mapping(graph)
+        elif self.reader.get(("mapping",)) is None:
+            return None
+        return self._plugin(("mapping",), MAPPINGS, "linear")
+
+    def _sharing(self) -> dict[str, Any]:
+        graph: Graph | None = self.made.get("graph")
+        weights = "uniform" if graph is not None and graph.directed else "metropolis_hastings"
+        return {
+            "sharing": self._plugin(("sharing",), SHARINGS, "gossip", SHARING_KEYS),
+            "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),
+            "transforms": self._transforms(("sharing", "transforms")),
+        }
+
+    def _transforms(self, key: Key) -> tuple[Plugin | None, ...]:
+        given = self.reader.get(key) or []
+        if not isinstance(given, list):
+            self.document.add(key, f"must be a list of transforms, not {show(given)}")
+            return ()
+        found, made = [], []
+        for index in range(len(given)):
+            self.made["transform"] = None
+            found.append(self._plugin((*key, index), TRANSFORMS))
+            made.append(self.made.pop("transform"))
+        self.made["transforms"] = made if None not in made else None
+        return tuple(found)
+
+    def _training(self) -> dict[str, Any]:
+        key = ("training",)
+        section = self.reader.get(key)
+        if not isinstance(section, dict):
+            wanted = "a mapping with optimizer and steps_per_round or epochs_per_round"
+            missing = f"missing; it must be {wanted}"
+            self.document.add(key, missing if section is None else f"must be {wanted}, not {show(section)}")
+            return {}
+        classes = self._torch_classes(key)
+        parameters = training_parameters()
+        own = {name: value for name, value in section.items() if name not in TORCH_KEYS}
+        options = self.reader.options(key, own, parameters, "key", [*parameters, *TORCH_KEYS])
+        if options is None:
+            return {}
+        mix_buffers = options.pop("mix_buffers")
+        training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options))
+        self.made["training"] = training
+        return {"training": training, "mix_buffers": mix_buffers}
+
+    def _torch_classes(self, key: Key) -> dict[str, Any]:
+        optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)
+        loss = self.reader.plugin((*key, "loss"), LOSSES, "CrossEntropyLoss")
+        scheduler = None
+        if self.reader.get((*key, "scheduler")) is not None:
+            scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
+        self._try_torch(key, optimizer, scheduler, loss)
+        # The stand-in lets the numbers be checked although the optimizer has a defect.
+        return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
+
+    def _try_torch(
+        self, key: Key, optimizer: Plugin | None, scheduler: Plugin | None, loss: Plugin | None
+    ) -> None:
+        attempt, made = self.reader.attempt, None
+        if optimizer:
+            made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
+        if scheduler and made:
+            attempt((*key, "scheduler"), lambda: scheduler.make(made))
+        if loss:
+            attempt((*key, "loss"), lambda: Objective(nn.Linear(1, 1), loss.make()))
+
+
+def scalar_parameters(name: str) -> Parameters:
+    """Types and defaults of the keys that are no sections; `name` is the run's when the file gives none."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = {key: getattr(Settings, key, REQUIRED) for key in SCALARS} | {"name": name}
+    return {key: (hints[key], defaults[key]) for key in SCALARS}
+
+
+def training_parameters() -> dict[str, tuple[Any, Any]]:
+    """Types and defaults of the keys of `training` that are no classes of torch."""
+    own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
+    return {name: parameter for name, parameter in own.items() if name not in TORCH_KEYS}
+
+
+def default_mapping(graph: Graph) -> dict[str, Any]:
+    """All nodes on this machine."""
+    return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
+
+
+def _tried(plugin: Plugin) -> Any:
+    """An instance; of a graph also its neighbors, because a file is read when they are asked for."""
+    instance = plugin.make()
+    if isinstance(instance, StaticGraph):
+        _ = instance.adjacency
+    return instance

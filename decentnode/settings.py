@@ -1,0 +1,101 @@
+"""What a run is made of, typed and checked; `config.load` reads it from YAML."""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from decentnode.models.base import model_of
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.training import Factory, TrainingSettings
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def check_name(name: str) -> str:
+    """The name of a run; it becomes part of a directory's name."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"must be made of letters, digits, '_', '-' and '.', at most 100, not '{name[:40]}'")
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin(Factory):
+    """A class that YAML names, with its checked options; `make()` gives a fresh instance each time."""
+
+    kind: str
+    name: str
+    """As in YAML: a registered name or `module:Class`."""
+
+    def make(self, *args: object) -> Any:
+        """An instance that shares nothing with others; raises BadInput when the class refuses its options."""
+        return Factory(self._maker, copy.deepcopy(dict(self.options))).make(*args)
+
+    @property
+    def _maker(self) -> Callable[..., Any]:
+        return self.cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlugin(Plugin):
+    """A model: a Model class, or any torch.nn.Module from outside, which is wrapped."""
+
+    @property
+    def _maker(self) -> Callable[..., Any]:
+        return lambda **options: model_of(self.cls, options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """When and how models are tested."""
+
+    every: NonNegative = 10
+    """Rounds between evaluations; 0: only at the end. The last round is always evaluated."""
+    batch_size: Positive = 500
+    average_model: bool = True
+    """Whether the mean of all models is tested too."""
+
+
+@dataclass(frozen=True)
+class FailureSettings:
+    """What the loss of a node means, and how long anything is waited for, in seconds."""
+
+    on_loss: Literal["continue", "stop"] = "continue"
+    deadline: PositiveFloat = 60.0
+    """How long a silent peer is waited for in a round."""
+    grace: NonNegativeFloat = 5.0
+    """How long a broken link may take to come back before the peer counts as lost."""
+    start_deadline: PositiveFloat = 60.0
+    """How long the nodes have to meet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that a run needs; two runs with equal settings give equal models."""
+
+    name: Annotated[str, AfterValidator(check_name)]
+    rounds: Positive
+    seed: NonNegative = 1
+    graph: Plugin
+    mapping: Plugin
+    dataset: Plugin
+    partition: Plugin
+    model: Plugin
+    training: TrainingSettings
+    """Numbers per round are one for all ranks or one for each rank."""
+    mix_buffers: bool = False
+    """Whether float buffers (running statistics) are part of the shared vector."""
+    sharing: Plugin
+    weights: Plugin
+    transforms: tuple[Plugin, ...] = ()
+    communication: Plugin
+    evaluation: EvaluationSettings
+    failures: FailureSettings
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    run_dir: str | None = None
+    """Where results go; None: runs/<name>-<time>."""
+    machine: NonNegative | None = None
+    """The index of this machine; None: found by its addresses."""

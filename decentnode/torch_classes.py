@@ -1,0 +1,98 @@
+"""Optimizers, schedulers and losses of torch by their class names, found like the plug-ins of a registry."""
+
+import inspect
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from decentnode.errors import UnknownPlugin
+from decentnode.option_types import parameters_of
+from decentnode.registry import guess, import_class
+from decentnode.settings import Plugin
+
+_Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
+# What these are made of cannot be written in YAML: functions, or other schedulers.
+_NOT_FROM_YAML = {"LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}
+
+
+class TorchClasses:
+    """The public classes of one module under a base class; the first `given` arguments come from us."""
+
+    def __init__(
+        self, kind: str, module: ModuleType, base: type, given: int, outside: type | None = None
+    ) -> None:
+        """`outside` is what a class from elsewhere must be, by default the same base."""
+        self.kind = kind
+        self.bases = (outside or base,)
+        self._given = given
+        self._module = module
+        self._base = base
+
+    def classes(self) -> dict[str, type]:
+        """All of them by name, sorted."""
+        found = {name: cls for name, cls in vars(self._module).items() if self._is_one(name, cls)}
+        return dict(sorted(found.items()))
+
+    def _is_one(self, name: str, cls: object) -> bool:
+        public = not name.startswith("_") and name not in _NOT_FROM_YAML
+        return public and isinstance(cls, type) and issubclass(cls, self._base) and cls is not self._base
+
+    def find(self, name: str) -> type:
+        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+        if ":" in name:
+            return import_class(name)
+        known = self.classes()
+        if name not in known:
+            spelled = {other.lower(): other for other in known}
+            near = spelled.get(name.lower())
+            hint = f"; did you mean '{near}'?" if near else guess(name, list(known))
+            raise UnknownPlugin(f"unknown {self.kind} '{name}'{hint} (known: {', '.join(known)})")
+        return known[name]
+
+    def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
+        """The options of a class; types as the defaults tell, since torch's hints are not made for checks."""
+        found = parameters_of(cls, skip=self._given)
+        return {name: (_type_of(default), default) for name, (_, default) in found.items()}
+
+
+OPTIMIZERS = TorchClasses("optimizer", torch.optim, Optimizer, given=1)
+SCHEDULERS = TorchClasses("scheduler", lr_scheduler, LRScheduler, given=1)
+LOSSES = TorchClasses("loss", torch.nn, _Loss, given=0, outside=torch.nn.Module)
+
+
+def _type_of(default: Any) -> Any:
+    if isinstance(default, bool | str):
+        return type(default)
+    if isinstance(default, int | float):
+        return int | float
+    return Any
+
+
+def plain_defaults(parameters: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """The defaults that can be written into YAML and mean something there."""
+    return {name: value for name, (_, value) in parameters.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str) and value != "deprecated"
+
+
+def try_optimizer(optimizer: Plugin) -> Optimizer:
+    """An optimizer of one small layer, to see what torch says; raises BadInput with its words."""
+    cls: Any = optimizer.cls
+    # Without the wrapper around this method, which imports a compiler for a second when it is first called.
+    plain = {"add_param_group": inspect.unwrap(cls.add_param_group)}
+    quick = Plugin(
+        cls=type(cls.__name__, (cls,), plain),
+        options=optimizer.options,
+        kind=optimizer.kind,
+        name=optimizer.name,
+    )
+    made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
+    return made
