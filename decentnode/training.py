@@ -81,8 +81,8 @@ class TrainingSettings:
     def channels_last(self, module: nn.Module) -> bool:
         """Whether 4-D weights and inputs are kept in that memory order.
 
-        The answer depends on the settings and the network, never on the device, because it decides the order of the
-        numbers in the vector and all nodes must agree on that.
+        The answer depends on the settings and the network, never on the device, because it decides the order
+        of the numbers in the vector and all nodes must agree on that.
         """
         if self.memory_format == "auto":
             # LBFGS flattens weights by view(-1), which a permuted weight refuses.
@@ -176,6 +176,8 @@ class TrainReport:
     """The mean over the samples used; None when there was no step."""
     steps: int
     samples: int
+    learning_rate: float
+    """The rate of these steps; `Training.learning_rate` is that of the next round by now."""
 
 
 class Training:
@@ -206,7 +208,7 @@ class Training:
 
     @property
     def learning_rate(self) -> float:
-        """The optimizer's rate now (of its first group)."""
+        """The optimizer's rate for the next step (of its first group)."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     async def train(self, round: int) -> TrainReport:
@@ -248,7 +250,7 @@ class Training:
 
     def _report(self, round: int, losses: list[Tensor], sizes: list[int]) -> TrainReport:
         if not losses:
-            return TrainReport(None, 0, 0)
+            return TrainReport(None, 0, 0, self.learning_rate)
         # Read once per round: reading each loss would make a GPU wait in every step.
         values = torch.stack(losses).tolist()
         for step, value in enumerate(values):
@@ -258,7 +260,7 @@ class Training:
                     f"a learning rate below {self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
-        return TrainReport(total / sum(sizes), len(values), sum(sizes))
+        return TrainReport(total / sum(sizes), len(values), sum(sizes), self.learning_rate)
 
     def _step_scheduler(self, report: TrainReport) -> None:
         if isinstance(self.scheduler, ReduceLROnPlateau):

@@ -229,7 +229,8 @@ def test_the_schedule_advances_once_per_round():
     rates = []
     for round in range(4):
         rates.append(training.learning_rate)
-        run(training, [round])
+        (report,) = run(training, [round])
+        assert report.learning_rate == rates[-1]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01])
     assert same_parameters(module, plain_loop(toy_net(), SGD, toy_samples(), rounds=4, scheduler=schedule))
 
