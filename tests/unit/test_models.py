@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from decentnode.errors import BadInput
@@ -157,3 +158,18 @@ def test_every_registered_model_is_a_model_that_cites_its_source():
         assert issubclass(cls, Model)
         first_line = (cls.__doc__ or "").splitlines()[0]
         assert "(" in first_line and any(year in first_line for year in ("1958", "2016", "2017", "2020"))
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("mlp", {"hidden": [8, 4]}, {"hidden": [0]}),
+        ("cnn", {"channels": [2, 3], "hidden": 4}, {"channels": [2]}),
+        ("resnet18", {"norm": "batch", "width": 4}, {"norm": "layer"}),
+    ],
+)
+def test_options_are_checked_by_their_types(name, right, wrong):
+    options = TypeAdapter(MODELS.find(name))
+    check_scores(options.validate_python(right).build((1, 8, 8), 3), (1, 8, 8), 3)
+    with pytest.raises(ValidationError):
+        options.validate_python(wrong)

@@ -1,4 +1,4 @@
-"""Local steps against plain torch loops, bit for bit; evaluation; and everything a resume needs."""
+"""Local steps against plain torch loops, bit for bit, and everything a resume needs."""
 
 import asyncio
 import copy
@@ -10,10 +10,8 @@ import torch
 from torch import nn
 
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, DatasetError, RunFailed
-from decentnode.evaluation import Scores, evaluate, load_flat
+from decentnode.errors import BadInput, RunFailed
 from decentnode.models import LeNet, Mlp, ResNet18, initial_model
-from decentnode.objective import Objective
 from decentnode.randomness import generator, key
 from decentnode.training import Factory, Hooks, Minibatches, Shard, Training, TrainingSettings
 from decentnode.vector import ParameterLayout, Vector
@@ -377,64 +375,3 @@ def test_an_optimizer_that_needs_contiguous_weights_trains_convolutions_too():
     lbfgs = Factory(torch.optim.LBFGS, {"lr": 0.1, "max_iter": 2})
     (report,) = run(training_of(module, lbfgs, samples, steps_per_round=1), [0])
     assert report.steps == 1 and math.isfinite(report.loss)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 10, 64])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_evaluation_equals_one_big_batch_in_evaluation_mode(batch_size, reduction):
-    module, samples = dropout_net(), toy_samples()
-    module[0].eval()
-    scores = evaluate(module, samples, nn.CrossEntropyLoss(reduction=reduction), batch_size)
-    assert [part.training for part in module.modules()] == [True, False, True, True]
-    output = module.eval()(samples.inputs)
-    expected = nn.functional.cross_entropy(output, samples.labels).item()
-    assert scores.accuracy == (output.argmax(1) == samples.labels).double().mean().item()
-    assert scores.loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_evaluation_changes_nothing():
-    training = training_of(
-        initial_model(ResNet18("batch", width=2), (1, 8, 8), 3, seed=1), samples=toy_samples(10, (1, 8, 8))
-    )
-    before = copy.deepcopy(training.module.state_dict())
-    evaluate(training.module, training.shard.samples, nn.CrossEntropyLoss(), channels_last=True)
-    after = training.module.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert training.module.training and not training.vector.gradient.any()
-
-
-def test_accuracy_counts_the_highest_score():
-    samples = Samples(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-    scores = evaluate(nn.Sequential(nn.Linear(4, 4)).apply(as_identity), samples, nn.CrossEntropyLoss())
-    right, wrong = -math.log(math.e / (math.e + 3)), -math.log(1 / (math.e + 3))
-    assert scores == Scores(0.75, pytest.approx((3 * right + wrong) / 4))
-
-
-def as_identity(part):
-    if isinstance(part, nn.Linear):
-        part.weight.data = torch.eye(4)
-        part.bias.data.zero_()
-
-
-def test_nothing_to_evaluate_on_is_an_error():
-    with pytest.raises(DatasetError, match=r"^there are no samples to evaluate on; the test set is empty$"):
-        evaluate(toy_net(), toy_samples(0), nn.CrossEntropyLoss())
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_a_flat_vector_such_as_the_average_model_goes_into_another_module(channels_last):
-    source, target = (initial_model(ResNet18("batch", width=2), (1, 8, 8), 3, seed=s) for s in (1, 2))
-    layout = ParameterLayout.of(source, mix_buffers=True, channels_last=channels_last)
-    vector = Vector(source, layout, (torch.empty(layout.numel), torch.empty(layout.numel)))
-    source(torch.randn(4, 1, 8, 8))
-    load_flat(target, layout, vector.values)
-    samples = torch.randn(4, 1, 8, 8)
-    assert torch.allclose(source.eval()(samples), target.eval()(samples), atol=1e-5)
-    assert vector.values.data_ptr() not in {p.data_ptr() for p in target.parameters()}
-
-
-@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.BCEWithLogitsLoss(), nn.L1Loss(reduction="sum")])
-def test_losses_per_score_get_one_hot_labels(loss):
-    samples = toy_samples()
-    scores, value = Objective(toy_net(), loss)(samples.inputs, samples.labels)
-    assert torch.equal(value, loss(scores, torch.eye(3)[samples.labels]))
