@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from decentnode import config_schema, yaml_source
 from decentnode import overrides as command_line
-from decentnode import yaml_source
 from decentnode.cross_checks import check_all
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping import Mapping as RankMapping
@@ -35,6 +35,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     document.raise_any()
     mapping = sections.made["mapping"]
     return Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
+    return config_schema.schema()
 
 
 def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettings:

@@ -39,7 +39,7 @@ def _count(document: Document, graph: Graph, mapping: Mapping) -> None:
 def _machine(document: Document, mapping: Mapping, machine: int) -> None:
     count = len(mapping.machines)
     if machine >= count:
-        document.add(("machine",), f"must be one of the {count} machines, 0..{count - 1}, not {machine}")
+        document.add(("machine",), f"must be the index of a machine, 0..{count - 1}, not {machine}")
 
 
 def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> None:
@@ -47,8 +47,9 @@ def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> 
     for name in ("steps_per_round", "epochs_per_round"):
         value = getattr(training, name)
         if isinstance(value, tuple) and len(value) not in (machines, nodes):
-            wanted = f"one number, or a list with one for each of the {nodes} ranks or {machines} machines"
-            document.add(("training", name), f"must be {wanted}, not a list of {len(value)}")
+            each = f"{nodes} ranks" if machines == 1 else f"{nodes} ranks or {machines} machines"
+            what = f"must be one number, or one for each of the {each}, not a list of {len(value)}"
+            document.add(("training", name), what)
 
 
 def _order(document: Document, transforms: Sequence[Transform]) -> None:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 
 from decentnode.clock import Clock
 from decentnode.errors import MappingError
-from decentnode.options import Positive
+from decentnode.options import Port, Positive
 from decentnode.registry import MAPPINGS
 
 LOOKUP_SECONDS = 5.0
@@ -86,6 +86,8 @@ class Mapping(ABC):
     """The bijection rank <-> (machine, local_rank)."""
 
     machines: tuple[Machine, ...]
+    rendezvous_port: int
+    """Where machine 0 waits for the others before the start."""
 
     @abstractmethod
     def ranks_of(self, machine: int) -> Sequence[int]:
@@ -153,6 +155,8 @@ class Linear(Mapping):
     """Ranks in the order of the machines, as many as each carries (Dhasade et al., 2023, Section 3)."""
 
     machines: tuple[Machine, ...]
+    rendezvous_port: Port = 29500
+    """Where machine 0 waits for the others; a run on one machine opens no port for it."""
 
     def __post_init__(self) -> None:
         if not self.machines:

@@ -16,11 +16,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from decentnode.registry import guess
 from decentnode.yaml_source import Key
 
 REQUIRED = Parameter.empty
+UNIONS = (Union, types.UnionType)
 
 _RULES = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 _NOUNS: dict[Any, tuple[str, str]] = {
@@ -74,12 +76,21 @@ def typed(hint: Any, value: Any) -> Any:
         for one in error.errors(include_url=False):
             key, what = _problem(hint, value, one)
             problems.setdefault(key, what)
-        raise Unfit(problems) from error
+        raise Unfit(_deepest(problems)) from error
+
+
+def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
+    """Without those of a whole where one of its parts has a problem: the other choices of a union."""
+    inner = {key[:length] for key in problems for length in range(len(key))}
+    return {key: what for key, what in problems.items() if key not in inner}
 
 
 def json_schema(hint: Any, ref_template: str) -> dict[str, Any]:
     """The JSON schema of one value of that type, its definitions under `$defs`."""
-    schema = _adapter(hint).json_schema(ref_template=ref_template)
+    try:
+        schema = _adapter(hint).json_schema(ref_template=ref_template)
+    except PydanticInvalidForJsonSchema:  # a class of somebody else's
+        return {"$defs": {}}
     return {**schema["prefixItems"][0], "$defs": schema.get("$defs", {})}
 
 
@@ -98,7 +109,7 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
 
 def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]:
     path = error["loc"][1:]
-    key, inner = _locate(hint, path)
+    key, inner = _locate(hint, path, value)
     last = path[-1] if path else None
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return path, unknown("key", str(last), list(_hints(_bare(inner))))
@@ -107,7 +118,7 @@ def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]
     if error["type"] in ("value_error", "assertion_error"):
         return key, str(error["ctx"]["error"])
     if error["type"] == "missing":
-        key, inner = _locate(hint, path[:-1])
+        key, inner = _locate(hint, path[:-1], value)
     return key, unfit_text(inner, _dig(value, key))
 
 
@@ -124,15 +135,28 @@ def unknown(what: str, name: str, known: Sequence[str]) -> str:
     return f"unknown {what}{guess(name, list(known)) or listed}"
 
 
-def _locate(hint: Any, path: Sequence[str | int]) -> tuple[Key, Any]:
+def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:
     """Follows a path as far as the types are unambiguous; the key that far, and the type there."""
     key: Key = ()
     for part in path:
-        inner = _inside(hint, part)
+        if get_origin(_bare(hint)) in UNIONS:
+            # Here the path only names one of the choices; the value tells which one was meant.
+            inner = _meant(_bare(hint), _dig(value, key))
+        else:
+            inner = _inside(hint, part)
+            key = (*key, part) if inner is not None else key
         if inner is None:
             break
-        key, hint = (*key, part), inner
+        hint = inner
     return key, hint
+
+
+def _meant(union: Any, value: Any) -> Any:
+    wanted: tuple[Any, ...] = (dict, Mapping) if isinstance(value, dict) else (list, tuple, Sequence)
+    if not isinstance(value, list | dict):
+        return None
+    fitting = [choice for choice in get_args(union) if get_origin(_bare(choice)) in wanted]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _inside(hint: Any, part: str | int) -> Any:
@@ -152,7 +176,7 @@ def _bare(hint: Any) -> Any:
     """The type without its ranges, and without null where there is one other choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    if get_origin(hint) in (Union, types.UnionType):
+    if get_origin(hint) in UNIONS:
         choices = [choice for choice in get_args(hint) if choice is not types.NoneType]
         return _bare(choices[0]) if len(choices) == 1 else hint
     return hint
@@ -183,8 +207,9 @@ def describe(hint: Any, many: bool = False) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([describe(arguments[0], many), *_bounds(arguments[1:])]).rstrip()
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe(choice, many) for choice in arguments)
+    if origin in UNIONS:
+        choices = [choice for choice in arguments if choice is not int or float not in arguments]
+        return " or ".join(describe(choice, many) for choice in choices)
     if origin is Literal:
         return _choices(arguments)
     if origin is not None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from math import prod
 
 import torch
 import xxhash
@@ -74,6 +73,11 @@ class Layout:
         return tuple(f for f in self.fields if f.variable)
 
     @cached_property
+    def has_indices(self) -> bool:
+        """True when some bytes tell positions, not values."""
+        return any(f.role is Role.INDEX for f in self.fields)
+
+    @cached_property
     def max_bytes(self) -> int:
         """The size of the largest payload of this layout."""
         return self.spans({f.name: f.elements for f in self.fields})[1]
@@ -98,6 +102,7 @@ class Payload:
     layout: Layout
     buffer: Tensor
     counts: dict[str, int] = field(default_factory=dict)
+    _views: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def dense(cls, tensor: Tensor, name: str = "vector") -> "Payload":
@@ -119,7 +124,9 @@ class Payload:
         """Reads a received buffer without a copy; raises PayloadError when it does not fit the layout."""
         prefix = COUNT_BYTES * len(layout.variable)
         if buffer.numel() < prefix:
-            raise PayloadError(f"{buffer.numel()} bytes are too few for the counts of {len(layout.variable)} fields")
+            raise PayloadError(
+                f"{buffer.numel()} bytes are too few for the counts of {len(layout.variable)} fields"
+            )
         counts = {}
         if prefix:
             numbers = buffer[:prefix].clone().view(torch.int64).tolist()
@@ -134,13 +141,17 @@ class Payload:
 
     def __getitem__(self, name: str) -> Tensor:
         """The field's elements as a 1-D tensor; a view wherever the buffer's alignment allows it."""
+        known = self._views.get(name)
+        if known is not None:
+            return known
         spans, _ = self.layout.spans(self.counts)
         start, length = spans[name]
         part = self.buffer[start : start + length]
         dtype = next(f.dtype for f in self.layout.fields if f.name == name)
         if part.data_ptr() % dtype.itemsize or part.storage_offset() % dtype.itemsize:
             part = part.clone()
-        return part.view(dtype)
+        self._views[name] = part.view(dtype)
+        return self._views[name]
 
     @property
     def nbytes(self) -> int:
@@ -150,15 +161,12 @@ class Payload:
     @property
     def index_bytes(self) -> int:
         """The part of `nbytes` that tells positions, not values."""
+        if not self.layout.has_indices:
+            return 0
         spans, _ = self.layout.spans(self.counts)
         return sum(spans[f.name][1] for f in self.layout.fields if f.role is Role.INDEX)
 
 
 def dense_layout(elements: int, dtype: torch.dtype = torch.float32, name: str = "vector") -> Layout:
-    """The layout of a plain vector; the same object for the same arguments would be no faster to compare."""
+    """The layout of a plain vector."""
     return Layout((Field(name, dtype, elements),))
-
-
-def elements_of(shape: tuple[int, ...]) -> int:
-    """How many elements a tensor of this shape has."""
-    return prod(shape)

@@ -33,7 +33,8 @@ BASES: dict[str, tuple[type, ...]] = {
     "transform": (Transform,), "communication": (Communication,), "model": (Model, nn.Module),
     "dataset": (Dataset,), "partition": (Partition,),
 }  # fmt: skip
-_GRAPH_FILE = re.compile(r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)")
+GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
+"""What a graph is called that is a file."""
 _ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
 
@@ -98,7 +99,7 @@ class PluginReader:
     ) -> dict[str, Any] | None:
         """Typed values of all parameters; None when there were defects. `what` names an unknown one."""
         before = len(self.document.defects)
-        for name in section.keys() - parameters.keys():
+        for name in [name for name in section if name not in parameters]:
             self.document.add((*key, name), unknown(what, name, known))
         found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
         return found if len(self.document.defects) == before else None
@@ -106,7 +107,8 @@ class PluginReader:
     def _option(self, key: Key, name: str, section: Mapping[str, Any], hint: Any, default: Any) -> Any:
         if name not in section:
             if default is REQUIRED:
-                self.document.add((*key, name), f"missing; it must be {describe(hint)}")
+                wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
+                self.document.add((*key, name), f"missing; {wanted}")
             return default
         try:
             value = typed(hint, section[name])
@@ -145,7 +147,7 @@ class PluginReader:
             wrong = f"must be a name, not {show(name)}" if name else "missing"
             self.document.add((*key, "name"), f"{wrong}; name one of: {', '.join(kind.classes())}")
             return "", {}
-        if kind.kind == "graph" and _GRAPH_FILE.fullmatch(name):
+        if kind.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
             self.document.places[(*key, "path")] = self.document.place((*key, "name"))
             return "file", {"path": name, **options}
         return name, options

@@ -50,7 +50,7 @@ class Sections:
 
     def read(self) -> dict[str, Any]:
         """The arguments of Settings by name; those with a defect are None or missing."""
-        for name in self.document.value.keys() - set(SECTIONS):
+        for name in [name for name in self.document.value if name not in SECTIONS]:
             self.document.add((name,), unknown("key", name, SECTIONS))
         return {
             **self._scalars(),

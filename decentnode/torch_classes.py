@@ -68,7 +68,7 @@ def _type_of(default: Any) -> Any:
     if isinstance(default, bool | str):
         return type(default)
     if isinstance(default, int | float):
-        return int | float
+        return float if isinstance(default, float) else int | float
     return Any
 
 

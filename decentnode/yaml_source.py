@@ -19,7 +19,7 @@ from decentnode.errors import ConfigError
 Key = tuple[str | int, ...]
 """Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 MOST_VALUES = 100_000
 MOST_DEPTH = 32
 MOST_BITS = 63
@@ -100,6 +100,7 @@ class Document:
     value: Any = None
     places: dict[Key, Place] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
+    unreadable: set[Key] = field(default_factory=set)
 
     def place(self, key: Key) -> Place:
         """Where the value was written; for one that was not, where the section around it begins."""
@@ -108,8 +109,9 @@ class Document:
         return self.places.get(key, Place(1))
 
     def add(self, key: Key, *what: str) -> None:
-        """Notes defects of the value at `key`."""
-        self.defects += [Defect(self.place(key), key, line) for line in what]
+        """Notes defects of the value at `key`; one that could not be read has its defect already."""
+        if key not in self.unreadable:
+            self.defects += [Defect(self.place(key), key, line) for line in what]
 
     def raise_any(self) -> None:
         """Raises one ConfigError with all defects in the file's order, those of the command line last."""
@@ -129,7 +131,8 @@ def read(path: str | Path) -> Document:
     try:
         node = _compose(_text(path))
         if not isinstance(node, yaml.MappingNode):
-            raise _Unreadable(_line(node), "a configuration is a mapping of keys, such as 'seed: 1'")
+            given = "the file is empty" if node.tag == _TAG + "null" else "this is not a mapping"
+            raise _Unreadable(_line(node), f"{given}; a configuration has lines such as 'seed: 1'")
         document.value = _Builder(document).value(node, ())
     except _Unreadable as error:
         raise ConfigError(f"{path}:{error.line}: {error.what}") from error
@@ -181,7 +184,7 @@ def _compose(text: str) -> yaml.Node:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, error.position)
-        raise _Unreadable(line, f"character {ord(error.character):#06x} is not allowed in YAML") from error
+        raise _Unreadable(line, f"character {int(error.character):#06x} is not allowed in YAML") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _Unreadable(mark.line + 1 if mark else 1, _syntax(error)) from error
@@ -215,8 +218,10 @@ class _Builder:
     def value(self, node: yaml.Node, key: Key, line: int = 0) -> Any:
         """The plain value of a node that was written at `line` (default: where the node begins)."""
         self.values += 1
-        if self.values > MOST_VALUES or len(key) > MOST_DEPTH:
+        if self.values > MOST_VALUES:
             raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")
+        if len(key) > MOST_DEPTH:
+            raise _Unreadable(_line(node), f"nested deeper than {MOST_DEPTH} levels")
         self.document.places[key] = Place(line or _line(node), self.override)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, key)
@@ -251,13 +256,12 @@ class _Builder:
         return None
 
     def _scalar(self, node: yaml.Node, key: Key) -> Any:
-        kind = node.tag.removeprefix(_TAG)
         try:
-            value = _convert(kind, node.value)
+            return _convert(node.tag.removeprefix(_TAG), node.value)
         except ValueError as error:
             self.document.add(key, str(error))
+            self.document.unreadable.add(key)
             return None
-        return value
 
 
 def _convert(kind: str, text: str) -> Any:
@@ -278,6 +282,8 @@ def _convert(kind: str, text: str) -> Any:
 
 def _number(kind: str, text: str) -> int | float:
     short = text if len(text) <= 40 else text[:40] + "..."
+    if text.lstrip("+-").lower() in (".inf", ".nan"):
+        raise ValueError(f"{text} is not a finite number")
     try:
         # More digits than this are out of range anyway, and the time to convert them grows with the square.
         number = int(text[:100], _BASES.get(text[:2], 10)) if kind == "int" else float(text)

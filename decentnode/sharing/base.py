@@ -17,6 +17,10 @@ Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 """Sends payloads by target rank and gives what came from the named sources (one neighborhood collective)."""
 
 
+AdjustGradient = Callable[[Tensor, Tensor, int], None]
+"""Changes the flat gradient in place, given (gradient, vector, step of the round)."""
+
+
 class Sharing(ABC):
     """One scheme on one node. It does no I/O of its own and is tested without a network.
 
@@ -25,20 +29,24 @@ class Sharing(ABC):
 
     needs_static_graph: ClassVar[bool] = False
     needs_undirected_graph: ClassVar[bool] = False
+    needs_complete_graph: ClassVar[bool] = False
     tolerates_loss: ClassVar[bool] = True
     preserves_mean: ClassVar[bool] = True
+    sends_one_payload: ClassVar[bool] = True
+    """One payload for all neighbors; false when each neighbor gets its own."""
 
     layout: ParameterLayout
     num_nodes: int
     chain: Chain
+    seed: int
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain) -> None:
-        """Learns the model's layout and the number of nodes, once, before round 0."""
-        self.layout, self.num_nodes, self.chain = layout, num_nodes, chain
+    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
+        """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
+        self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
 
     @abstractmethod
-    def payload_layout(self) -> Layout | None:
-        """What this scheme puts on the wire; None when it never sends."""
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        """What this scheme puts on the wire in its exchange number `phase` of a round; None when it never sends."""
 
     @abstractmethod
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
@@ -52,6 +60,11 @@ class Sharing(ABC):
         """One round of communication; schemes with several exchanges in a round override this."""
         incoming = await exchange(self.outgoing(vector, view), view.sources)
         self.mix(vector, incoming, view, out)
+
+    @property
+    def adjust_gradient(self) -> AdjustGradient | None:
+        """What this scheme does to the flat gradient inside a local step; None: nothing."""
+        return None
 
     def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""

@@ -1,0 +1,5 @@
+"""`python -m decentnode` is the same as `decentnode`."""
+
+from decentnode.cli import main
+
+main()

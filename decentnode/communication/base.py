@@ -1,0 +1,207 @@
+"""The seam between a node and whatever carries its payloads.
+
+One operation, `exchange`, is a neighborhood collective: send to my targets, hear from my sources.
+It fits transports that cannot receive from just anyone (NCCL) as well as those that can.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.mailbox import Handle
+from decentnode.payload import Layout, Payload
+
+HEADER_BYTES = 64
+
+
+@dataclass
+class ByteCounters:
+    """What the wire format carries, counted once per receiver and equal over all transports."""
+
+    sent_payload: int = 0
+    sent_index: int = 0
+    sent_header: int = 0
+    received_payload: int = 0
+    received_index: int = 0
+    received_header: int = 0
+
+    @property
+    def sent(self) -> int:
+        """All bytes sent so far."""
+        return self.sent_payload + self.sent_index + self.sent_header
+
+    @property
+    def received(self) -> int:
+        """All bytes received so far."""
+        return self.received_payload + self.received_index + self.received_header
+
+    def count_sent(self, payload: Payload, receivers: int) -> None:
+        """Books one message to each of several receivers."""
+        index = payload.index_bytes
+        self.sent_payload += receivers * (payload.nbytes - index)
+        self.sent_index += receivers * index
+        self.sent_header += receivers * HEADER_BYTES
+
+    def count_received(self, payload: Payload) -> None:
+        """Books one message from one sender."""
+        index = payload.index_bytes
+        self.received_payload += payload.nbytes - index
+        self.received_index += index
+        self.received_header += HEADER_BYTES
+
+
+def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
+    """Each payload once, with everybody still here who gets it."""
+    groups: dict[int, tuple[Payload, list[int]]] = {}
+    for target, payload in outgoing.items():
+        if target not in gone:
+            groups.setdefault(id(payload), (payload, []))[1].append(target)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How much memory an endpoint needs that peers can read in place."""
+
+    vector_elements: int
+    vector_dtype: torch.dtype = torch.float32
+    payload_bytes: int = 0
+    """The most that one exchange sends and that does not already lie in a vector slot."""
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """One operating-system process of the run: which nodes it carries and where they can be reached."""
+
+    machine: int
+    index: int
+    """Its number on its machine, from 0."""
+    ranks: tuple[int, ...]
+    address: str
+    """The machine's address as the mapping has it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this host process stands among all host processes of the run."""
+
+    processes: tuple[HostProcess, ...]
+    own: int
+    """The position of this process in `processes`."""
+    directory: str
+    """A private directory of this run on this machine, for ipc sockets; short, as their paths are limited."""
+    grace: float = 5.0
+    """Seconds that a broken link between machines may take to come back."""
+
+    @property
+    def process(self) -> HostProcess:
+        """This process."""
+        return self.processes[self.own]
+
+    @cached_property
+    def home(self) -> dict[int, int]:
+        """For each rank the position of its process."""
+        return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
+
+    def co_located(self, other: int) -> bool:
+        """True when the process at position `other` runs on this machine."""
+        return self.processes[other].machine == self.process.machine
+
+
+class Inbox(Mapping[int, Payload]):
+    """What one exchange brought: payloads by source, and for every other source the reason.
+
+    Payloads may be views of the senders' memory: they are valid until `release`.
+    """
+
+    def __init__(self, handle: Handle, layout: Layout, counters: ByteCounters) -> None:
+        self._handle = handle
+        self._payloads: dict[int, Payload] = {}
+        self.missing = dict(handle.missing)
+        for source in sorted(handle.arrived):
+            payload, error = handle.arrived[source].read(layout)
+            if payload is None:
+                assert error is not None
+                self.missing[source] = error
+            else:
+                self._payloads[source] = payload
+                counters.count_received(payload)
+
+    def __getitem__(self, source: int) -> Payload:
+        return self._payloads[source]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._payloads)
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def release(self) -> None:
+        """Tells every sender that its memory may be written again; the payloads are void from here on."""
+        self._payloads = {}
+        self._handle.release()
+
+
+class Endpoint(ABC):
+    """One node's end of the transport."""
+
+    rank: int
+    counters: ByteCounters
+
+    @property
+    @abstractmethod
+    def slots(self) -> tuple[Tensor, Tensor]:
+        """Two tensors of `Memory.vector_elements`; a payload that lies in one of them is sent without a copy."""
+
+    @abstractmethod
+    def exchange(
+        self,
+        outgoing: Mapping[int, Payload],
+        sources: Sequence[int],
+        key: tuple[int, int, int],
+        timeout: float,
+    ) -> Handle:
+        """Starts sending at once; the handle is done when every source has been heard or given up.
+
+        `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange is free
+        to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
+        """
+
+    @abstractmethod
+    def leave(self, round: int) -> None:
+        """Tells the peers that this node sends nothing after `round`, so that nobody waits for it."""
+
+
+class Communication(ABC):
+    """One transport in one host process, carrying the nodes that live there."""
+
+    one_process: ClassVar[bool] = False
+    """True when all nodes of the run must live in one host process."""
+
+    def nodes_in_one_process(self, local_nodes: int) -> int:
+        """How many of a machine's nodes one host process carries."""
+        return local_nodes
+
+    @abstractmethod
+    def prepare(self, place: Place, most_bytes: int) -> None:
+        """Takes its place and binds what peers will connect to; called once, after the process was forked.
+
+        `most_bytes` is the largest payload that any peer may send. Raises StartError.
+        """
+
+    @abstractmethod
+    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+        """The end of a local node; all are made before `open`."""
+
+    @abstractmethod
+    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
+        """Connects to `peers` (ranks that local nodes meet first); raises StartError naming who did not answer."""
+
+    @abstractmethod
+    def close(self, timeout: float) -> None:
+        """Delivers what was sent, waiting at most `timeout` seconds, and frees sockets, memory and threads."""

@@ -1,0 +1,85 @@
+"""All nodes in one process: the test double that ships, and the fastest way to simulate many nodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
+from decentnode.communication.mailbox import Handle, Key, Mailbox, left
+from decentnode.errors import PeerError, ProtocolError
+from decentnode.payload import Layout, Payload
+from decentnode.registry import COMMUNICATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMessage:
+    """A payload that was handed over inside one process."""
+
+    source: int
+    seq: int
+    payload: Payload
+
+    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
+        if self.payload.layout.hash != layout.hash:
+            return None, ProtocolError(self.source, "sent another payload layout")
+        return self.payload, None
+
+
+class LocalEndpoint(Endpoint):
+    """One node's end; its peers' mailboxes are in the same process."""
+
+    def __init__(self, rank: int, memory: Memory, peers: dict[int, "LocalEndpoint"]) -> None:
+        self.rank = rank
+        self.counters = ByteCounters()
+        self.mailbox = Mailbox(rank, lambda source, seq: peers[source].mailbox.acknowledged(rank, seq))
+        self._peers = peers
+        self._seq = 0
+        shape = (2, memory.vector_elements)
+        first, second = torch.zeros(shape, dtype=memory.vector_dtype)
+        self._slots = (first, second)
+
+    @property
+    def slots(self) -> tuple[Tensor, Tensor]:
+        return self._slots
+
+    def exchange(
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
+    ) -> Handle:
+        self._seq += 1
+        handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
+        for payload, targets in receivers_of(outgoing, self.mailbox.gone):
+            self.counters.count_sent(payload, len(targets))
+            message = LocalMessage(self.rank, self._seq, payload)
+            for target in targets:
+                self._peers[target].mailbox.deliver(self.rank, key, message)
+        return handle
+
+    def leave(self, round: int) -> None:
+        for peer in self._peers.values():
+            peer.mailbox.lose(self.rank, left(self.rank, round))
+
+
+@COMMUNICATIONS.register("inproc")
+@dataclass
+class InProcess(Communication):
+    """All nodes in one process, payloads handed over by reference (after trio's memory streams)."""
+
+    one_process: ClassVar[bool] = True
+
+    _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
+
+    def prepare(self, place: Place, most_bytes: int) -> None:
+        """Nothing to bind."""
+
+    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+        self._endpoints[rank] = LocalEndpoint(rank, memory, self._endpoints)
+        return self._endpoints[rank]
+
+    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
+        """Nothing to connect."""
+
+    def close(self, timeout: float) -> None:
+        self._endpoints.clear()

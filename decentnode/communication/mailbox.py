@@ -1,0 +1,260 @@
+"""What has arrived for one node, and what its peers have not yet read.
+
+Any thread may deliver; the node waits on handles. Payloads of later rounds are parked: a sender runs
+ahead by one exchange at most, because it may not write memory again that a reader still holds.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from decentnode.errors import PeerError, PeerLost, PeerTimeout, RunFailed
+from decentnode.payload import Layout, Payload
+
+Key = tuple[int, int, int]
+"""(round, phase, part): which exchange a message belongs to, ordered."""
+
+MOST_PARKED = 4
+
+
+class Message(Protocol):
+    """One received message, still unread."""
+
+    seq: int
+
+    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
+        """The payload, or why it cannot be used."""
+
+
+class Handle:
+    """One exchange in flight. `await` it in the node's loop or `wait` for it in any other thread."""
+
+    def __init__(
+        self, mailbox: "Mailbox", key: Key, seq: int, sources: Iterable[int], timeout: float
+    ) -> None:
+        self.key = key
+        self.seq = seq
+        self.arrived: dict[int, Message] = {}
+        self.missing: dict[int, PeerError] = {}
+        self.awaited = set(sources)
+        self.timeout = timeout
+        self.opened = time.monotonic()
+        self.done = False
+        self._mailbox = mailbox
+        self._wake: list[Callable[[], Any]] = []
+
+    def __await__(self) -> Any:
+        if not self.done and self._mailbox.alone:
+            self.wait(threading.TIMEOUT_MAX)
+        elif not self.done:
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            self._call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
+            yield from future
+        if self._mailbox.failure is not None:
+            raise RunFailed("the transport broke") from self._mailbox.failure
+        return self
+
+    def wait(self, timeout: float) -> bool:
+        """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
+        finished = threading.Lock()
+        finished.acquire()
+        self._call_when_done(finished.release)
+        return finished.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        """Tells the senders of this exchange that their memory is free again."""
+        self._mailbox.release(self)
+
+    def finish(self) -> None:
+        """Wakes whoever waits; the mailbox calls it with its lock held."""
+        self.done = True
+        for wake in self._wake:
+            wake()
+
+    def _call_when_done(self, wake: Callable[[], Any]) -> None:
+        with self._mailbox.lock:
+            if not self.done:
+                self._wake.append(wake)
+                return
+        wake()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Mailbox:
+    """The arrivals of one node. `acknowledge(source, seq)` is called when a source's memory is free again.
+
+    `alone` says that no other node shares the event loop: awaiting then blocks the thread, which is quicker.
+    """
+
+    def __init__(self, rank: int, acknowledge: Callable[[int, int], None], alone: bool = False) -> None:
+        self.rank = rank
+        self.alone = alone
+        self.failure: BaseException | None = None
+        self.lock = threading.RLock()
+        self.gone: dict[int, PeerError] = {}
+        self.dropped = 0
+        self._acknowledge = acknowledge
+        self._open: dict[Key, Handle] = {}
+        self._parked: dict[Key, dict[int, Message]] = {}
+        self._unread: dict[int, set[int]] = {}
+        self._last: Key = (-1, 0, 0)
+        self._heard: dict[int, tuple[float, Key]] = {}
+
+    def open(
+        self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
+    ) -> Handle:
+        """Starts waiting for `sources`; `seq` numbers this node's own sending, read by `targets`."""
+        handle = Handle(self, key, seq, sources, timeout)
+        with self.lock:
+            self._last = max(self._last, key)
+            for source, message in self._parked.pop(key, {}).items():
+                self._settle(handle, source, message)
+            for source in handle.awaited & self.gone.keys():
+                self._miss(handle, source, self.gone[source])
+            self._drop_stale(key)
+            self._unread[seq] = set(targets) - self.gone.keys()
+            self._open[key] = handle
+            if self.failure is not None:
+                handle.finish()
+            self._finish_if_complete(handle)
+        return handle
+
+    def deliver(self, source: int, key: Key, message: Message) -> None:
+        """Takes a message in: for an open exchange, or parked for a later one; anything else is dropped."""
+        with self.lock:
+            handle = self._open.get(key)
+            if handle is not None:
+                self._settle(handle, source, message)
+                self._finish_if_complete(handle)
+            elif key > self._last and self._count_parked(source) < MOST_PARKED:
+                self._parked.setdefault(key, {})[source] = message
+            else:
+                self.dropped += 1
+
+    def acknowledged(self, reader: int, seq: int) -> None:
+        """Notes that `reader` no longer reads anything that was sent up to number `seq`."""
+        with self.lock:
+            for number, readers in self._unread.items():
+                if number <= seq:
+                    readers.discard(reader)
+            self._finish_complete()
+
+    def lose(self, peer: int, error: PeerError) -> None:
+        """Stops waiting for a peer, now and in every later exchange; what it had sent still counts."""
+        with self.lock:
+            if peer in self.gone:
+                return
+            self.gone[peer] = error
+            for readers in self._unread.values():
+                readers.discard(peer)
+            for handle in self._open.values():
+                if peer in handle.awaited:
+                    self._miss(handle, peer, error)
+            self._finish_complete()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends every exchange, now and later, with an error of the transport itself."""
+        with self.lock:
+            self.failure = error
+            for handle in self._open.values():
+                handle.finish()
+            self._open.clear()
+
+    def note_waiting(self, peer: int, key: Key) -> None:
+        """Notes that `peer` is alive and itself waits in exchange `key`."""
+        with self.lock:
+            self._heard[peer] = (time.monotonic(), key)
+
+    def overdue(self, now: float) -> list[PeerError]:
+        """Peers that were silent for too long in some open exchange.
+
+        A peer that says it waits in an *earlier* exchange is only behind, and is given more time. One that
+        waits in this or a later one has already sent what we miss: it was lost on the way. So in any
+        circle of waiting nodes somebody always gives up, and nobody accuses a peer that is merely held up.
+        """
+        late = []
+        with self.lock:
+            for handle in self._open.values():
+                for peer in handle.awaited | self._readers_before(handle.seq):
+                    heard, key = self._heard.get(peer, (0.0, handle.key))
+                    since = heard if key < handle.key else handle.opened
+                    if now - max(since, handle.opened) > handle.timeout:
+                        where = "/".join(map(str, handle.key))
+                        reason = f"silent for {handle.timeout:.0f} s in exchange {where}"
+                        late.append(PeerTimeout(peer, reason))
+        return late
+
+    def waiting(self, now: float) -> list[tuple[Key, set[int]]]:
+        """Exchanges that have been open for a good part of their deadline, with everybody they wait for."""
+        with self.lock:
+            return [
+                (handle.key, handle.awaited | self._readers_before(handle.seq))
+                for handle in self._open.values()
+                if now - handle.opened > handle.timeout / 8
+            ]
+
+    def forgive(self, seconds: float) -> None:
+        """Extends every deadline by a time in which this process itself stood still."""
+        with self.lock:
+            for handle in self._open.values():
+                handle.opened += seconds
+
+    def release(self, handle: Handle) -> None:
+        """Acknowledges every message of a finished exchange; a second call does nothing."""
+        arrived, handle.arrived = handle.arrived, {}
+        for source, message in arrived.items():
+            self._acknowledge(source, message.seq)
+
+    def is_read(self) -> bool:
+        """True when no living peer still has to read anything of ours."""
+        with self.lock:
+            return not any(self._unread.values())
+
+    def _settle(self, handle: Handle, source: int, message: Message) -> None:
+        if source in handle.awaited:
+            handle.awaited.discard(source)
+            handle.arrived[source] = message
+        else:
+            self.dropped += 1
+
+    def _miss(self, handle: Handle, source: int, error: PeerError) -> None:
+        handle.awaited.discard(source)
+        handle.missing[source] = error
+
+    def _finish_complete(self) -> None:
+        for handle in list(self._open.values()):
+            self._finish_if_complete(handle)
+
+    def _finish_if_complete(self, handle: Handle) -> None:
+        if handle.awaited or self._readers_before(handle.seq):
+            return
+        for number in [n for n in self._unread if n < handle.seq]:
+            del self._unread[number]
+        del self._open[handle.key]
+        handle.finish()
+
+    def _readers_before(self, seq: int) -> set[int]:
+        if len(self._unread) <= 2 and not self._unread.get(seq - 1):
+            return set()
+        return set().union(*(readers for number, readers in self._unread.items() if number < seq))
+
+    def _count_parked(self, source: int) -> int:
+        return sum(source in messages for messages in self._parked.values())
+
+    def _drop_stale(self, key: Key) -> None:
+        for old in [k for k in self._parked if k < key]:
+            for source, message in self._parked.pop(old).items():
+                self.dropped += 1
+                self._acknowledge(source, message.seq)
+
+
+def left(peer: int, round: int) -> PeerLost:
+    """Why a peer that said goodbye is not waited for."""
+    return PeerLost(peer, f"left after round {round}")

@@ -1,0 +1,83 @@
+"""Received messages of the ZeroMQ transport, unread until the node takes them out of its inbox."""
+
+from dataclasses import dataclass, field
+
+import torch
+import zmq
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.errors import PeerError, ProtocolError
+from decentnode.payload import Layout, Payload, PayloadError
+
+Read = tuple[Payload | None, PeerError | None]
+
+
+@dataclass
+class PeerSegment:
+    """A peer's shared memory; payloads that were read once are kept, since slots come back in turn."""
+
+    content: Tensor
+    _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
+
+    def payload(self, offset: int, length: int, layout: Layout) -> Payload:
+        """The payload at a place; raises PayloadError."""
+        place = (offset, length, layout.hash)
+        payload = self._known.get(place)
+        if payload is None:
+            if offset + length > self.content.numel():
+                raise PayloadError("reaches beyond the shared memory")
+            payload = Payload.parse(layout, self.content[offset : offset + length])
+            if not layout.variable:
+                self._known[place] = payload
+        return payload
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMessage:
+    """A payload that lies in its sender's shared memory."""
+
+    header: wire.Header
+    segment: PeerSegment
+    offset: int
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    def read(self, layout: Layout) -> Read:
+        if self.header.layout != layout.hash:
+            return _refuse(self.header, "sent another payload layout")
+        try:
+            return self.segment.payload(self.offset, self.header.length, layout), None
+        except PayloadError as error:
+            return _refuse(self.header, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class FramedMessage:
+    """A payload that came in a frame; its checksum is verified when the node reads it."""
+
+    header: wire.Header
+    frame: bytes
+    body: zmq.Frame
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    def read(self, layout: Layout) -> Read:
+        content = self.body.buffer
+        if self.header.layout != layout.hash:
+            return _refuse(self.header, "sent another payload layout")
+        if not wire.verify(self.frame, wire.digest(content)):
+            return _refuse(self.header, "sent a payload with a wrong checksum")
+        buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
+        try:
+            return Payload.parse(layout, buffer), None
+        except PayloadError as error:
+            return _refuse(self.header, str(error))
+
+
+def _refuse(header: wire.Header, reason: str) -> Read:
+    return None, ProtocolError(header.sender, reason)

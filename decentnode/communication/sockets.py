@@ -1,0 +1,344 @@
+"""The thread that owns every socket of a host process, so that peers are answered while a node computes.
+
+One ROUTER receives from everybody; one DEALER per peer process sends. Other threads only post commands.
+"""
+
+import errno
+import os
+import select
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from decentnode.communication import wire
+from decentnode.communication.base import Place
+from decentnode.communication.mailbox import Mailbox, left
+from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
+from decentnode.communication.shared_memory import attach
+from decentnode.errors import PeerError, PeerLost, StartError
+
+TICK = 1.0
+LOCAL_GRACE = 0.1
+"""Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
+_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+
+class Sockets(threading.Thread):
+    """Sends, receives, notices who is gone, and judges deadlines by what has really arrived."""
+
+    def __init__(self, place: Place, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
+        """`endpoint_of` says where a peer process can be reached; `most_bytes` is the largest frame accepted."""
+        super().__init__(name="decentnode-sockets", daemon=True)
+        self.place = place
+        self.mailboxes: dict[int, Mailbox] = {}
+        self.refused: Counter[str] = Counter()
+        self.run_id = 0
+        self.hello = wire.Hello([], [])
+        self._context = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
+        self._endpoint_of = endpoint_of
+        self._router = self._make_router(most_bytes)
+        self._dealers: dict[int, zmq.Socket[bytes]] = {}
+        self._monitors: dict[int, tuple[int, zmq.Socket[bytes]]] = {}
+        self._watched: dict[int, int] = {}
+        self._segments: dict[int, PeerSegment] = {}
+        self._suspects: dict[int, float] = {}
+        self._gone: set[int] = set()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._wakeup, select.EPOLLIN)
+        self._router_fd = self._router.getsockopt(zmq.FD)
+        self._epoll.register(self._router_fd, select.EPOLLIN)
+        self._next_tick = self._next_look = time.monotonic() + TICK
+        self._met = threading.Condition()
+        self._met_processes: set[int] = set()
+        self._linger = 0.0
+        self._stopping = False
+
+    # What other threads call.
+
+    def bind(self, endpoint: str) -> None:
+        """Listens there too; before the thread is started. Raises StartError."""
+        try:
+            self._router.bind(endpoint)
+        except zmq.ZMQError as error:
+            busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
+            raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
+
+    def introduce(self, rank: int, segment: wire.SharedSegment | None) -> None:
+        """Adds a local node, and its shared memory, to the greeting; before the thread is started."""
+        segments = [*self.hello.segments, segment] if segment else self.hello.segments
+        self.hello = wire.Hello([*self.hello.ranks, rank], segments)
+
+    def knows(self, process: int) -> bool:
+        """True when there is a link to that process."""
+        return process in self._dealers
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Has the thread run a command soon, in the order of the posts."""
+        self._commands.append(command)
+        os.eventfd_write(self._wakeup, 1)
+
+    def meet(self, processes: set[int], timeout: float) -> None:
+        """Connects and waits until every process has said hello; raises StartError naming the ranks that did not."""
+        self.post(lambda: [self._dealer(process) for process in sorted(processes)] and None)
+        with self._met:
+            if not self._met.wait_for(lambda: processes <= self._met_processes, timeout):
+                silent = [
+                    r for p in sorted(processes - self._met_processes) for r in self.place.processes[p].ranks
+                ]
+                raise StartError(
+                    f"rank {self.hello.ranks[0]}: no hello from ranks {silent} within {timeout:.0f} s"
+                )
+
+    def stop(self, linger: float) -> None:
+        """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
+        self._linger = linger
+        self.post(self._stop)
+        self.join(linger + 1.0)
+
+    # Everything below runs in the thread.
+
+    def run(self) -> None:
+        """Serves sockets and timers until stopped; a defect in here ends every exchange with its error."""
+        try:
+            while not self._stopping:
+                self._serve()
+        except BaseException as error:
+            for mailbox in self.mailboxes.values():
+                mailbox.fail(error)
+            raise
+        finally:
+            self._close()
+
+    def _serve(self) -> None:
+        router = self._router_fd
+        for fd, _ in self._epoll.poll(max(0.0, self._next_look - time.monotonic())):
+            if fd == router:
+                self._receive_all()
+            elif fd == self._wakeup:
+                os.eventfd_read(fd)
+                while self._commands:
+                    self._commands.popleft()()
+            else:
+                self._watch_link(self._watched[fd])
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._look_around(now)
+
+    def _look_around(self, now: float) -> None:
+        for process in [p for p, verdict in self._suspects.items() if verdict <= now]:
+            self._lose_process(process)
+        if now >= self._next_tick:
+            self._tick(now, late=now - self._next_tick)
+            self._next_tick = now + TICK
+        self._next_look = min([self._next_tick, *self._suspects.values()])
+
+    def send(self, messages: Iterable[wire.Outgoing]) -> None:
+        """Sends (process, header, body) triples; a peer that is gone is skipped."""
+        for process, header, body in messages:
+            dealer = self._dealer(process)
+            if dealer is None:
+                continue
+            try:
+                dealer.send(header, zmq.SNDMORE | zmq.NOBLOCK)
+                dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
+            except zmq.Again:
+                self.refused["peer reads too slowly"] += 1
+
+    def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
+        router = self._context.socket(zmq.ROUTER)
+        router.set(zmq.MAXMSGSIZE, max(most_bytes, wire.MOST_CONTROL_BYTES))
+        router.set(zmq.BACKLOG, 1024)
+        router.set(zmq.IPV6, 1)
+        router.set(zmq.LINGER, 0)
+        return router
+
+    def _dealer(self, process: int) -> "zmq.Socket[bytes] | None":
+        if process in self._gone:
+            return None
+        if process not in self._dealers:
+            self._connect(process)
+        return self._dealers[process]
+
+    def _connect(self, process: int) -> None:
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.set(zmq.LINGER, 0)
+        dealer.set(zmq.IPV6, 1)
+        dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
+        endpoint = self._endpoint_of(process)
+        if endpoint.startswith("tcp"):
+            dealer.set(zmq.HEARTBEAT_IVL, 2000)
+            dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
+        monitor = dealer.get_monitor_socket(_LINK_EVENTS)
+        monitor_fd = monitor.getsockopt(zmq.FD)
+        self._monitors[process] = (monitor_fd, monitor)
+        self._watched[monitor_fd] = process
+        self._epoll.register(monitor_fd, select.EPOLLIN)
+        dealer.connect(endpoint)
+        self._dealers[process] = dealer
+        body = wire.pack_hello(
+            self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
+        )
+        receiver = self.place.processes[process].ranks[0]
+        self.send([(process, self._control(wire.Kind.HELLO, self.hello.ranks[0], receiver, body=body), body)])
+
+    def _receive_all(self) -> None:
+        receive = self._router.recv
+        while True:
+            try:
+                receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._accept(self._rest_of_message())
+            except wire.WireError as error:
+                self.refused[error.reason] += 1
+
+    def _rest_of_message(self) -> list[zmq.Frame]:
+        """The frames behind the routing id; at most three are kept, however many come."""
+        frames = []
+        while self._router.getsockopt(zmq.RCVMORE):
+            frame = self._router.recv(copy=False)
+            if len(frames) < 3:
+                frames.append(frame)
+        return frames
+
+    def _accept(self, frames: list[zmq.Frame]) -> None:
+        if len(frames) != 2:
+            raise wire.WireError("frame count")
+        head, body = frames[0].bytes, frames[1]
+        header = wire.Header.unpack(head)
+        if header.run_id != self.run_id:
+            raise wire.WireError("run id")
+        mailbox = self.mailboxes.get(header.receiver)
+        process = self.place.home.get(header.sender)
+        if mailbox is None or process is None or process == self.place.own:
+            raise wire.WireError("rank")
+        if header.kind == wire.Kind.PAYLOAD:
+            if header.length != len(body):
+                raise wire.WireError("body length")
+            self._acknowledged(mailbox, header)
+            mailbox.deliver(header.sender, header.key, FramedMessage(header, head, body))
+            return
+        content = body.bytes
+        if not wire.verify(head, wire.digest(content)):
+            raise wire.WireError("checksum")
+        self._accept_control(mailbox, process, header, content)
+
+    def _accept_control(self, mailbox: Mailbox, process: int, header: wire.Header, body: bytes) -> None:
+        self._acknowledged(mailbox, header)
+        sender = header.sender
+        match header.kind:
+            case wire.Kind.NOTICE:
+                segment = self._segments.get(sender)
+                if segment is None:
+                    raise wire.WireError("notice without shared memory")
+                mailbox.deliver(
+                    sender, header.key, SharedMessage(header, segment, wire.unpack_reference(body))
+                )
+            case wire.Kind.WAITING:
+                mailbox.note_waiting(sender, header.key)
+            case wire.Kind.WITHDRAW:
+                mailbox.lose(sender, PeerLost(sender, f"gave up on this node in round {header.round}"))
+            case wire.Kind.LEAVE:
+                mailbox.lose(sender, left(sender, header.round))
+            case wire.Kind.HELLO:
+                self._welcome(process, wire.unpack_hello(body))
+
+    def _acknowledged(self, mailbox: Mailbox, header: wire.Header) -> None:
+        if header.ack:
+            mailbox.acknowledged(header.sender, header.ack)
+
+    def _welcome(self, process: int, hello: wire.Hello) -> None:
+        for segment in hello.segments:
+            if segment.rank not in self.place.processes[process].ranks:
+                raise wire.WireError("hello")
+            try:
+                self._segments[segment.rank] = PeerSegment(attach(segment))
+            except OSError as error:
+                raise wire.WireError("shared memory cannot be attached") from error
+        self._dealer(process)
+        with self._met:
+            self._met_processes.add(process)
+            self._met.notify_all()
+
+    def _watch_link(self, process: int) -> None:
+        monitor = self._monitors[process][1]
+        local = self.place.co_located(process)
+        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_DISCONNECTED:
+                grace = LOCAL_GRACE if local else self.place.grace
+                verdict = self._suspects.setdefault(process, time.monotonic() + grace)
+                self._next_look = min(self._next_look, verdict)
+            elif not local:
+                self._suspects.pop(process, None)
+
+    def _lose_process(self, process: int) -> None:
+        self._suspects.pop(process, None)
+        self._gone.add(process)
+        for rank in self.place.processes[process].ranks:
+            self._segments.pop(rank, None)
+            for mailbox in self.mailboxes.values():
+                mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+        self._disconnect(process, linger=0)
+
+    def _disconnect(self, process: int, linger: int) -> None:
+        fd, monitor = self._monitors.pop(process)
+        self._epoll.unregister(fd)
+        del self._watched[fd]
+        dealer = self._dealers.pop(process)
+        dealer.disable_monitor()
+        monitor.close(0)
+        dealer.close(linger)
+
+    def _tick(self, now: float, late: float) -> None:
+        for mailbox in self.mailboxes.values():
+            if late > TICK:
+                mailbox.forgive(late)
+            for error in mailbox.overdue(now):
+                self._give_up(mailbox, error)
+            for key, peers in mailbox.waiting(now):
+                self._tell(wire.Kind.WAITING, mailbox.rank, peers | self._neighbors(mailbox), key)
+
+    def _neighbors(self, mailbox: Mailbox) -> set[int]:
+        return {rank for p in self._dealers for rank in self.place.processes[p].ranks} - mailbox.gone.keys()
+
+    def _give_up(self, mailbox: Mailbox, error: PeerError) -> None:
+        mailbox.lose(error.peer, error)
+        self._tell(wire.Kind.WITHDRAW, mailbox.rank, {error.peer}, (0, 0, 0))
+
+    def _tell(self, kind: wire.Kind, sender: int, peers: Iterable[int], key: tuple[int, int, int]) -> None:
+        home = self.place.home
+        self.send(
+            (home[peer], self._control(kind, sender, peer, key), b"")
+            for peer in sorted(peers)
+            if home[peer] != self.place.own
+        )
+
+    def _control(
+        self,
+        kind: wire.Kind,
+        sender: int,
+        receiver: int,
+        key: tuple[int, int, int] = (0, 0, 0),
+        body: bytes = b"",
+    ) -> bytes:
+        header = wire.Header(kind, self.run_id, sender, receiver, *key, length=len(body))
+        return header.pack(wire.digest(body))
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _close(self) -> None:
+        for process in list(self._dealers):
+            self._disconnect(process, linger=int(self._linger * 1000))
+        self._router.close(0)
+        self._epoll.close()
+        self._context.term()

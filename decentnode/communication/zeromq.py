@@ -1,0 +1,202 @@
+"""Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
+from decentnode.communication.inproc import LocalMessage
+from decentnode.communication.mailbox import Handle, Key, Mailbox, left
+from decentnode.communication.shared_memory import Segment
+from decentnode.communication.sockets import Sockets
+from decentnode.mapping import tcp_endpoint
+from decentnode.options import Port, Positive
+from decentnode.payload import Payload
+from decentnode.registry import COMMUNICATIONS
+
+
+class ZeroMQEndpoint(Endpoint):
+    """One node's end: decides for each peer how its payload travels, and who is told that memory is free."""
+
+    def __init__(
+        self, rank: int, sockets: Sockets, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        siblings: dict[int, "ZeroMQEndpoint"],
+    ) -> None:  # fmt: skip
+        """`segment` is the memory that peers on this machine read; without it they get frames as all others."""
+        place = sockets.place
+        self.rank = rank
+        self.counters = ByteCounters()
+        self.mailbox = Mailbox(rank, self._released, alone=len(place.process.ranks) == 1)
+        self.segment = segment
+        self._slots = slots
+        self._sockets = sockets
+        self._siblings = siblings
+        self._seq = 0
+        self._last_read: dict[int, int] = {}
+        self._unsaid: set[int] = set()
+        self._targets: frozenset[int] = frozenset()
+        self._route = {
+            rank: 0 if process == place.own else 1 if segment and place.co_located(process) else 2
+            for rank, process in place.home.items()
+        }
+
+    @property
+    def slots(self) -> tuple[Tensor, Tensor]:
+        return self._slots
+
+    def exchange(
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
+    ) -> Handle:
+        self._seq += 1
+        handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
+        self._targets = frozenset(outgoing)
+        messages: list[wire.Outgoing] = []
+        staged = 0
+        for payload, targets in receivers_of(outgoing, self.mailbox.gone):
+            self.counters.count_sent(payload, len(targets))
+            siblings, co_located, remote = self._by_route(targets)
+            for target in siblings:
+                message = LocalMessage(self.rank, self._seq, payload)
+                self._siblings[target].mailbox.deliver(self.rank, key, message)
+            if co_located:
+                offset, staged = self._lay_out(payload, staged)
+                reference = wire.pack_reference(offset)
+                messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
+            if remote:
+                content = memoryview(payload.buffer.numpy())
+                messages += self._messages(wire.Kind.PAYLOAD, payload, remote, key, content)
+        messages += self._acknowledgements()
+        if messages:
+            self._sockets.post(partial(self._sockets.send, messages))
+        return handle
+
+    def leave(self, round: int) -> None:
+        messages = self._acknowledgements()
+        for rank, process in self._sockets.place.home.items():
+            if rank in self._siblings:
+                self._siblings[rank].mailbox.lose(self.rank, left(self.rank, round))
+            elif self._sockets.knows(process):
+                header = wire.Header(wire.Kind.LEAVE, self._sockets.run_id, self.rank, rank, round)
+                messages.append((process, header.pack(), b""))
+        self._sockets.post(partial(self._sockets.send, messages))
+
+    def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
+        """Targets in this process, those that read this node's shared memory, and those that get frames."""
+        routes: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for target in targets:
+            routes[self._route[target]].append(target)
+        return routes
+
+    def _lay_out(self, payload: Payload, staged: int) -> tuple[int, int]:
+        """Where a payload lies in shared memory, copied there if need be, and the staging bytes used so far."""
+        assert self.segment is not None
+        offset = self.segment.offset(payload.buffer)
+        if offset is None:
+            offset = self.segment.stage(self._seq, staged, payload.buffer)
+            staged += -(-payload.nbytes // 64) * 64
+        return offset, staged
+
+    def _messages(
+        self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body
+    ) -> list[wire.Outgoing]:
+        home = self._sockets.place.home
+        body_digest = wire.digest(body)
+        header = wire.Header(
+            kind, self._sockets.run_id, self.rank, 0, *key,
+            layout=payload.layout.hash, seq=self._seq, length=payload.nbytes,
+        )  # fmt: skip
+        self._unsaid.difference_update(targets)
+        return [
+            (home[target], header.pack(body_digest, target, self._last_read.get(target, 0)), body)
+            for target in targets
+        ]
+
+    def _released(self, source: int, seq: int) -> None:
+        """Notes that a source's memory is free; whoever gets our next payload anyway learns it from that."""
+        if source in self._siblings:
+            self._siblings[source].mailbox.acknowledged(self.rank, seq)
+            return
+        self._last_read[source] = max(seq, self._last_read.get(source, 0))
+        self._unsaid.add(source)
+        if source not in self._targets:
+            self._sockets.post(partial(self._sockets.send, self._acknowledgements(source)))
+
+    def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
+        messages: list[wire.Outgoing] = []
+        for source in sources or sorted(self._unsaid):
+            self._unsaid.discard(source)
+            header = wire.Header(
+                wire.Kind.ACKNOWLEDGE, self._sockets.run_id, self.rank, source, ack=self._last_read[source]
+            )
+            messages.append((self._sockets.place.home[source], header.pack(), b""))
+        return messages
+
+
+@COMMUNICATIONS.register("zeromq")
+@dataclass
+class ZeroMQ(Communication):
+    """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZeroMQ, RFC 23/ZMTP 3)."""
+
+    local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
+    base_port: Port = 29600
+    nodes_per_process: Positive = 1
+
+    _endpoints: dict[int, ZeroMQEndpoint] = field(default_factory=dict, init=False, repr=False)
+    _sockets: Sockets | None = field(default=None, init=False, repr=False)
+
+    def nodes_in_one_process(self, local_nodes: int) -> int:
+        return min(self.nodes_per_process, local_nodes)
+
+    def prepare(self, place: Place, most_bytes: int) -> None:
+        self._sockets = Sockets(place, lambda process: self._endpoint_of(place, process), most_bytes)
+        if self.local != "tcp":
+            self._sockets.bind(ipc_endpoint(place, place.own))
+        if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
+            self._sockets.bind(self.tcp_endpoint(place, place.own))
+
+    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+        assert self._sockets is not None, "prepare comes first"
+        segment = Segment(rank, memory) if self.local == "shared_memory" else None
+        if segment is None:
+            first, second = torch.zeros(2, memory.vector_elements, dtype=memory.vector_dtype)
+        else:
+            first, second = segment.slots
+        endpoint = ZeroMQEndpoint(rank, self._sockets, (first, second), segment, self._endpoints)
+        self._endpoints[rank] = endpoint
+        self._sockets.mailboxes[rank] = endpoint.mailbox
+        self._sockets.introduce(rank, segment.public if segment else None)
+        return endpoint
+
+    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
+        assert self._sockets is not None, "prepare comes first"
+        self._sockets.run_id = run_id
+        self._sockets.start()
+        home = self._sockets.place.home
+        self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, timeout)
+
+    def close(self, timeout: float) -> None:
+        if self._sockets is not None:
+            self._sockets.stop(timeout)
+        for endpoint in self._endpoints.values():
+            if endpoint.segment is not None:
+                endpoint.segment.close()
+
+    def tcp_endpoint(self, place: Place, process: int) -> str:
+        """The TCP endpoint of a host process: its machine's address, and base_port + its number there."""
+        host = place.processes[process]
+        return tcp_endpoint(host.address, self.base_port + host.index)
+
+    def _endpoint_of(self, place: Place, process: int) -> str:
+        if place.co_located(process) and self.local != "tcp":
+            return ipc_endpoint(place, process)
+        return self.tcp_endpoint(place, process)
+
+
+def ipc_endpoint(place: Place, process: int) -> str:
+    """The ipc endpoint of a host process on this machine."""
+    return f"ipc://{place.directory}/{place.processes[process].index}"

@@ -1,0 +1,147 @@
+"""Settings -> nodes. Pure assembly: nothing in here starts, connects or waits."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import xxhash
+from torch import Tensor, nn
+
+from decentnode import config
+from decentnode.clock import Clock
+from decentnode.communication.base import Communication, HostProcess, Memory
+from decentnode.datasets.base import LoadedDataset
+from decentnode.errors import BadInput
+from decentnode.mapping import Mapping
+from decentnode.mixing import WeightedGraph
+from decentnode.models.base import check_scores, initial_model
+from decentnode.node import Exchanger, Node
+from decentnode.node_evaluation import EvaluationPlan, NodeEvaluation
+from decentnode.records import Records
+from decentnode.reports import Reporter
+from decentnode.settings import Settings
+from decentnode.sharing.base import Sharing
+from decentnode.snapshots import Snapshots
+from decentnode.training import Hooks, Shard, Training
+from decentnode.transforms.chain import Chain
+from decentnode.vector import ParameterLayout, Vector
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a node is connected to on its machine; made by the host process."""
+
+    communication: Communication
+    snapshots: Snapshots
+    reporter: Reporter
+    records: Path
+    clock: Clock
+    shares_process: bool
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that all nodes of a machine read and none writes; made once, before the fork."""
+
+    settings: Settings
+    graph: WeightedGraph
+    mapping: Mapping
+    dataset: LoadedDataset
+    parts: list[Tensor]
+    """The training samples of each rank, as indices."""
+    network: nn.Module
+    """The model that every node starts from."""
+    layout: ParameterLayout
+
+    @classmethod
+    def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
+        """Reads, checks and loads everything; raises BadInput with every defect that was found."""
+        return cls.from_settings(config.load(path, overrides))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Experiment":
+        """Loads what the settings name; raises BadInput."""
+        graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+        dataset = settings.dataset.make().load(settings.seed)
+        if not len(dataset.test):
+            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
+        parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
+        network = initial_model(settings.model.make(), dataset.shape, dataset.num_classes, settings.seed)
+        check_scores(network, dataset.shape, dataset.num_classes)
+        layout = ParameterLayout.of(network, settings.mix_buffers, settings.training.channels_last(network))
+        return cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
+
+    @cached_property
+    def processes(self) -> tuple[HostProcess, ...]:
+        """All host processes of the run, machine by machine, each with its ranks."""
+        communication: Communication = self.settings.communication.make()
+        found = []
+        for machine in range(len(self.mapping.machines)):
+            ranks = self.mapping.ranks_of(machine)
+            size = communication.nodes_in_one_process(len(ranks))
+            address = self.mapping.address(machine)
+            for index, first in enumerate(range(0, len(ranks), size)):
+                found.append(HostProcess(machine, index, tuple(ranks[first : first + size]), address))
+        return tuple(found)
+
+    @cached_property
+    def home(self) -> dict[int, int]:
+        """For each rank the position of its process."""
+        return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
+
+    @cached_property
+    def dataset_digest(self) -> str:
+        """A hash of the loaded samples and their partition, which all machines must agree on."""
+        state = xxhash.xxh3_128()
+        for samples in (self.dataset.train, self.dataset.test):
+            for tensor in (samples.inputs, samples.labels):
+                state.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+        for part in self.parts:
+            state.update(part.numpy().tobytes())
+        return state.hexdigest()
+
+    @cached_property
+    def most_payload_bytes(self) -> int:
+        """The largest payload that a node sends to one neighbor."""
+        layout = self.sharing().payload_layout()
+        return layout.max_bytes if layout else 0
+
+    def sharing(self) -> Sharing:
+        """A fresh scheme for one node, bound to the model."""
+        chain = Chain([transform.make() for transform in self.settings.transforms], self.layout.numel)
+        sharing: Sharing = self.settings.sharing.make()
+        sharing.bind(self.layout, self.graph.num_nodes, chain, self.settings.seed)
+        return sharing
+
+    def peers(self, ranks: Sequence[int]) -> set[int]:
+        """Whom these ranks meet in the first round."""
+        graph = self.graph.graph
+        return {peer for r in ranks for peer in (*graph.targets(r, 0), *graph.sources(r, 0))}
+
+    def build(self, rank: int, surroundings: Surroundings) -> Node:
+        """One node, ready to run."""
+        settings, clock = self.settings, surroundings.clock
+        endpoint = surroundings.communication.endpoint(rank, self._memory(rank))
+        network = copy.deepcopy(self.network)
+        vector = Vector(network, self.layout, endpoint.slots)
+        sharing = self.sharing()
+        shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
+        pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
+        training = Training(network, vector, settings.training, shard, Hooks(sharing.adjust_gradient, pause))
+        plan = EvaluationPlan(
+            self.dataset.test, settings.evaluation.every, settings.rounds, settings.evaluation.batch_size
+        )
+        snapshots, reporter = surroundings.snapshots, surroundings.reporter
+        evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
+        failures = settings.failures
+        exchanger = Exchanger(
+            endpoint, sharing, clock, reporter, failures.deadline, failures.on_loss == "stop"
+        )
+        records = Records(surroundings.records, rank)
+        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records)
+
+    def _memory(self, rank: int) -> Memory:
+        several = 1 if self.sharing().sends_one_payload else self.graph.num_nodes - 1
+        return Memory(self.layout.numel, payload_bytes=several * self.most_payload_bytes)

@@ -1,0 +1,152 @@
+"""What runs in a host process: its nodes, from their construction to their last report."""
+
+import asyncio
+import ctypes
+import hashlib
+import os
+import resource
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import torch
+
+from decentnode.clock import Clock
+from decentnode.communication.base import Communication, Place
+from decentnode.errors import DecentnodeError, ExitCode
+from decentnode.experiment import Experiment, Surroundings
+from decentnode.node import Node
+from decentnode.records import private_megabytes
+from decentnode.reports import Failed, Finished, Ready, Reporter
+from decentnode.snapshots import Snapshots
+
+FAREWELL_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a host process gets from its launcher through the fork."""
+
+    experiment: Experiment
+    snapshots: Snapshots
+    reporter: Reporter
+    start: int
+    """An eventfd that counts start signals, one for each host process."""
+    run_dir: Path
+    socket_dir: str
+    threads: int
+    """Threads of torch in each process."""
+
+
+class Stopped(BaseException):
+    """The launcher wants this process to end now."""
+
+
+def run_host(inheritance: Inheritance, position: int) -> NoReturn:
+    """Runs the host process at `position` and ends the process with its exit code."""
+    code = ExitCode.FAILED
+    try:
+        _settle_in(inheritance, position)
+        code = _run(inheritance, position)
+    except Stopped:
+        code = ExitCode.TERMINATED
+    except BaseException as error:
+        code = _report_failure(inheritance, position, error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: the interpreter's own clean-up belongs to the process this one was forked from.
+        os._exit(code)
+
+
+def _settle_in(inheritance: Inheritance, position: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, _stop)
+    log = inheritance.run_dir / "logs" / f"{inheritance.experiment.processes[position].ranks[0]:05d}.log"
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    torch.set_num_threads(inheritance.threads)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _run(inheritance: Inheritance, position: int) -> ExitCode:
+    experiment = inheritance.experiment
+    failures = experiment.settings.failures
+    ranks = experiment.processes[position].ranks
+    communication: Communication = experiment.settings.communication.make()
+    place = Place(experiment.processes, position, inheritance.socket_dir, failures.grace)
+    communication.prepare(place, experiment.most_payload_bytes)
+    surroundings = Surroundings(
+        communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
+        shares_process=len(ranks) > 1,
+    )  # fmt: skip
+    nodes = [experiment.build(rank, surroundings) for rank in ranks]
+    inheritance.reporter.send(Ready(position, os.getpid()))
+    os.eventfd_read(inheritance.start)
+    communication.open(
+        sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline
+    )
+    try:
+        codes = asyncio.run(_run_nodes(nodes, inheritance))
+    finally:
+        communication.close(FAREWELL_SECONDS)
+    return max(codes)
+
+
+async def _run_nodes(nodes: list[Node], inheritance: Inheritance) -> list[ExitCode]:
+    return await asyncio.gather(*(_run_node(node, inheritance) for node in nodes))
+
+
+async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
+    """One node to its end; its failure does not end the others of the process."""
+    rounds = inheritance.experiment.settings.rounds
+    try:
+        await node.run(rounds)
+        inheritance.reporter.send(_finished(node, rounds))
+        return ExitCode.OK
+    except Exception as error:
+        return _explain(inheritance, node.rank, error)
+    finally:
+        node.exchange.endpoint.leave(rounds)
+        node.records.close()
+
+
+def _finished(node: Node, rounds: int) -> Finished:
+    values = node.training.vector.values
+    counters, scores = node.exchange.endpoint.counters, node.evaluation.scores
+    return Finished(
+        rank=node.rank,
+        rounds=rounds,
+        digest=hashlib.sha256(memoryview(values.numpy())).hexdigest(),
+        bytes_sent=counters.sent,
+        bytes_received=counters.received,
+        memory_mb=private_megabytes(),
+        accuracy=scores.accuracy if scores else None,
+        test_loss=scores.loss if scores else None,
+    )
+
+
+def _report_failure(inheritance: Inheritance, position: int, error: BaseException) -> ExitCode:
+    codes = [_explain(inheritance, r, error) for r in inheritance.experiment.processes[position].ranks]
+    return max(codes)
+
+
+def _explain(inheritance: Inheritance, rank: int, error: BaseException) -> ExitCode:
+    """Writes the traceback to the node's log and one line to the launcher."""
+    traceback.print_exception(error)
+    out_of_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+    line = str(error) if isinstance(error, DecentnodeError) else f"{type(error).__name__}: {error}"
+    inheritance.reporter.send(Failed(rank, line[:1000], out_of_memory))
+    return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

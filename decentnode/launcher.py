@@ -1,0 +1,303 @@
+"""Starts this machine's host processes, lets the machines meet, watches, and sums up."""
+
+import copy
+import fcntl
+import os
+import queue
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from decentnode import __version__, config
+from decentnode.errors import ExitCode, StartError
+from decentnode.evaluation import Scores, evaluate, load_flat
+from decentnode.experiment import Experiment
+from decentnode.fork_server import KILL_AFTER, ForkServer
+from decentnode.host import Inheritance
+from decentnode.membership import (
+    Assembly,
+    Join,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    Relay,
+    Roster,
+    State,
+)
+from decentnode.observer import Contribution, Observer
+from decentnode.records import write_atomically
+from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter
+from decentnode.results import Evaluations, Timing, make_run_directory, summarize
+from decentnode.screen import Screen
+from decentnode.snapshots import Snapshots
+
+TICK = 0.1
+RELAY_INTERVAL = 1.0
+SILENT_MACHINE = 10.0
+"""Seconds without a word after which another machine's launcher counts as gone."""
+PIPE_BYTES = 1 << 20
+OBSERVER_SECONDS = 60.0
+"""How long the last observation may take after the nodes have ended."""
+
+
+class Launcher:
+    """One machine's part of a run, from the fork to the summary."""
+
+    def __init__(self, experiment: Experiment, machine: int, screen: Screen) -> None:
+        """Makes the run directory; raises BadInput. No process, socket or thread is started yet."""
+        self.experiment = experiment
+        self.machine = machine
+        self.screen = screen
+        self.run_dir = make_run_directory(experiment, machine)
+        self.roster = Roster(
+            range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
+        )
+        self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl")
+        self.run_id = 0
+        self._local = set(experiment.mapping.ranks_of(machine))
+        self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
+        self._snapshots = Snapshots(sorted(self._local), experiment.layout.numel)
+        self._pids: dict[int, int] = {}
+        self._signal: signal.Signals | None = None
+        self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
+        self._machines = set(range(len(experiment.mapping.machines)))
+        self._unsent: list[Report] = []
+        self._last_relay = 0.0
+
+    def run(self) -> ExitCode:
+        """The whole run; returns the exit code. Whatever happens, nothing is left running."""
+        self._fork()
+        try:
+            self._gather()
+            self._meet()
+            while self._unresolved() and self._signal is None:
+                self._watch(TICK)
+            if self._signal is not None:
+                self._let_go()
+            summary = self._finish()
+        finally:
+            self.server.close()
+            shutil.rmtree(self._socket_dir, ignore_errors=True)
+        self.screen.ended(summary, self.run_dir)
+        return self._exit_code()
+
+    # Before the first round.
+
+    def _fork(self) -> None:
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._inflow = Inflow(read)
+        self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
+        self._socket_dir = tempfile.mkdtemp(prefix="decentnode-")
+        threads = max(1, (os.cpu_count() or 1) // len(self._positions))
+        inheritance = Inheritance(
+            self.experiment, self._snapshots, Reporter(write), self._start_signal, self.run_dir,
+            self._socket_dir, threads,
+        )  # fmt: skip
+        self.server = ForkServer(inheritance, self._positions)
+        os.close(write)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
+
+    def _interrupt(self, signum: signal.Signals) -> None:
+        """The first signal asks the nodes to stop, a second one kills them."""
+        if self._signal is None:
+            self._signal = signum
+            self.server.stop()
+        else:
+            self.server.kill()
+
+    def _gather(self) -> None:
+        """Waits until every local host process can be reached; raises StartError when one cannot start."""
+        limit = time.monotonic() + self.experiment.settings.failures.start_deadline
+        while len(self._pids) < len(self._positions) and self._signal is None:
+            self._watch(TICK)
+            self._refuse_early_losses()
+            if time.monotonic() > limit:
+                silent = sorted(set(self._positions) - self._pids.keys())
+                ranks = [rank for i in silent for rank in self.experiment.processes[i].ranks]
+                raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
+
+    def _refuse_early_losses(self) -> None:
+        lost = self.roster.ranks(State.LOST)
+        if lost and self._signal is None:
+            raise StartError(*dict.fromkeys(self.roster.members[rank].error for rank in lost))
+
+    def _meet(self) -> None:
+        """Lets the machines find each other, then gives the start to the local nodes."""
+        experiment, machine = self.experiment, self.machine
+        greeting = Join(
+            machine, __version__, config.digest(experiment.settings, experiment.graph.graph), experiment.dataset_digest
+        )
+        self._assembly = Assembly(experiment.mapping, machine, greeting)
+        deadline = experiment.settings.failures.start_deadline
+        self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
+        self._observer = Observer(
+            self._snapshots, sorted(self._local), machine, self._outbox.put,
+            self._average_model_test() if experiment.settings.evaluation.average_model else None,
+        )  # fmt: skip
+        self._observer.expect_machines(self._machines)
+        self._observer.start()
+        self._snapshots.run_id = self.run_id
+        self.roster.start()
+        self._began = time.monotonic()
+        self._startup = seconds_since_process_start()
+        os.eventfd_write(self._start_signal, len(self._positions))
+        self.screen.began(experiment, self.run_dir, self._startup)
+
+    def _average_model_test(self) -> Callable[[Tensor], Scores]:
+        experiment = self.experiment
+        network, layout = copy.deepcopy(experiment.network), experiment.layout
+        loss = experiment.settings.training.loss.make()
+
+        def test(vector: Tensor) -> Scores:
+            load_flat(network, layout, vector)
+            return evaluate(
+                network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,
+                layout.channels_last,
+            )  # fmt: skip
+
+        return test
+
+    # While the nodes run.
+
+    def _unresolved(self) -> bool:
+        """Whether some node may still report: here, or on machine 0 anywhere."""
+        active = self.roster.active
+        return any(rank in self._local for rank in active) or (self.machine == 0 and bool(active))
+
+    def _watch(self, timeout: float) -> None:
+        """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
+        select.select([self._inflow.fd], [], [], timeout)
+        reports = self._inflow.read()
+        for report in reports:
+            self._take(report)
+        self._unsent += reports
+        if self.run_id:
+            self._exchange_with_machines()
+            self._end_hung_nodes()
+            self._show_progress()
+
+    def _take(self, report: Report) -> None:
+        before = set(self.roster.ranks(State.LOST))
+        if isinstance(report, Ready):
+            self._pids[report.process] = report.pid
+            return
+        self.roster.take(report)
+        if isinstance(report, Evaluated):
+            self.evaluations.add(report)
+            if report.rank in self._local and self.run_id:
+                self._observer.take(report)
+        if isinstance(report, PeerMissing):
+            self.screen.note(f"rank {report.rank}, round {report.round + 1}: goes on without rank {report.peer}: {report.reason}")
+        for rank in set(self.roster.ranks(State.LOST)) - before:
+            self._note_loss(rank)
+
+    def _note_loss(self, rank: int) -> None:
+        if self.run_id:
+            self._observer.forget(rank)
+        if self._signal is None:
+            machine = self.experiment.mapping.machine_of(rank)
+            log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
+            self.screen.note(f"rank {rank} is lost: {self.roster.members[rank].error}{log}")
+            self.screen.show_log(self._log(rank))
+
+    def _log(self, rank: int) -> Path:
+        process = next(p for p in self.experiment.processes if rank in p.ranks)
+        return self.run_dir / "logs" / f"{process.ranks[0]:05d}.log"
+
+    def _exchange_with_machines(self) -> None:
+        while not self._outbox.empty():
+            self._assembly.send(self._outbox.get())
+        now = time.monotonic()
+        if self.machine and (now - self._last_relay > RELAY_INTERVAL or self._unsent):
+            self._assembly.send(Relay(self.machine, self._unsent))
+            self._last_relay = now
+        self._unsent = []
+        for note in self._assembly.receive():
+            if isinstance(note, Relay):
+                for report in note.reports:
+                    self._take(report)
+            elif isinstance(note, PartialSum | MeanVector | PartialDistance):
+                self._observer.take(note)
+        if self.machine == 0:
+            self._forget_silent_machines(now)
+
+    def _forget_silent_machines(self, now: float) -> None:
+        for machine in sorted(self._machines - {0}):
+            ranks = self.experiment.mapping.ranks_of(machine)
+            ended = not set(self.roster.active) & set(ranks)
+            if ended or now - self._assembly.last_heard[machine] > SILENT_MACHINE:
+                self._machines.discard(machine)
+                for rank in ranks:
+                    self._take(Failed(rank, f"machine {machine} fell silent"))
+                if not ended:
+                    self._observer.expect_machines(self._machines)
+
+    def _end_hung_nodes(self) -> None:
+        """Kills local nodes that hang although all others here have ended, so that a run always ends."""
+        active = self._local & set(self.roster.active)
+        if len(active) == len(self._local):
+            return
+        hung = self.roster.hung(active, self.experiment.settings.failures.deadline)
+        if len(hung) == len(active):
+            for position in {self.experiment.home[rank] for rank in hung}:
+                self.screen.note(f"process {self._pids[position]} hangs and is ended")
+                os.kill(self._pids[position], signal.SIGKILL)
+
+    def _show_progress(self) -> None:
+        while not self._observer.observations.empty():
+            self.evaluations.observe(self._observer.observations.get())
+        known = self.roster.ranks(State.RUNNING, State.FINISHED)
+        expected = set(known) if self.machine == 0 else set(known) & self._local
+        observed = self.machine == 0 and self._observer.is_alive()
+        for row in self.evaluations.complete(expected, observed):
+            self.screen.evaluated(row)
+        self.screen.progress(self.roster)
+
+    # After the last round.
+
+    def _let_go(self) -> None:
+        """Waits for the nodes to end after a signal; the server kills those that take too long."""
+        limit = time.monotonic() + KILL_AFTER + 1.0
+        while self._local & set(self.roster.active) and time.monotonic() < limit:
+            self._watch(TICK)
+
+    def _finish(self) -> dict[str, Any]:
+        wall = time.monotonic() - self._began if self.run_id else 0.0
+        if self.run_id:
+            self._observer.finish(OBSERVER_SECONDS if self._signal is None else 0.5)
+            self._show_progress()
+            for row in self.evaluations.complete(set(), observed=False):
+                self.screen.evaluated(row)
+            self._assembly.send(Relay(self.machine, self._unsent))
+            self._assembly.close()
+        summary = summarize(
+            self.experiment, self.roster, self.evaluations, self.run_id, Timing(self._startup, wall)
+        )
+        write_atomically(self.run_dir / "summary.json", summary)
+        return summary
+
+    def _exit_code(self) -> ExitCode:
+        members = self.roster.members.values()
+        if self._signal is not None:
+            return ExitCode.INTERRUPTED if self._signal is signal.SIGINT else ExitCode.TERMINATED
+        if any(member.out_of_memory for member in members):
+            return ExitCode.OUT_OF_MEMORY
+        if not any(self.roster.members[rank].finished for rank in self._local):
+            return ExitCode.FAILED
+        clean = not self.roster.ranks(State.LOST) and not self.roster.missing_edges
+        return ExitCode.OK if clean else ExitCode.NODES_LOST
+
+
+def seconds_since_process_start() -> float:
+    """How long this process has existed, as the kernel counts it."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,321 @@
+"""Who is here: machines that meet before the start, and what is known of every node after it.
+
+Before the start machine 0 is the meeting point. Afterwards nothing needs it: the nodes talk to their
+neighbors alone, and what the launchers still tell each other only feeds the view and the summary.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+import zmq
+
+from decentnode.errors import StartError
+from decentnode.mapping import Mapping, tcp_endpoint
+from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Report
+
+JOIN_INTERVAL = 0.5
+MOST_BYTES = 1 << 30
+
+
+class State(StrEnum):
+    """What has become of a node, as far as this machine knows."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    LOST = "lost"
+
+
+@dataclass
+class Member:
+    """One node as the launcher sees it."""
+
+    state: State = State.STARTING
+    round: int = -1
+    bytes_sent: int = 0
+    last_report: float = field(default_factory=time.monotonic)
+    longest_silence: float = 0.0
+    accused: bool = False
+    """A peer went on without it."""
+    error: str = ""
+    out_of_memory: bool = False
+    finished: Finished | None = None
+
+
+class Roster:
+    """The live set and everyone's progress, from the reports that have come."""
+
+    def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
+        """`home` gives the ranks of each local host process, by its position."""
+        self.members = {rank: Member() for rank in ranks}
+        self._home = home
+        self.missing_edges: list[PeerMissing] = []
+
+    def take(self, report: Report) -> None:
+        """Learns from one report."""
+        match report:
+            case Progress() | Evaluated():
+                member = self._heard(report.rank)
+                member.round = max(member.round, report.round)
+                member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
+            case PeerMissing():
+                self._heard(report.rank)
+                self.missing_edges.append(report)
+                self.members[report.peer].accused = True
+            case Finished():
+                member = self._heard(report.rank)
+                member.state, member.finished = State.FINISHED, report
+                member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
+            case Failed():
+                self.lose(report.rank, report.error)
+                self.members[report.rank].out_of_memory = report.out_of_memory
+            case Exited():
+                for rank in self._home.get(report.process, ()):
+                    self.lose(rank, how_it_ended(report.status))
+
+    def lose(self, rank: int, error: str) -> None:
+        """Counts a node as lost unless it has finished; the first reason stays."""
+        member = self.members[rank]
+        if member.state not in (State.FINISHED, State.LOST):
+            member.state, member.error = State.LOST, error
+
+    def start(self) -> None:
+        """The nodes have been given the start."""
+        for member in self.members.values():
+            member.last_report = time.monotonic()
+            if member.state is State.STARTING:
+                member.state = State.RUNNING
+
+    def ranks(self, *states: State) -> list[int]:
+        """The ranks in any of these states."""
+        return [rank for rank, member in self.members.items() if member.state in states]
+
+    @property
+    def active(self) -> list[int]:
+        """Ranks that may still report."""
+        return self.ranks(State.STARTING, State.RUNNING)
+
+    def broken_edges(self) -> list[PeerMissing]:
+        """Links that were given up although both ends finished."""
+        return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
+
+    def hung(self, ranks: Iterable[int], patience: float) -> list[int]:
+        """Of these ranks, those silent for longer than `patience` and five times their longest silence so far."""
+        now = time.monotonic()
+        return [
+            rank
+            for rank in ranks
+            if now - (member := self.members[rank]).last_report > max(patience, 5 * member.longest_silence)
+        ]
+
+    def _heard(self, rank: int) -> Member:
+        member, now = self.members[rank], time.monotonic()
+        member.longest_silence = max(member.longest_silence, now - member.last_report)
+        member.last_report = now
+        return member
+
+
+def how_it_ended(status: int) -> str:
+    """A process's end in words; `status` is its exit code, or minus the signal that killed it."""
+    if status < 0:
+        return f"killed by signal {-status}"
+    return f"its process ended with exit code {status}"
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """A machine has its nodes ready, and what it is about to run."""
+
+    machine: int
+    version: str
+    digest: str
+    dataset: str
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait"):
+    """Machine 0 knows you; these machines have not come yet."""
+
+    missing: list[int]
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Everybody is here."""
+
+    run_id: int
+
+
+class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
+    """There will be no run, and why."""
+
+    reason: str
+
+
+class Relay(msgspec.Struct, frozen=True, tag="relay"):
+    """Reports of a machine's nodes; an empty one says that its launcher is alive."""
+
+    machine: int
+    reports: list[Report]
+
+
+class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
+    """The sum of a machine's vectors after `round`, float64, over `count` nodes."""
+
+    machine: int
+    round: int
+    count: int
+    content: bytes
+
+
+class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
+    """The mean of all vectors after `round`, float64."""
+
+    round: int
+    content: bytes
+
+
+class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
+    """The sum of a machine's distances to the mean vector after `round`."""
+
+    machine: int
+    round: int
+    count: int
+    distance: float
+
+
+Note = Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | PartialDistance
+_DECODER = msgspec.msgpack.Decoder(Note)
+
+
+class Assembly:
+    """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
+
+    def __init__(self, mapping: Mapping, machine: int, greeting: Join) -> None:
+        self.machine = machine
+        self.machines = range(len(mapping.machines))
+        self.last_heard = dict.fromkeys(self.machines, time.monotonic())
+        self._mapping = mapping
+        self._greeting = greeting
+        self._routes: dict[int, bytes] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        if len(self.machines) > 1:
+            self._open(tcp_endpoint(mapping.address(0), mapping.rendezvous_port))
+
+    def _open(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER if self.machine == 0 else zmq.DEALER)
+        self._socket.set(zmq.IPV6, 1)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._endpoint = endpoint
+        try:
+            self._socket.bind(endpoint) if self.machine == 0 else self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            raise StartError(f"{endpoint}: {error} (key mapping.rendezvous_port)") from error
+
+    def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
+        """The run id, once all machines are here; raises StartError naming who is missing or differs."""
+        if self._context is None:
+            return secrets.randbits(62) + 1
+        if self.machine == 0:
+            return self._host_meeting(deadline, is_stopped)
+        return self._attend_meeting(deadline, is_stopped)
+
+    def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
+        limit = time.monotonic() + deadline
+        missing = set(self.machines) - {0}
+        while missing:
+            if is_stopped():
+                self._refuse("the run was stopped on machine 0")
+            if time.monotonic() > limit:
+                self._refuse(f"these have not come within {deadline:.0f} s: {self._name(missing)}")
+            for note in self.receive(timeout=0.1):
+                if isinstance(note, Join):
+                    self._compare(note)
+                    missing.discard(note.machine)
+                    self.send(Wait(sorted(missing)), note.machine)
+        run_id = secrets.randbits(62) + 1
+        self.send(Start(run_id))
+        return run_id
+
+    def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
+        limit, next_join = time.monotonic() + deadline, 0.0
+        absent = {0}
+        while (now := time.monotonic()) < limit and not is_stopped():
+            if now >= next_join:
+                self.send(self._greeting)
+                next_join = now + JOIN_INTERVAL
+            for note in self.receive(timeout=0.1):
+                match note:
+                    case Start():
+                        return note.run_id
+                    case Refuse():
+                        raise StartError(f"machine 0: {note.reason}")
+                    case Wait():
+                        absent = set(note.missing)
+        where = f" at {self._endpoint}" if absent == {0} else ""
+        raise StartError(f"these have not come within {deadline:.0f} s: {self._name(absent)}{where}")
+
+    def send(self, note: Note, to: int | None = None) -> int:
+        """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
+        if self._context is None:
+            return 0
+        content = msgspec.msgpack.encode(note)
+        routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
+        for route in routes:
+            try:
+                self._socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+            except zmq.Again:
+                continue
+        return len(content) * len(routes)
+
+    def receive(self, timeout: float = 0.0) -> list[Note]:
+        """What the other machines sent; waits at most `timeout` seconds for the first."""
+        notes: list[Note] = []
+        if self._context is None or not self._socket.poll(int(timeout * 1000)):
+            return notes
+        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            *route, content = self._socket.recv_multipart(zmq.NOBLOCK)
+            try:
+                note = _DECODER.decode(content)
+            except msgspec.MsgspecError:
+                continue
+            machine = getattr(note, "machine", 0)
+            if machine in self.last_heard:
+                self.last_heard[machine] = time.monotonic()
+                if route:
+                    self._routes[machine] = route[0]
+                notes.append(note)
+        return notes
+
+    def close(self) -> None:
+        """Lets what was sent leave within two seconds, and frees the sockets."""
+        if self._context is not None:
+            self._socket.close(2000)
+            self._context.term()
+            self._context = None
+
+    def _compare(self, join: Join) -> None:
+        for what in ("version", "digest", "dataset"):
+            here, there = getattr(self._greeting, what), getattr(join, what)
+            if here != there:
+                word = {"digest": "configuration or graph", "dataset": "dataset's content"}.get(what, what)
+                self._refuse(
+                    f"{self._name({join.machine})} has another {word}: {there[:12]}, machine 0 has {here[:12]}"
+                )
+
+    def _refuse(self, reason: str) -> None:
+        self.send(Refuse(reason))
+        raise StartError(reason)
+
+    def _name(self, machines: Iterable[int]) -> str:
+        return "; ".join(
+            f"machine {m} ({self._mapping.address(m)}, ranks {_span(list(self._mapping.ranks_of(m)))})"
+            for m in sorted(machines)
+        )
+
+
+def _span(ranks: list[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])

@@ -1,0 +1,138 @@
+"""The round: train, exchange with the neighbors, mix, evaluate, record."""
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from decentnode.clock import Clock
+from decentnode.communication.base import Endpoint, Inbox
+from decentnode.errors import PeerError, PeerTimeout, RunFailed
+from decentnode.mixing import WeightedGraph
+from decentnode.node_evaluation import NodeEvaluation
+from decentnode.payload import Payload
+from decentnode.records import Records, RoundRecord
+from decentnode.reports import PeerMissing, Progress, Reporter
+from decentnode.sharing.base import Sharing
+from decentnode.training import Training
+
+ROUNDS_REMEMBERED = 20
+PATIENCE_FACTOR = 5.0
+PROGRESS_INTERVAL = 0.25
+
+
+@dataclass
+class Node:
+    """One participant. Its collaborators come ready; nothing in here reads a configuration."""
+
+    rank: int
+    training: Training
+    graph: WeightedGraph
+    sharing: Sharing
+    exchange: "Exchanger"
+    evaluation: NodeEvaluation
+    records: Records
+
+    async def run(self, rounds: int) -> None:
+        """All rounds, one after the other."""
+        for round in range(rounds):
+            await self.run_round(round)
+
+    async def run_round(self, round: int) -> None:
+        """Train, see who the neighbors are, share (send, hear, mix), evaluate, record."""
+        record = RoundRecord(self.rank, round)
+        vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
+        report = await self.training.train(round)
+        trained = clock.now()
+        view = await self.graph.view(self.rank, round)
+        view = replace(view, learning_rate=report.learning_rate)
+        self.exchange.begin(round)
+        await self.sharing.share(vector.values, view, self.exchange, vector.spare)
+        vector.flip()
+        self.exchange.end(record, seconds=clock.now() - trained)
+        record.loss, record.steps, record.train_seconds = report.loss, report.steps, trained - began
+        await self.evaluation.after(record)
+        self.records.write(record, self.exchange.endpoint.counters)
+        self.exchange.remember(clock.now() - began, record)
+
+
+class Exchanger:
+    """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
+
+    def __init__(
+        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, deadline: float,
+        stop_on_loss: bool = False,
+    ) -> None:  # fmt: skip
+        """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer."""
+        self.endpoint = endpoint
+        self.clock = clock
+        self.missing: dict[int, PeerError] = {}
+        self._sharing = sharing
+        self._reporter = reporter
+        self._deadline = deadline
+        self._stop_on_loss = stop_on_loss
+        self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
+        self._last_progress = 0.0
+
+    def begin(self, round: int) -> None:
+        """Starts the exchanges of a round."""
+        self._round, self._phase, self._seconds = round, 0, 0.0
+        self._heard: set[int] = set()
+        self._missed: dict[int, PeerError] = {}
+        self._inbox: Inbox | None = None
+
+    async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
+        """One neighborhood collective; what the one before brought in this round is void from here on."""
+        began = self.clock.now()
+        self._release()
+        layout = self._sharing.payload_layout(self._phase)
+        if layout is None:
+            raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
+        key = (self._round, self._phase, 0)
+        handle = await self.endpoint.exchange(outgoing, sources, key, self._patience())
+        self._inbox = inbox = Inbox(handle, layout, self.endpoint.counters)
+        self._phase += 1
+        self._heard.update(inbox)
+        for peer, error in inbox.missing.items():
+            self._note_missing(peer, error)
+        self._seconds += self.clock.now() - began
+        return inbox
+
+    def end(self, record: RoundRecord, seconds: float) -> None:
+        """Ends the round's exchanges: frees what the peers sent, and fills in the record."""
+        self._release()
+        record.exchange_seconds = self._seconds
+        record.mix_seconds = seconds - self._seconds
+        record.heard = len(self._heard)
+        record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
+        record.lost = [peer for peer in self._missed if peer not in record.late]
+
+    def remember(self, seconds: float, record: RoundRecord) -> None:
+        """Learns how long a usual round takes, and tells the launcher now and then where the node is."""
+        self._recent.append(seconds)
+        now = self.clock.now()
+        if now - self._last_progress >= PROGRESS_INTERVAL:
+            self._last_progress = now
+            sent = self.endpoint.counters.sent
+            self._reporter.send(Progress(record.rank, record.round, record.loss, sent))
+
+    def _patience(self) -> float:
+        usual = statistics.median(self._recent) if self._recent else 0.0
+        return max(self._deadline, PATIENCE_FACTOR * usual)
+
+    def _release(self) -> None:
+        if self._inbox is not None:
+            self._inbox.release()
+            self._inbox = None
+
+    def _note_missing(self, peer: int, error: PeerError) -> None:
+        self._missed[peer] = error
+        if peer in self.missing:
+            return
+        self.missing[peer] = error
+        rank = self.endpoint.rank
+        print(f"round {self._round}: goes on without rank {peer}: {error.reason}", flush=True)
+        self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
+        if self._stop_on_loss:
+            raise RunFailed(f"rank {rank}, round {self._round}: lost {error} (failures.on_loss: stop)")
+        self._sharing.on_peer_lost(peer)

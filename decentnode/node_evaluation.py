@@ -1,0 +1,67 @@
+"""Testing a node's own model in the rounds where that is due, and showing its vector to the observer."""
+
+from dataclasses import dataclass
+
+from decentnode.clock import Clock
+from decentnode.communication.base import ByteCounters
+from decentnode.datasets.base import Samples
+from decentnode.evaluation import Scores, evaluate
+from decentnode.records import RoundRecord, private_megabytes
+from decentnode.reports import Evaluated, Reporter
+from decentnode.snapshots import Snapshots
+from decentnode.training import Training
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """When models are tested, and on what."""
+
+    samples: Samples
+    every: int
+    """Rounds between evaluations; 0: only after the last."""
+    rounds: int
+    batch_size: int
+
+    def is_due(self, round: int) -> bool:
+        """Whether models are tested after this round (counted from 0)."""
+        return round + 1 == self.rounds or (self.every > 0 and (round + 1) % self.every == 0)
+
+
+class NodeEvaluation:
+    """The evaluations of one node."""
+
+    def __init__(
+        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, snapshots: Snapshots,
+        reporter: Reporter, clock: Clock,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.scores: Scores | None = None
+        self._training = training
+        self._counters = counters
+        self._snapshots = snapshots
+        self._reporter = reporter
+        self._clock = clock
+        self._began = clock.now()
+
+    async def after(self, record: RoundRecord) -> None:
+        """Tests the model if that is due after the record's round, and fills in the record."""
+        if not self.plan.is_due(record.round):
+            return
+        began = self._clock.now()
+        training = self._training
+        scores = self.scores = evaluate(
+            training.module, self.plan.samples, training.objective.loss, self.plan.batch_size,
+            training.vector.layout.channels_last,
+        )  # fmt: skip
+        record.test_accuracy, record.test_loss = scores.accuracy, scores.loss
+        record.memory_mb = private_megabytes()
+        published = await self._snapshots.publish(
+            record.rank, record.round, training.vector.values, self._clock
+        )
+        record.evaluate_seconds = self._clock.now() - began
+        self._reporter.send(
+            Evaluated(
+                record.rank, record.round, scores.accuracy, scores.loss, record.loss, self._counters.sent,
+                self._clock.now() - self._began, published,
+            )
+        )  # fmt: skip

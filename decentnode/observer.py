@@ -1,0 +1,190 @@
+"""What the nodes' models are together: mean, consensus distance, and how good the mean is.
+
+One observer per machine, in a thread of its launcher, fed by the nodes' snapshots. Machine 0 puts the
+machines' partial sums together. No node ever waits for it longer than `snapshots.PATIENCE`.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.evaluation import Scores
+from decentnode.membership import MeanVector, PartialDistance, PartialSum
+from decentnode.reports import Evaluated
+from decentnode.snapshots import Snapshots
+
+Contribution = PartialSum | MeanVector | PartialDistance
+PATIENCE = 20.0
+"""Seconds after which an observation is made of what has come."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All models after one round, taken together."""
+
+    round: int
+    nodes: int
+    """How many models it is made of."""
+    consensus_distance: float
+    """Mean over nodes of |x_i - mean|, over |mean|."""
+    average_model: Scores | None
+    """How the mean of all models does on the test set, where that was asked for."""
+
+
+@dataclass
+class _Gathering:
+    """What has come for one round."""
+
+    began: float = field(default_factory=time.monotonic)
+    shown: set[int] = field(default_factory=set)
+    declined: set[int] = field(default_factory=set)
+    summed: bool = False
+    sums: dict[int, PartialSum] = field(default_factory=dict)
+    mean: Tensor | None = None
+    distances: dict[int, PartialDistance] = field(default_factory=dict)
+
+
+class Observer(threading.Thread):
+    """Turns snapshots and other machines' contributions into observations."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        ranks: list[int],
+        machine: int,
+        send: Callable[[Contribution], object],
+        test: Callable[[Tensor], Scores] | None,
+    ) -> None:
+        """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector."""
+        super().__init__(name="decentnode-observer", daemon=True)
+        self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self._snapshots = snapshots
+        self._ranks = set(ranks)
+        self._machine = machine
+        self._machines = {machine}
+        self._send = send
+        self._test = test
+        self._events: queue.SimpleQueue[Evaluated | Contribution | int | None] = queue.SimpleQueue()
+        self._rounds: dict[int, _Gathering] = {}
+
+    # What the launcher calls.
+
+    def expect_machines(self, machines: set[int]) -> None:
+        """Which machines' contributions machine 0 waits for."""
+        self._machines = set(machines)
+
+    def take(self, event: Evaluated | Contribution) -> None:
+        """Learns that a node was evaluated, or what another machine contributes."""
+        self._events.put(event)
+
+    def forget(self, rank: int) -> None:
+        """Stops waiting for a local node."""
+        self._events.put(rank)
+
+    def finish(self, seconds: float) -> None:
+        """Completes what is under way, for at most `seconds`, and ends."""
+        self._events.put(None)
+        self.join(seconds)
+
+    # Everything below runs in the thread.
+
+    def run(self) -> None:
+        """Until finished; a defect in here ends the observing and nothing else."""
+        try:
+            self._observe()
+        except Exception as error:
+            self.error = error
+
+    def _observe(self) -> None:
+        closing = False
+        while not (closing and not self._rounds):
+            try:
+                event = self._events.get(timeout=0.2)
+            except queue.Empty:
+                event = -1
+            closing = closing or event is None
+            if isinstance(event, int):
+                self._ranks.discard(event)
+            elif event is not None:
+                self._book(event)
+            for round in sorted(self._rounds):
+                self._advance(round, self._rounds[round])
+
+    def _book(self, event: Evaluated | Contribution) -> None:
+        gathering = self._rounds.setdefault(event.round, _Gathering())
+        match event:
+            case Evaluated():
+                (gathering.shown if event.published else gathering.declined).add(event.rank)
+            case PartialSum():
+                gathering.sums[event.machine] = event
+            case PartialDistance():
+                gathering.distances[event.machine] = event
+            case MeanVector():
+                gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
+
+    def _advance(self, round: int, gathering: _Gathering) -> None:
+        """Makes every step that what has come allows: sum, mean, distances, observation."""
+        late = time.monotonic() - gathering.began > PATIENCE
+        if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
+            gathering.summed = True
+            self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
+        if self._machine == 0 and gathering.mean is None and (late or self._machines <= gathering.sums.keys()):
+            self._make_mean(round, gathering)
+        if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
+            distance = self._distance(round, gathering)
+            self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
+        complete = self._machine != 0 or self._machines <= gathering.distances.keys()
+        if gathering.mean is not None and gathering.summed and (late or complete):
+            self._conclude(round, gathering)
+        elif late:
+            self._release(round, gathering)
+            del self._rounds[round]
+
+    def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
+        self._book(contribution)
+        if self._machine != 0:
+            self._send(contribution)
+
+    def _sum(self, gathering: _Gathering) -> bytes:
+        total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
+        for rank in sorted(gathering.shown):
+            total += self._snapshots.vector(rank)
+        return total.numpy().tobytes()
+
+    def _make_mean(self, round: int, gathering: _Gathering) -> None:
+        count = sum(part.count for part in gathering.sums.values())
+        if not count:
+            return
+        parts = [np.frombuffer(gathering.sums[m].content) for m in sorted(gathering.sums)]
+        mean = np.sum(parts, axis=0) / count
+        gathering.mean = torch.from_numpy(mean)
+        self._send(MeanVector(round, mean.tobytes()))
+
+    def _distance(self, round: int, gathering: _Gathering) -> float:
+        assert gathering.mean is not None
+        mean = gathering.mean
+        distance = sum(float((self._snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
+        self._release(round, gathering)
+        return distance
+
+    def _release(self, round: int, gathering: _Gathering) -> None:
+        for rank in gathering.shown:
+            self._snapshots.release(rank, round)
+
+    def _conclude(self, round: int, gathering: _Gathering) -> None:
+        del self._rounds[round]
+        if self._machine != 0:
+            return
+        assert gathering.mean is not None
+        count = sum(part.count for part in gathering.distances.values())
+        distance = sum(part.distance for part in gathering.distances.values())
+        scale = float(gathering.mean.norm()) or 1.0
+        scores = self._test(gathering.mean) if self._test else None
+        self.observations.put(Observation(round, count, distance / max(count, 1) / scale, scores))

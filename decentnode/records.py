@@ -1,0 +1,82 @@
+"""One JSON line per node and round (docs/results.md)."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from decentnode.communication.base import ByteCounters
+
+SCHEMA = 1
+"""Version of the records and of the summary; a change of meaning or a removal raises it."""
+
+
+class RoundRecord(msgspec.Struct):
+    """What happened at one node in one round."""
+
+    rank: int
+    round: int
+    seconds: float = 0.0
+    """Since this node's first round began."""
+    loss: float | None = None
+    steps: int = 0
+    train_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    mix_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    sent_payload: int = 0
+    sent_index: int = 0
+    sent_header: int = 0
+    received_payload: int = 0
+    received_index: int = 0
+    received_header: int = 0
+    heard: int = 0
+    late: list[int] = msgspec.field(default_factory=list)
+    lost: list[int] = msgspec.field(default_factory=list)
+    memory_mb: float | None = None
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+
+
+class Records:
+    """The records of one node, written line by line to `records/RANK.jsonl`, never read back."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self._file = (directory / f"{rank:05d}.jsonl").open("ab", buffering=0)
+        self._before = ByteCounters()
+        self._began = time.monotonic()
+
+    def write(self, record: RoundRecord, counters: ByteCounters) -> None:
+        """Completes a record with time and bytes of its round, and appends it."""
+        record.seconds = time.monotonic() - self._began
+        for name, total in vars(counters).items():
+            setattr(record, name, total - getattr(self._before, name))
+        self._before = ByteCounters(**vars(counters))
+        self._file.write(msgspec.json.encode(record) + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_records(path: Path) -> list[RoundRecord]:
+    """The records of one file; a last line that was cut off by a kill is left out."""
+    lines = path.read_bytes().split(b"\n")
+    return [msgspec.json.decode(line, type=RoundRecord) for line in lines[:-1]]
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never a part."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    temporary.replace(path)
+
+
+def private_megabytes() -> float:
+    """Memory that only this process uses, from the kernel's account, in MB."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024

@@ -1,0 +1,170 @@
+"""The files of a run on one machine: its directory, the evaluations, the summary (docs/results.md)."""
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import msgspec
+
+from decentnode import config
+from decentnode.datasets.partition import label_histogram
+from decentnode.errors import BadInput
+from decentnode.experiment import Experiment
+from decentnode.membership import Roster, State
+from decentnode.observer import Observation
+from decentnode.records import SCHEMA, write_atomically
+from decentnode.reports import Evaluated
+
+
+class EvaluationRow(msgspec.Struct):
+    """All nodes' tests after one round, as they came; one line of `evaluations.jsonl`."""
+
+    round: int
+    """Counted from 0."""
+    seconds: float
+    """Mean over nodes of the time since the first round began."""
+    accuracy: dict[int, float]
+    test_loss: dict[int, float]
+    train_loss: dict[int, float]
+    bytes_sent: dict[int, int]
+    """Since the start, by rank."""
+    consensus_distance: float | None = None
+    average_model_accuracy: float | None = None
+    average_model_loss: float | None = None
+
+
+@dataclass
+class Evaluations:
+    """Evaluated rounds, put together from the nodes' reports and the observer's findings."""
+
+    path: Path
+    reports: dict[int, dict[int, Evaluated]] = field(default_factory=dict)
+    observations: dict[int, Observation] = field(default_factory=dict)
+    rows: list[EvaluationRow] = field(default_factory=list)
+
+    def add(self, report: Evaluated) -> None:
+        """Books one node's test."""
+        self.reports.setdefault(report.round, {})[report.rank] = report
+
+    def observe(self, observation: Observation) -> None:
+        """Books what all models are together."""
+        self.observations[observation.round] = observation
+
+    def complete(self, expected: set[int], observed: bool) -> list[EvaluationRow]:
+        """Rows of rounds that all `expected` ranks (and the observer, if `observed`) have reported; now written."""
+        ready = [
+            round
+            for round, reports in self.reports.items()
+            if expected <= reports.keys() and (round in self.observations or not observed)
+        ]
+        rows = [self._row(round) for round in sorted(ready)]
+        if rows:
+            with self.path.open("ab") as file:
+                file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        self.rows += rows
+        return rows
+
+    def _row(self, round: int) -> EvaluationRow:
+        reports = dict(sorted(self.reports.pop(round).items()))
+        seen = self.observations.get(round)
+        average = seen.average_model if seen else None
+        return EvaluationRow(
+            round=round,
+            seconds=fmean(r.seconds for r in reports.values()),
+            accuracy={rank: r.accuracy for rank, r in reports.items()},
+            test_loss={rank: r.test_loss for rank, r in reports.items()},
+            train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
+            bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},
+            consensus_distance=seen.consensus_distance if seen else None,
+            average_model_accuracy=average.accuracy if average else None,
+            average_model_loss=average.loss if average else None,
+        )
+
+
+def read_evaluations(path: Path) -> list[EvaluationRow]:
+    """The rows of an `evaluations.jsonl`, by round; a last line that was cut off by a kill is left out."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return sorted((msgspec.json.decode(line, type=EvaluationRow) for line in lines), key=lambda row: row.round)
+
+
+def make_run_directory(experiment: Experiment, machine: int) -> Path:
+    """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
+    settings = experiment.settings
+    path = Path(settings.run_dir) if settings.run_dir else Path("runs") / f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while settings.run_dir is None and path.exists():
+        number += 1
+        path = path.with_name(f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}")
+    path = path.resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it to run anew")
+        for folder in ("records", "logs"):
+            (path / folder).mkdir()
+        (path / "config.yaml").write_text(config.dump(settings))
+    except OSError as error:
+        raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
+    dataset = experiment.dataset
+    histogram = label_histogram(dataset.train, experiment.parts, dataset.num_classes)
+    content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": list(map(sum, histogram))}
+    write_atomically(path / "partition.json", content)
+    return path
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When things happened, in seconds."""
+
+    startup: float
+    """From the start of the command to the start of the first round."""
+    wall: float
+    """From the start of the first round to the end of the last node."""
+
+
+def summarize(
+    experiment: Experiment, roster: Roster, evaluations: Evaluations, run_id: int, timing: Timing
+) -> dict[str, Any]:
+    """The summary of a run, as far as this machine knows it."""
+    settings = experiment.settings
+    finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
+    last = evaluations.rows[-1] if evaluations.rows else None
+    return {
+        "schema": SCHEMA,
+        "name": settings.name,
+        "run_id": f"{run_id:016x}",
+        "seed": settings.seed,
+        "nodes": experiment.graph.num_nodes,
+        "rounds": settings.rounds,
+        "parameters": experiment.layout.numel,
+        "finished_nodes": len(finished),
+        "lost_nodes": {str(r): roster.members[r].error for r in roster.ranks(State.LOST)},
+        "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in roster.broken_edges()],
+        "startup_seconds": round(timing.startup, 3),
+        "wall_seconds": round(timing.wall, 3),
+        "bytes_sent": sum(f.bytes_sent for f in finished.values()),
+        "bytes_received": sum(f.bytes_received for f in finished.values()),
+        "test_accuracy": spread([f.accuracy for f in finished.values() if f.accuracy is not None]),
+        "test_loss": spread([f.test_loss for f in finished.values() if f.test_loss is not None]),
+        "average_model_accuracy": last.average_model_accuracy if last else None,
+        "average_model_loss": last.average_model_loss if last else None,
+        "consensus_distance": last.consensus_distance if last else None,
+        "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
+        "peak_memory_mb_per_node": spread([f.memory_mb for f in finished.values()]),
+    }
+
+
+def spread(values: list[float]) -> dict[str, float] | None:
+    """Mean, standard deviation, least and most; None of nothing."""
+    if not values:
+        return None
+    return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+
+
+def model_hash(digests: dict[int, str]) -> str:
+    """One hash of all finished models: SHA-256 over their ranks and digests in rank order."""
+    text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
+    return hashlib.sha256(text.encode()).hexdigest()

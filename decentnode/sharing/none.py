@@ -1,0 +1,30 @@
+"""The baseline without communication."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decentnode.graph.base import View
+from decentnode.payload import Layout, Payload
+from decentnode.registry import SHARINGS
+from decentnode.sharing.base import Exchange, Incoming, Sharing
+
+
+@SHARINGS.register("none")
+@dataclass
+class NoSharing(Sharing):
+    """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return None
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        return {}
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        out.copy_(vector)
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """Nobody is asked, nobody is answered."""
+        self.mix(vector, {}, view, out)
