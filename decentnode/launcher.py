@@ -96,7 +96,7 @@ class Launcher:
         self._inflow = Inflow(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         self._socket_dir = tempfile.mkdtemp(prefix="decentnode-")
-        threads = max(1, (os.cpu_count() or 1) // len(self._positions))
+        threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
             self.experiment, self._snapshots, Reporter(write), self._start_signal, self.run_dir,
             self._socket_dir, threads,

@@ -123,10 +123,8 @@ def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]
 
 
 def unfit_text(hint: Any, value: Any) -> str:
-    """`must be this, not that`, with a guess where one of several words was meant."""
-    words = [word for word in get_args(_bare(hint)) if isinstance(word, str)]
-    near = guess(value, words) if isinstance(value, str) and get_origin(_bare(hint)) is Literal else ""
-    return f"must be {describe(hint)}, not {show(value)}{near}"
+    """`must be this, not that`."""
+    return f"must be {describe(hint)}, not {show(value)}"
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:

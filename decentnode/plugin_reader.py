@@ -80,7 +80,7 @@ class PluginReader:
         if options is None:
             return None
         if not is_dataclass(cls):
-            options = plain_defaults(parameters) | {option: options[option] for option in own}
+            options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
         made = ModelPlugin if kind.kind == "model" else Plugin
         return made(cls=cls, options=options, kind=kind.kind, name=name)
 
@@ -181,6 +181,11 @@ class PluginReader:
             if where in self.document.places:
                 return where, match[2]
         return key, line
+
+
+def _tupled(value: Any) -> Any:
+    """Lists as tuples, as the defaults of such options are."""
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def parameters_for(kind: Kind, cls: type) -> Parameters:

@@ -147,6 +147,7 @@ def read_value(text: str, document: Document, key: Key) -> Any:
     except _Unreadable as error:
         document.places[key] = Place(0, key)
         document.add(key, error.what)
+        document.unreadable.add(key)
         return None
 
 
