@@ -97,11 +97,20 @@ def _one_process(document: Document, communication: Communication, mapping: Mapp
 
 
 def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
-    first = getattr(communication, "base_port", None)
-    last = (first or 0) + max(machine.nodes for machine in mapping.machines)
-    if last > LAST_PORT and len(mapping.machines) > 1:
-        what = f"the ports {first}..{last} are needed, the last that exists is {LAST_PORT}"
-        document.add(("communication", "base_port"), what)
+    options = vars(communication)
+    several = len(mapping.machines) > 1
+    if "base_port" not in options or not (several or options.get("local") == "tcp"):
+        return
+    nodes = max(machine.nodes for machine in mapping.machines)
+    first, processes = options["base_port"], -(-nodes // options.get("nodes_per_process", 1))
+    key, needed = ("communication", "base_port"), range(first, first + processes)
+    if needed[-1] > LAST_PORT:
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
+    elif several and mapping.rendezvous_port in needed:
+        port = mapping.rendezvous_port
+        document.add(
+            key, f"the ports {first}..{needed[-1]} are needed, but {port} is mapping.rendezvous_port"
+        )
 
 
 CHECKS: tuple[Callable[..., None], ...] = (

@@ -153,7 +153,7 @@ def read_value(text: str, document: Document, key: Key) -> Any:
 
 def dump(values: dict[str, Any]) -> str:
     """YAML text that `read` turns into the same values."""
-    return yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(values, Dumper=Dumper, sort_keys=False, width=110)
 
 
 class _Unreadable(Exception):

@@ -361,10 +361,20 @@ def test_list_for_machines_or_ranks() -> None:
     )
 
 
-def test_ports_beyond_the_last() -> None:
-    assert defects_of(BASE.replace("zeromq", "{base_port: 65533}"), TWO_MACHINES) == (
-        "x.yaml:15 communication.base_port: the ports 65533..65536 are needed, the last that exists is 65535",
-    )
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("base_port: 65534", "the ports 65534..65536 are needed, the last that exists is 65535"),
+        ("base_port: 29498", "the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port"),
+    ],
+)
+def test_ports(options, message) -> None:
+    text = BASE.replace("zeromq", f"{{{options}}}")
+    assert defects_of(text, TWO_MACHINES) == (f"x.yaml:15 communication.base_port: {message}",)
+    # One process with all nodes of a machine needs one port; without other machines none is opened.
+    Path("x.yaml").write_text(text)
+    assert config.load("x.yaml", [TWO_MACHINES, "communication.nodes_per_process=3", "rounds=1"])
+    assert config.load("x.yaml").communication.name == "zeromq"
 
 
 def test_scheme_that_needs_a_static_graph() -> None:

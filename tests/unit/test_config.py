@@ -1,0 +1,370 @@
+"""Configurations that are right: what they mean, how overrides change them, how they are written back."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode import config, yaml_source
+from decentnode.errors import BadInput, ConfigError
+from decentnode.models.base import Model
+from decentnode.registry import REGISTRIES
+from decentnode.settings import Settings
+from decentnode.yaml_source import Dumper
+
+SHIPPED = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+RING = "4\n0 1\n1 2\n2 3\n3 0\n"
+SMALL = """\
+rounds: 3
+graph: ring.edges
+dataset: digits
+model: mlp
+training: {optimizer: SGD, steps_per_round: 5}
+"""
+TWO_MACHINES = "mapping.machines=[{address: 10.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]"
+NETWORK = """\
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width: int = 3, bias: bool = True):
+        super().__init__(nn.Flatten(), nn.Linear(64, width, bias=bias), nn.Linear(width, 10))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ring.edges").write_text(RING)
+    return tmp_path
+
+
+def load(text: str, *overrides: str) -> Settings:
+    Path("x.yaml").write_text(text)
+    return config.load("x.yaml", overrides)
+
+
+def defects_of(text: str, *overrides: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as error:
+        load(text, *overrides)
+    return error.value.defects
+
+
+# What is filled in -------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    settings = load(SMALL)
+    assert (settings.name, settings.seed, settings.device, settings.machine) == ("x", 1, "cpu", None)
+    names = [getattr(settings, kind).name for kind in ("graph", "mapping", "partition", "sharing", "weights")]
+    assert names == ["file", "linear", "iid", "gossip", "metropolis_hastings"]
+    assert (settings.communication.name, settings.transforms) == ("zeromq", ())
+    assert settings.training.loss.cls.__name__ == "CrossEntropyLoss"
+    assert settings.training.optimizer.options["lr"] == 0.001
+
+
+def test_default_mapping_is_this_machine_with_all_nodes() -> None:
+    mapping = load(SMALL).mapping.make()
+    assert [(machine.address, machine.nodes) for machine in mapping.machines] == [("127.0.0.1", 4)]
+
+
+def test_default_weights_of_a_directed_graph() -> None:
+    settings = load(SMALL, "graph.directed=true", "graph.allow_disconnected=true")
+    assert settings.weights.name == "uniform"
+
+
+def test_null_is_no_entry() -> None:
+    text = SMALL + "seed: null\nmapping: null\nsharing: {weights: null, transforms: null}\nevaluation: null\n"
+    assert load(text) == load(SMALL)
+
+
+def test_plugin_makes_a_fresh_instance_each_time() -> None:
+    sharing = load(SMALL).sharing
+    assert sharing.make() is not sharing.make()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 0.001), ("1.", 1.0), (".5", 0.5), ("0x10", 16), ("0o17", 15), ("017", 17), ("1:30", "1:30"),
+     ("on", "on"), ("no", "no"), ("y", "y"), ("2001-01-01", "2001-01-01"), ("~", None), ("", None),
+     ("TRUE", True), ("1_000", "1_000"), ("=", "="), ("'1'", "1"), ("!!str 1", "1"), ("-0x1", "-0x1")],
+)  # fmt: skip
+def test_scalars_follow_yaml_1_2(text, value) -> None:
+    Path("v.yaml").write_text(f"a: {text}\n")
+    found = yaml_source.read("v.yaml").value["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_alias_stands_for_what_it_names() -> None:
+    text = SMALL + "sharing: {transforms: [&half {name: cast, dtype: fp16}]}\n"
+    assert load(text).transforms[0].options == {"dtype": "fp16"}
+    twice = text.replace("fp16}]", "fp16}, *half]")
+    assert defects_of(twice) == ("x.yaml:6 sharing.transforms[1]: Cast takes dense but Cast gives quantized",)
+
+
+def test_one_number_per_machine_becomes_one_per_rank() -> None:
+    training = load(SMALL, TWO_MACHINES, "training.steps_per_round=[7, 2]").training
+    assert training.steps_per_round == (7, 7, 7, 2)
+
+
+def test_class_from_the_current_folder() -> None:
+    Path("mynet.py").write_text(NETWORK)
+    plugin = load(SMALL, "model={name: 'mynet:Net', width: 5}").model
+    model = plugin.make()
+    assert isinstance(model, Model)
+    assert model.build((1, 8, 8), 10)[1].out_features == 5
+    assert defects_of(SMALL, "model={name: 'mynet:Net', with: 5}") == (
+        "command line: model.with: unknown option of mynet:Net; did you mean 'width'?",
+    )
+
+
+def test_paths_start_at_the_file_then_at_the_current_folder(here) -> None:
+    (here / "deep").mkdir()
+    (here / "deep" / "x.yaml").write_text(SMALL)
+    from_current = config.load("deep/x.yaml").graph.options["path"]
+    (here / "deep" / "ring.edges").write_text(RING)
+    from_file = config.load("deep/x.yaml").graph.options["path"]
+    override = config.load("deep/x.yaml", ["graph=ring.edges"]).graph.options["path"]
+    assert [from_current, from_file, override] == [
+        str(here / "ring.edges"), str(here / "deep" / "ring.edges"), str(here / "ring.edges"),
+    ]  # fmt: skip
+
+
+# Overrides ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "found"),
+    [
+        ("seed=7", lambda s: s.seed == 7),
+        ("run_dir=runs/a", lambda s: s.run_dir == "runs/a"),
+        ("training.optimizer.lr=0.05", lambda s: s.training.optimizer.options["lr"] == 0.05),
+        ("training.optimizer=Adam", lambda s: s.training.optimizer.name == "Adam"),
+        ("failures.deadline=5", lambda s: s.failures.deadline == 5.0),
+        ("dataset.partition={name: shards, labels_per_node: 2}", lambda s: s.partition.name == "shards"),
+        ("graph.type=edges", lambda s: s.graph.options["type"] == "edges"),
+        ("mapping.machines=[{address: '::1', nodes: 4}]", lambda s: s.mapping.make().address(0) == "::1"),
+        ("sharing=none", lambda s: s.sharing.name == "none"),
+        ("sharing.transforms=[cast]", lambda s: [t.name for t in s.transforms] == ["cast"]),
+        ("evaluation=null", lambda s: s.evaluation.every == 10),
+    ],
+)
+def test_override(override, found) -> None:
+    assert found(load(SMALL, override))
+
+
+@pytest.mark.parametrize("key", ["mapping.machines[1].nodes", "mapping.machines.1.nodes"])
+def test_override_of_a_list_entry(key) -> None:
+    settings = load(SMALL, TWO_MACHINES.replace("nodes: 1", "nodes: 9"), f"{key}=1")
+    assert settings.mapping.make().num_nodes == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.optimzer.lr=0.05", "training.optimzer.lr: unknown key; did you mean 'optimizer'?"),
+        ("training.optimizer.lrr=1", "training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"),
+        ("rounds=-1", "rounds: must be a whole number > 0, not -1"),
+        ("rounds", "rounds: an override is key=value, such as training.optimizer.lr=0.05"),
+        ("a..b=1", "a..b=1: an override is key=value, such as training.optimizer.lr=0.05"),
+        ("rounds.x=1", "rounds.x: rounds is 3 and has no keys"),
+        ("sharing={", "sharing: not valid YAML: expected the node content, but found '<stream end>'"),
+        ("seed=.inf", "seed: .inf is not a finite number"),
+        ("seed={a: 1, a: 2}", "seed: must be a whole number >= 0, not a mapping"),
+        ("graph=nope.edges", "graph.path: no such file: {here}/nope.edges"),
+    ],
+)  # fmt: skip
+def test_wrong_override(override, message, here) -> None:
+    assert "command line: " + message.format(here=here) in defects_of(SMALL, override)
+
+
+def test_wrong_entry_of_a_list() -> None:
+    assert defects_of(SMALL, TWO_MACHINES, "mapping.machines[2].nodes=1") == (
+        "command line: mapping.machines.2.nodes: mapping.machines has the entries 0..1, not 2",
+    )
+
+
+def test_defects_of_file_and_overrides_come_together() -> None:
+    assert defects_of("sede: 1\n" + SMALL, "rounds=x", "colour=red") == (
+        "x.yaml:1 sede: unknown key; did you mean 'seed'?",
+        "command line: colour: unknown key (known: name, seed, rounds, graph, mapping, dataset, model, "
+        "training, sharing, communication, evaluation, failures, device, run_dir, machine)",
+        "command line: rounds: must be a whole number > 0, not 'x'",
+    )
+
+
+# Writing back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_configuration_is_right_and_survives_a_dump(path) -> None:
+    settings = config.load(path)
+    Path("again.yaml").write_text(config.dump(settings))
+    assert config.load("again.yaml") == settings
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["training.scheduler={name: MultiStepLR, milestones: [1, 2]}", "training.optimizer=Adam"],
+        ["training.loss={name: MSELoss, reduction: sum}", "training.mix_buffers=true"],
+        [TWO_MACHINES, "training.steps_per_round=[1, 2]", "machine=1", "run_dir=here"],
+        ["training.steps_per_round=null", "training.epochs_per_round=0.5", "training.clip_norm=1"],
+        ["sharing.transforms=[{name: cast, dtype: fp16}]", "sharing.weights=uniform", "name=on"],
+        ["graph={name: ring, nodes: 5}", "communication=inproc"],
+        ["dataset.partition={name: dirichlet, alpha: 1e-3}", "name='1e-3'"],
+    ],
+)
+def test_dump_gives_equal_settings(overrides) -> None:
+    settings = load(SMALL, *overrides)
+    assert load(config.dump(settings)) == settings
+
+
+plain_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+scalars = st.none() | st.booleans() | st.integers(1 - 2**63, 2**63 - 1) | plain_text
+scalars |= st.floats(allow_nan=False, allow_infinity=False)
+trees = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(plain_text.filter(lambda key: key != "<<"), trees, min_size=1, max_size=3))
+def test_what_is_written_is_read_back(values) -> None:
+    Path("v.yaml").write_text(yaml_source.dump(values), encoding="utf-8", newline="")
+    document = yaml_source.read("v.yaml")
+    assert (document.value, document.defects) == (values, [])
+
+
+def test_texts_that_look_like_numbers_are_quoted() -> None:
+    assert yaml.dump(["1e-3", "on", "0o7"], Dumper=Dumper) == "- '1e-3'\n- on\n- '0o7'\n"
+
+
+# The digest --------------------------------------------------------------------------------------------
+
+
+def digest(*overrides: str) -> str:
+    settings = load(SMALL, *overrides)
+    return config.digest(settings, settings.graph.make())
+
+
+@pytest.mark.parametrize("override", ["machine=0", "run_dir=elsewhere", "device=auto", "seed=1"])
+def test_machines_may_differ_in(override) -> None:
+    assert digest(override) == digest()
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=2", "rounds=4", "sharing=none", "training.optimizer.lr=1", "sharing.transforms=[cast]",
+     "failures.deadline=1", "mapping.machines=[{address: 10.0.0.1, nodes: 4}]", "sharing.weights=uniform"],
+)  # fmt: skip
+def test_machines_must_agree_on(override) -> None:
+    assert digest(override) != digest()
+
+
+def test_digest_knows_the_edges_not_the_place_of_a_graph_file() -> None:
+    before = digest()
+    Path("same.edges").write_text("# the same edges\n4\n3 0\n2 3\n1 2\n0 1\n")
+    Path("other.edges").write_text("4\n0 1\n1 2\n2 3\n")
+    assert digest("graph=same.edges") == before
+    assert digest("graph=other.edges") != before
+
+
+def test_digest_knows_the_content_not_the_place_of_a_weights_file() -> None:
+    rows = [[0.5 if i == j else 0.25 if (i - j) % 2 else 0 for j in range(4)] for i in range(4)]
+    text = "\n".join(" ".join(map(str, row)) for row in rows)
+    Path("a.txt").write_text(text)
+    Path("b.txt").write_text(text)
+    one = digest("sharing.weights={name: file, path: a.txt}")
+    assert digest("sharing.weights={name: file, path: b.txt}") == one
+    Path("b.txt").write_text("# another\n" + text)
+    assert digest("sharing.weights={name: file, path: b.txt}") != one
+
+
+# For editors -------------------------------------------------------------------------------------------
+
+
+def section_names(schema: dict) -> set[str]:
+    """The names that the schema of a plug-in section offers."""
+    return set(schema["anyOf"][0]["anyOf"][0]["enum"])
+
+
+def test_schema_offers_every_plugin_and_its_options() -> None:
+    schema = config.json_schema()
+    sections = schema["properties"]
+    dataset, sharing = (
+        sections[name]["anyOf"][1]["allOf"][0]["then"]["properties"] for name in ("dataset", "sharing")
+    )
+    found = [sections[name] for name in ("graph", "mapping")]
+    found += [
+        sharing["weights"],
+        sections["sharing"],
+        sharing["transforms"]["items"],
+        sections["communication"],
+    ]
+    found += [sections["model"], sections["dataset"], dataset["partition"]]
+    assert [section_names(one) for one in found] == [set(registry.classes()) for registry in REGISTRIES]
+
+
+def test_schema_knows_types_ranges_and_defaults() -> None:
+    schema = config.json_schema()
+    assert schema["properties"]["rounds"] == {"exclusiveMinimum": 0, "type": "integer"}
+    optimizer = schema["properties"]["training"]["properties"]["optimizer"]["anyOf"][1]["allOf"]
+    (sgd,) = (one["then"] for one in optimizer if one["if"]["properties"]["name"] == {"const": "SGD"})
+    assert sgd["properties"]["lr"] == {"type": "number", "default": 0.001}
+    assert sgd["additionalProperties"] is False
+
+
+def test_schema_refers_only_to_what_it_defines() -> None:
+    schema = config.json_schema()
+    pending, found = [schema], set()
+    while pending:
+        one = pending.pop()
+        pending += [
+            inner
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        found |= {one["$ref"]} if isinstance(one, dict) and "$ref" in one else set()
+    assert found == {f"#/$defs/{name}" for name in schema["$defs"]} != set()
+
+
+# The rest ----------------------------------------------------------------------------------------------
+
+
+def test_config_errors_are_bad_input() -> None:
+    with pytest.raises(BadInput):
+        load("rounds: 1\n")
+
+
+def test_loading_takes_less_than_a_tenth_of_a_second() -> None:
+    load(SMALL)
+    start = time.perf_counter()
+    load(SMALL)
+    assert time.perf_counter() - start < 0.1
+
+
+def test_reference_shows_every_key() -> None:
+    path = next(path for path in SHIPPED if path.name == "reference.yaml")
+    shown = yaml_source.read(path).value
+    found = config.resolved(config.load(path))
+    # The options of torch's classes are torch's to document.
+    for section in (shown, found):
+        section["training"] |= {"optimizer": "", "scheduler": "", "loss": ""}
+        section["sharing"]["weights"] = ""
+    assert keys(shown) == keys(found)
+
+
+def keys(value: object) -> object:
+    """The same tree with the values left out."""
+    if isinstance(value, dict):
+        return {key: keys(inner) for key, inner in value.items()}
+    return (
+        [keys(inner) for inner in value]
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+        else ""
+    )

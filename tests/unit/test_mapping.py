@@ -1,0 +1,175 @@
+"""Ranks on machines, and how a machine finds itself in the list."""
+
+import socket
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode import mapping
+from decentnode.errors import MappingError
+from decentnode.mapping import Linear, Machine, check_address, is_own_address, resolve_names, tcp_endpoint
+
+counts = st.lists(st.integers(1, 9), min_size=1, max_size=9)
+
+
+def linear(*nodes: int) -> Linear:
+    return Linear(tuple(Machine(f"10.0.0.{index + 1}", count) for index, count in enumerate(nodes)))
+
+
+def known(*own: str, **names: str):
+    """A host with these addresses, in a network where the names are known."""
+    return own.__contains__, lambda wanted: {
+        name: [names[name]] if name in names else [name] if name[0].isdigit() else [] for name in wanted
+    }
+
+
+# The bijection -----------------------------------------------------------------------------------------
+
+
+@given(counts)
+def test_ranks_and_places_are_a_bijection(nodes) -> None:
+    machines = linear(*nodes)
+    places = [(m, k) for m, count in enumerate(nodes) for k in range(count)]
+    assert machines.num_nodes == len(places)
+    assert [(machines.machine_of(rank), machines.local_rank(rank)) for rank in range(len(places))] == places
+    assert [machines.rank(*place) for place in places] == list(range(len(places)))
+    assert [rank for m in range(len(nodes)) for rank in machines.ranks_of(m)] == list(range(len(places)))
+
+
+@pytest.mark.parametrize("rank", [-1, 5])
+def test_rank_that_is_nowhere(rank) -> None:
+    with pytest.raises(IndexError, match=rf"^rank {rank} is outside 0\.\.4$"):
+        linear(2, 3).machine_of(rank)
+
+
+# Which machine is this? --------------------------------------------------------------------------------
+
+
+def test_machine_finds_itself_by_address_or_name() -> None:
+    machines = Linear((Machine("10.0.0.1", 1), Machine("node2", 1), Machine("fd00::3", 1)))
+    names = {"node2": "10.0.0.2", "fd00::3": "fd00::3"}
+    assert [machines.find_machine(*known(own, **names)) for own in ("10.0.0.1", "10.0.0.2", "fd00::3")] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_one_machine_with_a_loopback_address_asks_nobody() -> None:
+    def nobody(*_: object) -> None:
+        raise AssertionError("asked")
+
+    for address in ("127.0.0.1", "::1", "localhost", "127.3.2.1"):
+        assert Linear((Machine(address, 4),)).find_machine(nobody, nobody) == 0
+
+
+def test_one_machine_with_another_address_must_be_this_one() -> None:
+    assert linear(4).find_machine(*known("10.0.0.1")) == 0
+    with pytest.raises(MappingError):
+        linear(4).find_machine(*known("10.0.0.9"))
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ([], "mapping: no machine has an address of this host (0: 10.0.0.1, 1: node2 (10.0.0.2)); "
+             "correct it, or say machine=K"),
+        (["10.0.0.1", "10.0.0.2"], "mapping: several machines have an address of this host "
+                                   "(0: 10.0.0.1, 1: node2 (10.0.0.2)); say which: machine=K"),
+    ],
+)  # fmt: skip
+def test_not_exactly_one_machine_is_this_host(own, message) -> None:
+    machines = Linear((Machine("10.0.0.1", 1), Machine("node2", 1)))
+    with pytest.raises(MappingError) as error:
+        machines.find_machine(*known(*own, node2="10.0.0.2"))
+    assert error.value.defects == (message,)
+
+
+def test_every_name_that_nobody_knows_is_named() -> None:
+    machines = Linear((Machine("here", 1), Machine("10.0.0.1", 1), Machine("there", 1)))
+    with pytest.raises(MappingError) as error:
+        machines.find_machine(*known("10.0.0.1"))
+    assert error.value.defects == tuple(
+        f"mapping.machines[{index}].address: no address is known for the name '{name}'; "
+        "correct it, or give an IP address"
+        for index, name in ((0, "here"), (2, "there"))
+    )
+
+
+def test_own_addresses_are_those_that_can_be_bound() -> None:
+    assert is_own_address("127.0.0.1")
+    assert not is_own_address("192.0.2.1")  # a documentation address (RFC 5737), nobody's
+    assert not is_own_address("2001:db8::1")
+
+
+def test_localhost_is_resolved() -> None:
+    assert "127.0.0.1" in resolve_names(["localhost"])["localhost"]
+    assert resolve_names(["10.0.0.1", "::1"]) == {"10.0.0.1": ["10.0.0.1"], "::1": ["::1"]}
+
+
+def test_a_resolver_that_hangs_or_fails_costs_its_limit_at_most(monkeypatch) -> None:
+    def look_up(name: str, *_: object, **__: object) -> list[tuple]:
+        if name == "slow":
+            time.sleep(0.5)
+        if name == "wrong":
+            raise socket.gaierror("nobody")
+        return [(2, 2, 0, "", ("10.0.0.7", 0))] * 2
+
+    monkeypatch.setattr(mapping.socket, "getaddrinfo", look_up)
+    start = time.perf_counter()
+    found = resolve_names(["slow", "fast", "wrong"], seconds=0.1)
+    assert time.perf_counter() - start < 0.4
+    assert found == {"slow": [], "fast": ["10.0.0.7"], "wrong": []}
+
+
+# Addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["10.0.0.1", "127.0.0.1", "fd00::1", "::1", "fe80::1%eth0", "node1", "gpu-3.cluster.example.", "node_1"],
+)  # fmt: skip
+def test_address(address) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("", "'' is not an address"),
+        ("10.0.0", "'10.0.0' is not an address"),
+        ("10.0.0.256", "'10.0.0.256' is not an address"),
+        ("-node", "'-node' is not an address"),
+        ("a b", "'a b' is not an address"),
+        ("a..b", "'a..b' is not an address"),
+        ("n" * 64, f"'{'n' * 64}' is not an address"),
+        ("tcp://node1", "'tcp://node1' is more than an address"),
+        ("node1:29600", "'node1:29600' is more than an address"),
+        ("[::1]", "'[::1]' is not an IPv6 address"),
+        ("fd00::1::2", "'fd00::1::2' is not an IPv6 address"),
+        ("0.0.0.0", "'0.0.0.0' is not the address of one machine"),
+        ("::", "'::' is not the address of one machine"),
+        ("224.0.0.1", "'224.0.0.1' is not the address of one machine"),
+    ],
+)
+def test_wrong_address(address, what) -> None:
+    with pytest.raises(ValueError) as error:
+        check_address(address)
+    assert str(error.value).startswith(what + "; ")
+
+
+@pytest.mark.parametrize("other", ["FD00::1", "fd00:0:0::1"])
+def test_two_spellings_of_one_address_are_refused(other) -> None:
+    with pytest.raises(MappingError) as error:
+        Linear((Machine("fd00::1", 1), Machine(other, 1)))
+    assert error.value.defects == (
+        f"machines[1]: {other} is the address of machines[0] too; "
+        "give each machine its own, or one entry with all its nodes",
+    )
+
+
+def test_tcp_endpoint() -> None:
+    assert tcp_endpoint("10.0.0.1", 29600) == "tcp://10.0.0.1:29600"
+    assert tcp_endpoint("fd00::1", 29600) == "tcp://[fd00::1]:29600"
