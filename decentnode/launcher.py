@@ -1,5 +1,6 @@
 """Starts this machine's host processes, lets the machines meet, watches, and sums up."""
 
+import contextlib
 import copy
 import fcntl
 import os
@@ -244,13 +245,15 @@ class Launcher:
     def _end_hung_nodes(self) -> None:
         """Kills local nodes that hang although all others here have ended, so that a run always ends."""
         active = self._local & set(self.roster.active)
-        if len(active) == len(self._local):
+        ended = any(self.roster.members[rank].finished for rank in self._local)
+        if not ended:
             return
         hung = self.roster.hung(active, self.experiment.settings.failures.deadline)
         if len(hung) == len(active):
             for position in {self.experiment.home[rank] for rank in hung}:
                 self.screen.note(f"process {self._pids[position]} hangs and is ended")
-                os.kill(self._pids[position], signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pids[position], signal.SIGKILL)
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():

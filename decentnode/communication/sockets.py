@@ -180,6 +180,8 @@ class Sockets(threading.Thread):
         self._monitors[process] = (monitor_fd, monitor)
         self._watched[monitor_fd] = process
         self._epoll.register(monitor_fd, select.EPOLLIN)
+        # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
+        self._watch_link(process)
         dealer.connect(endpoint)
         self._dealers[process] = dealer
         body = wire.pack_hello(
