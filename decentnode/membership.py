@@ -255,6 +255,8 @@ class Assembly:
                         raise StartError(f"machine 0: {note.reason}")
                     case Wait():
                         absent = set(note.missing)
+        if is_stopped():
+            raise StartError(f"the run was stopped on machine {self.machine}")
         where = f" at {self._endpoint}" if absent == {0} else ""
         raise StartError(f"these have not come within {deadline:.0f} s: {self._name(absent)}{where}")
 
@@ -280,7 +282,7 @@ class Assembly:
             *route, content = self._socket.recv_multipart(zmq.NOBLOCK)
             try:
                 note = _DECODER.decode(content)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue
             machine = getattr(note, "machine", 0)
             if machine in self.last_heard:

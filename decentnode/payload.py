@@ -112,11 +112,16 @@ class Payload:
     @classmethod
     def empty(cls, layout: Layout, **counts: int) -> "Payload":
         """An unfilled payload; `counts` gives the lengths of the variable fields."""
-        buffer = torch.empty(layout.spans(counts)[1], dtype=torch.uint8)
-        for i, f in enumerate(layout.variable):
+        for f in layout.variable:
             if not 0 <= counts[f.name] <= f.elements:
                 raise PayloadError(f"field '{f.name}' takes 0..{f.elements} elements, got {counts[f.name]}")
+        spans, size = layout.spans(counts)
+        buffer = torch.empty(size, dtype=torch.uint8)
+        for i, f in enumerate(layout.variable):
             buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
+        for start, length in spans.values():
+            # What lies between two fields travels too: it must not show old memory, and be the same each time.
+            buffer[start + length : -(-(start + length) // ALIGNMENT) * ALIGNMENT] = 0
         return cls(layout, buffer, dict(counts))
 
     @classmethod

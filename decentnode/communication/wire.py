@@ -154,5 +154,5 @@ def unpack_hello(body: bytes) -> Hello:
         raise WireError("control length")
     try:
         return msgspec.msgpack.decode(body, type=Hello)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError("hello") from error

@@ -25,6 +25,7 @@ def weighted_sum(terms: Iterable[tuple[float, Tensor]], out: Tensor) -> None:
 
 
 def _add_up(out: Tensor, weight: float, first: Tensor, rest: list[tuple[float, Tensor]]) -> None:
-    torch.mul(first, weight, out=out)
+    # Widened first: a product of a half-precision tensor would be rounded to half precision again.
+    torch.mul(first if first.dtype == out.dtype else out.copy_(first), weight, out=out)
     for w, x in rest:
         out.add_(x, alpha=w)

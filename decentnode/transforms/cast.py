@@ -17,7 +17,8 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 class Cast(Transform):
     """Rounds values to fp16 or bf16 on the wire (IEEE 754-2008, section 4.3.1; bfloat16 likewise).
 
-    Error per value: at most 2^-11 (fp16, within +-65504) or 2^-8 (bf16) of its magnitude.
+    Error per value: at most 2^-11 (fp16) or 2^-8 (bf16) of its magnitude. In fp16, magnitudes over 65504
+    become infinite, and those under 2^-14 have an error of at most 2^-25.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
