@@ -73,6 +73,8 @@ class Observer(threading.Thread):
         self._test = test
         self._events: queue.SimpleQueue[Evaluated | Contribution | int | None] = queue.SimpleQueue()
         self._rounds: dict[int, _Gathering] = {}
+        self._concluded: set[int] = set()
+        self._closing = False
 
     # What the launcher calls.
 
@@ -101,15 +103,15 @@ class Observer(threading.Thread):
             self._observe()
         except Exception as error:
             self.error = error
+            self._let_go()
 
     def _observe(self) -> None:
-        closing = False
-        while not (closing and not self._rounds):
+        while not (self._closing and not self._rounds):
             try:
                 event = self._events.get(timeout=0.2)
             except queue.Empty:
                 event = -1
-            closing = closing or event is None
+            self._closing = self._closing or event is None
             if isinstance(event, int):
                 self._ranks.discard(event)
             elif event is not None:
@@ -117,7 +119,23 @@ class Observer(threading.Thread):
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
 
+    def _let_go(self) -> None:
+        """Releases every vector unread, so that no node waits for an observer that is no more."""
+        for round, gathering in self._rounds.items():
+            self._release(round, gathering)
+        while not self._closing:
+            event = self._events.get()
+            self._closing = event is None
+            self._release_late(event)
+
+    def _release_late(self, event: Evaluated | Contribution | int | None) -> None:
+        if isinstance(event, Evaluated) and event.published:
+            self._snapshots.release(event.rank, event.round)
+
     def _book(self, event: Evaluated | Contribution) -> None:
+        if event.round in self._concluded:
+            self._release_late(event)
+            return
         gathering = self._rounds.setdefault(event.round, _Gathering())
         match event:
             case Evaluated():
@@ -135,7 +153,11 @@ class Observer(threading.Thread):
         if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
-        if self._machine == 0 and gathering.mean is None and (late or self._machines <= gathering.sums.keys()):
+        if (
+            self._machine == 0
+            and gathering.mean is None
+            and (late or self._machines <= gathering.sums.keys())
+        ):
             self._make_mean(round, gathering)
         if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
             distance = self._distance(round, gathering)
@@ -145,7 +167,12 @@ class Observer(threading.Thread):
             self._conclude(round, gathering)
         elif late:
             self._release(round, gathering)
-            del self._rounds[round]
+            self._close(round)
+
+    def _close(self, round: int) -> None:
+        """Forgets what came for a round; what comes later is too late for it."""
+        del self._rounds[round]
+        self._concluded.add(round)
 
     def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
         self._book(contribution)
@@ -179,7 +206,7 @@ class Observer(threading.Thread):
             self._snapshots.release(rank, round)
 
     def _conclude(self, round: int, gathering: _Gathering) -> None:
-        del self._rounds[round]
+        self._close(round)
         if self._machine != 0:
             return
         assert gathering.mean is not None

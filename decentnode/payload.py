@@ -120,7 +120,7 @@ class Payload:
         for i, f in enumerate(layout.variable):
             buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
         for start, length in spans.values():
-            # What lies between two fields travels too: it must not show old memory, and be the same each time.
+            # What lies between two fields travels too: it must not show old memory, and be equal every time.
             buffer[start + length : -(-(start + length) // ALIGNMENT) * ALIGNMENT] = 0
         return cls(layout, buffer, dict(counts))
 

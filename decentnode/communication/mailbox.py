@@ -172,8 +172,8 @@ class Mailbox:
         with self.lock:
             self._heard[peer] = (time.monotonic(), key)
 
-    def overdue(self, now: float) -> list[PeerError]:
-        """Peers that were silent for too long in some open exchange.
+    def overdue(self, now: float) -> list[tuple[Key, PeerError]]:
+        """Peers that were silent for too long in some open exchange, and in which.
 
         A peer that says it waits in an *earlier* exchange is only behind, and is given more time. One that
         waits in this or a later one has already sent what we miss: it was lost on the way. So in any
@@ -188,7 +188,7 @@ class Mailbox:
                     if now - max(since, handle.opened) > handle.timeout:
                         where = "/".join(map(str, handle.key))
                         reason = f"silent for {handle.timeout:.0f} s in exchange {where}"
-                        late.append(PeerTimeout(peer, reason))
+                        late.append((handle.key, PeerTimeout(peer, reason)))
         return late
 
     def waiting(self, now: float) -> list[tuple[Key, set[int]]]:

@@ -16,10 +16,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
-from decentnode.communication.mailbox import Mailbox, left
+from decentnode.communication.mailbox import Key, Mailbox, left
 from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
 from decentnode.communication.shared_memory import attach
-from decentnode.errors import PeerError, PeerLost, StartError
+from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
 LOCAL_GRACE = 0.1
@@ -82,7 +82,8 @@ class Sockets(threading.Thread):
     def post(self, command: Callable[[], None]) -> None:
         """Has the thread run a command soon, in the order of the posts."""
         self._commands.append(command)
-        os.eventfd_write(self._wakeup, 1)
+        if self._wakeup >= 0:
+            os.eventfd_write(self._wakeup, 1)
 
     def meet(self, processes: set[int], timeout: float) -> None:
         """Connects and waits until every process has said hello; raises StartError naming the ranks that did not."""
@@ -99,8 +100,14 @@ class Sockets(threading.Thread):
     def stop(self, linger: float) -> None:
         """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
         self._linger = linger
-        self.post(self._stop)
-        self.join(linger + 1.0)
+        if self.ident is None:
+            self._close()
+        else:
+            self.post(self._stop)
+            self.join(linger + 1.0)
+        if self._wakeup >= 0 and not self.is_alive():
+            os.close(self._wakeup)
+            self._wakeup = -1
 
     # Everything below runs in the thread.
 
@@ -244,14 +251,10 @@ class Sockets(threading.Thread):
                 mailbox.deliver(
                     sender, header.key, SharedMessage(header, segment, wire.unpack_reference(body))
                 )
-            case wire.Kind.WAITING:
-                mailbox.note_waiting(sender, header.key)
-            case wire.Kind.WITHDRAW:
-                mailbox.lose(sender, PeerLost(sender, f"gave up on this node in round {header.round}"))
-            case wire.Kind.LEAVE:
-                mailbox.lose(sender, left(sender, header.round))
             case wire.Kind.HELLO:
                 self._welcome(process, wire.unpack_hello(body))
+            case kind:
+                _hear(mailbox, kind, sender, header.key)
 
     def _acknowledged(self, mailbox: Mailbox, header: wire.Header) -> None:
         if header.ack:
@@ -304,32 +307,31 @@ class Sockets(threading.Thread):
         for mailbox in self.mailboxes.values():
             if late > TICK:
                 mailbox.forgive(late)
-            for error in mailbox.overdue(now):
-                self._give_up(mailbox, error)
+            for key, error in mailbox.overdue(now):
+                mailbox.lose(error.peer, error)
+                self._tell(wire.Kind.WITHDRAW, mailbox.rank, {error.peer}, key)
             for key, peers in mailbox.waiting(now):
                 self._tell(wire.Kind.WAITING, mailbox.rank, peers | self._neighbors(mailbox), key)
 
     def _neighbors(self, mailbox: Mailbox) -> set[int]:
-        return {rank for p in self._dealers for rank in self.place.processes[p].ranks} - mailbox.gone.keys()
+        linked = {rank for p in self._dealers for rank in self.place.processes[p].ranks}
+        return (linked | self.mailboxes.keys()) - mailbox.gone.keys() - {mailbox.rank}
 
-    def _give_up(self, mailbox: Mailbox, error: PeerError) -> None:
-        mailbox.lose(error.peer, error)
-        self._tell(wire.Kind.WITHDRAW, mailbox.rank, {error.peer}, (0, 0, 0))
-
-    def _tell(self, kind: wire.Kind, sender: int, peers: Iterable[int], key: tuple[int, int, int]) -> None:
+    def _tell(self, kind: wire.Kind, sender: int, peers: Iterable[int], key: Key) -> None:
         home = self.place.home
-        self.send(
-            (home[peer], self._control(kind, sender, peer, key), b"")
-            for peer in sorted(peers)
-            if home[peer] != self.place.own
-        )
+        for peer in sorted(peers):
+            sibling = self.mailboxes.get(peer)
+            if sibling is None:
+                self.send([(home[peer], self._control(kind, sender, peer, key), b"")])
+            else:
+                _hear(sibling, kind, sender, key)
 
     def _control(
         self,
         kind: wire.Kind,
         sender: int,
         receiver: int,
-        key: tuple[int, int, int] = (0, 0, 0),
+        key: Key = (0, 0, 0),
         body: bytes = b"",
     ) -> bytes:
         header = wire.Header(kind, self.run_id, sender, receiver, *key, length=len(body))
@@ -344,3 +346,14 @@ class Sockets(threading.Thread):
         self._router.close(0)
         self._epoll.close()
         self._context.term()
+
+
+def _hear(mailbox: Mailbox, kind: int, sender: int, key: Key) -> None:
+    """Tells a mailbox what a node says about itself in exchange `key`."""
+    match kind:
+        case wire.Kind.WAITING:
+            mailbox.note_waiting(sender, key)
+        case wire.Kind.WITHDRAW:
+            mailbox.lose(sender, PeerLost(sender, f"gave up on this node in round {key[0]}"))
+        case wire.Kind.LEAVE:
+            mailbox.lose(sender, left(sender, key[0]))
