@@ -1,0 +1,118 @@
+"""What really happens when processes die, hang, raise, or are told to stop."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from decentnode.records import read_records
+from tests.integration.running import Run, alive, leftovers, wait_until
+
+LONG = ["rounds=400", "evaluation.every=200"]
+
+
+def test_a_killed_node_is_noticed_and_the_rest_finish(tmp_path):
+    run = Run(tmp_path / "run", ["rounds=60"])
+    run.wait_for_round(10)
+    os.kill(run.pid_of(5), signal.SIGKILL)
+    assert run.wait() == 3, run.text
+    summary = run.summary
+    assert summary["finished_nodes"] == 15
+    assert summary["lost_nodes"] == {"5": "killed by signal 9"}
+    assert summary["test_accuracy"]["min"] > 0.9
+    assert run.text.count("goes on without rank 5") == 4
+    neighbors = [rank for rank in range(16) if rank != 5 and 5 in lost_peers(run, rank)]
+    assert len(neighbors) == 4
+    for rank in neighbors:
+        slowest = max(r.exchange_seconds for r in read_records(run.run_dir / "records" / f"{rank:05d}.jsonl"))
+        assert slowest < 5
+
+
+def lost_peers(run: Run, rank: int) -> set[int]:
+    return {peer for r in read_records(run.run_dir / "records" / f"{rank:05d}.jsonl") for peer in r.lost}
+
+
+@pytest.mark.parametrize("local", ["ipc", "tcp"])
+def test_a_killed_node_is_noticed_over_sockets(tmp_path, local):
+    run = Run(tmp_path / "run", ["rounds=40", f"communication.local={local}", "failures.grace=0.5"])
+    run.wait_for_round(10)
+    os.kill(run.pid_of(0), signal.SIGKILL)
+    assert run.wait() == 3, run.text
+    assert run.summary["finished_nodes"] == 15
+
+
+def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
+    run = Run(tmp_path / "run", ["rounds=40", "failures.deadline=2"])
+    run.wait_for_round(10)
+    os.kill(run.pid_of(7), signal.SIGSTOP)
+    assert run.wait() == 3, run.text
+    assert set(run.summary["lost_nodes"]) == {"7"}
+    assert run.summary["broken_edges"] == []
+    accused = {edge.split()[-1] for edge in run.text.split("goes on without rank")[1:] for edge in [edge.split(":")[0]]}
+    assert accused == {"7"}
+
+
+def test_a_raising_node_shows_its_traceback(tmp_path):
+    run = Run(tmp_path / "run", ["rounds=20", "sharing.name=faulty:RaisesAt", "sharing.rank=2"])
+    assert run.wait() == 3, run.text
+    assert run.summary["lost_nodes"] == {"2": "RuntimeError: a defect on purpose"}
+    assert "Traceback" in (run.run_dir / "logs" / "00002.log").read_text()
+    assert "Traceback" in run.text and "a defect on purpose" in run.text
+
+
+def test_a_raising_node_does_not_end_the_others_of_its_process(tmp_path):
+    overrides = ["rounds=20", "sharing.name=faulty:RaisesAt", "sharing.rank=2", "communication=inproc"]
+    run = Run(tmp_path / "run", overrides)
+    assert run.wait() == 3, run.text
+    assert run.summary["finished_nodes"] == 15
+
+
+def test_running_out_of_memory_has_its_own_exit_code(tmp_path):
+    overrides = ["rounds=8", "sharing.name=faulty:RaisesAt", "sharing.memory=true"]
+    run = Run(tmp_path / "run", overrides)
+    assert run.wait() == 5, run.text
+
+
+def test_on_loss_stop_ends_the_run(tmp_path):
+    run = Run(tmp_path / "run", ["rounds=400", "failures.on_loss=stop"])
+    run.wait_for_round(10)
+    os.kill(run.pid_of(5), signal.SIGKILL)
+    assert run.wait(20) == 4, run.text
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_everything_within_five_seconds(tmp_path, signum, code):
+    before = leftovers()
+    run = Run(tmp_path / "run", LONG)
+    run.wait_for_round(5)
+    tree = run.tree()
+    assert len(tree) == 17
+    began = time.monotonic()
+    os.killpg(run.process.pid, signum) if signum is signal.SIGINT else os.kill(run.process.pid, signum)
+    assert run.wait(10) == code, run.text
+    assert time.monotonic() - began < 5
+    assert not any(map(alive, tree))
+    assert leftovers() <= before
+    assert run.summary["finished_nodes"] == 0
+
+
+def test_a_killed_launcher_leaves_nothing_behind(tmp_path):
+    before = leftovers()
+    run = Run(tmp_path / "run", LONG)
+    run.wait_for_round(5)
+    tree = run.tree()
+    os.kill(run.process.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, tree)), 5)
+    wait_until(lambda: leftovers() <= before, 5)
+
+
+def test_a_killed_fork_server_takes_the_nodes_along(tmp_path):
+    before = leftovers()
+    run = Run(tmp_path / "run", LONG)
+    run.wait_for_round(5)
+    tree = run.tree()
+    os.kill(tree[0], signal.SIGKILL)
+    assert run.wait(10) == 4, run.text
+    wait_until(lambda: not any(map(alive, tree)), 5)
+    assert leftovers() <= before

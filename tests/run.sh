@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
+prepare test pytest pytest_timeout hypothesis ruff mypy
+cd "$root"
+exec "$python" -m pytest "$@"
