@@ -1,53 +1,250 @@
 """The command line: `decentnode run CONFIG.yaml [key=value ...]` and what belongs to it."""
 
+import ast
+import os
 import sys
+import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from decentnode.errors import BadInput, DecentnodeError, ExitCode
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+if TYPE_CHECKING:
+    from decentnode.settings import Settings
+
+EXIT_CODES = (
+    "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
+    "memory, 130 and 143 ended by Ctrl-C and SIGTERM. Anywhere, --debug shows the traceback of an error."
+)
+CHECKOUT = Path(__file__).resolve().parent.parent
+# Typer has this class in itself or from click, depending on its version.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, epilog=EXIT_CODES
+)
 ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, key=value.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides: training.optimizer.lr=0.05")]
+
+
+def print_version(wanted: bool) -> None:
+    """Prints the version and ends, when that is wanted."""
+    if wanted:
+        from decentnode import __version__
+
+        print(f"decentnode {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def decentnode() -> None:
+def decentnode(
+    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True)] = False,
+) -> None:
     """Decentralized machine learning, one node per process."""
+
+
+# Heavy modules are imported inside the commands, so that each loads only what it needs.
 
 
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
-    # Imported here, because loading torch takes a second that the other commands need not spend.
     import torch
 
     torch.set_num_threads(1)
+    # The first optimizer step would load this otherwise, once in every node.
     import torch._dynamo
 
+    from decentnode import preflight
+    from decentnode.config import load
     from decentnode.experiment import Experiment
     from decentnode.launcher import Launcher
     from decentnode.screen import Screen
 
-    experiment = Experiment.from_yaml(config, overrides or ())
-    machine = experiment.settings.machine
-    if machine is None:
-        machine = experiment.mapping.find_machine()
-    raise typer.Exit(Launcher(experiment, machine, Screen(sys.stdout)).run())
+    settings = load(config, overrides or ())
+    machine = this_machine(settings)
+    preflight.check_ports(settings, machine)
+    shortage = preflight.file_shortage(settings, machine)
+    if shortage:
+        print(shortage, file=sys.stderr)
+    raise typer.Exit(Launcher(Experiment.from_settings(settings), machine, Screen(sys.stdout)).run())
 
 
-def main() -> None:
-    """Runs a command; what a user can correct is one line on standard error, without a traceback."""
+@app.command()
+def validate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    load: Annotated[bool, typer.Option(help="Load the dataset and build the model, too.")] = True,
+) -> None:
+    """Check a configuration; shows every defect at once."""
+    from decentnode.config import load as read
+    from decentnode.experiment import Experiment
+
+    settings = read(config, overrides or ())
+    graph = settings.graph.make()
+    found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
+    if load:
+        experiment = Experiment.from_settings(settings)
+        samples = (
+            f"{len(experiment.dataset.train):,} training and {len(experiment.dataset.test):,} test samples"
+        )
+        found += f" with {experiment.layout.numel:,} parameters, {samples}"
+    print(found)
+
+
+@app.command()
+def graph(
+    graph: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="A graph file or a family, such as ring.")
+    ],
+    options: Annotated[list[str] | None, typer.Argument(help="Options of the graph: nodes=16")] = None,
+    weights: Annotated[str, typer.Option(help="Rule or file of the mixing weights.")] = "",
+) -> None:
+    """Show the figures of a graph: size, degrees, diameter, how fast it mixes."""
+    from decentnode.graph_report import report
+
+    print_lines(report(graph, options or (), weights))
+
+
+@app.command("list")
+def list_plugins(
+    kind: Annotated[str | None, typer.Argument(help="Only this kind, such as sharing.")] = None,
+) -> None:
+    """Show every plug-in that a configuration can name, with its options."""
+    from decentnode.listing import describe_all
+
+    print_lines(describe_all(kind))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
+    out: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
+) -> None:
+    """Draw the figures of one run, or of several for comparison."""
+    from decentnode import figures
+
+    raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="A benchmark; without it, they are listed.")] = None,
+) -> None:
+    """Run a benchmark of the checkout, with its own arguments."""
+    scripts = {
+        path.stem: path for path in sorted(BENCHMARKS.glob("[!_]*.py")) if "__main__" in path.read_text()
+    }
+    if not scripts:
+        raise BadInput(f"bench: {BENCHMARKS} has no benchmarks; run this from a checkout of the source")
+    if name is None:
+        print_lines(f"{stem:<12} {first_line(path)}" for stem, path in scripts.items())
+        return
+    if name not in scripts:
+        raise BadInput(f"bench: unknown benchmark '{name}' (known: {', '.join(scripts)})")
+    os.execv(sys.executable, [sys.executable, str(scripts[name]), *context.args])
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="Also check what this experiment needs.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check whether this machine can run nodes, and say what to do where it cannot."""
+    from decentnode import config as configuration
+    from decentnode.doctor import examine
+
+    settings = configuration.load(config, overrides or ()) if config else None
+    failed = False
+    for finding in examine(settings, this_machine(settings) if settings else 0):
+        print(finding, flush=True)
+        failed = failed or finding.level == "fail"
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of configurations, for editors."""
+    import json
+
+    from decentnode.config import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+def this_machine(settings: "Settings") -> int:
+    """The index that the settings name, or that this host's addresses tell."""
+    if settings.machine is not None:
+        return settings.machine
+    found: int = settings.mapping.make().find_machine()
+    return found
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Each on its own."""
+    for line in lines:
+        print(line)
+
+
+def first_line(script: Path) -> str:
+    """What a script is, by the first line of its docstring; the script is not run."""
+    return (ast.get_docstring(ast.parse(script.read_text())) or "").split("\n", 1)[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and ends the process with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
     try:
-        app()
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        sys.exit(ExitCode.BAD_INPUT)
-    except DecentnodeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        code = explain(error)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has had enough, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def explain(error: BaseException) -> int:
+    """Says on standard error what went wrong, in one line where it can be expected; gives the exit code."""
+    if isinstance(error, USAGE_ERROR):
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        return complain(f"decentnode: {message} (see decentnode --help)", ExitCode.BAD_INPUT)
+    if isinstance(error, BadInput):
+        return complain(str(error), ExitCode.BAD_INPUT)
+    if isinstance(error, DecentnodeError):
+        return complain(f"error: {error}", error.exit_code)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.OK
+    if is_out_of_memory(error):
+        return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
+    traceback.print_exception(error)
+    return ExitCode.FAILED
+
+
+def complain(text: str, code: ExitCode) -> ExitCode:
+    """Prints to standard error; gives the code back."""
+    print(text, file=sys.stderr)
+    return code
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch or CUDA asked for memory in vain."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
 if __name__ == "__main__":

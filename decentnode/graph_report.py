@@ -1,0 +1,79 @@
+"""What `decentnode graph` prints about a graph file or a family of graphs; needs no torch."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from decentnode import overrides
+from decentnode.errors import BadInput
+from decentnode.graph.base import StaticGraph
+from decentnode.graph.spectrum import GraphFigures, measure
+from decentnode.mixing import WeightedGraph
+from decentnode.option_types import REQUIRED, Unfit, describe, parameters_of, typed, unknown
+from decentnode.registry import GRAPHS, MIXINGS, Registry
+from decentnode.yaml_source import Document
+
+_FILE = re.compile(r".*/.*|.*\.\w+")
+
+
+def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterator[str]:
+    """The figures of a graph, by its name or its file, one line each; raises BadInput."""
+    graph = make(GRAPHS, name, options)
+    if isinstance(graph, StaticGraph):
+        _ = graph.adjacency
+    rule = weights or ("uniform" if graph.directed else "metropolis_hastings")
+    figures = measure(WeightedGraph(graph, make(MIXINGS, rule)))
+    return lines(figures, rule)
+
+
+def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
+    """The plug-in with options such as `nodes=16`; a file name means the plug-in that reads files."""
+    is_file = bool(_FILE.fullmatch(name)) and ":" not in name
+    cls = registry.find("file" if is_file else name)
+    document = Document(name, {"path": name} if is_file else {})
+    for option in options:
+        overrides.apply(document, option)
+    values = {key: _value(document, cls, key, value) for key, value in document.value.items()}
+    document.raise_any()
+    missing = [(key, hint) for key, (hint, default) in parameters_of(cls).items() if default is REQUIRED]
+    defects = [f"{name}: add {key}=..., {describe(hint)}" for key, hint in missing if key not in values]
+    if defects:
+        raise BadInput(*defects)
+    return cls(**values)
+
+
+def _value(document: Document, cls: type, key: str, value: Any) -> Any:
+    parameters = parameters_of(cls)
+    if key not in parameters:
+        document.add((key,), unknown("option", key, list(parameters)))
+        return None
+    try:
+        return typed(parameters[key][0], value)
+    except Unfit as unfit:
+        document.add((key,), *unfit.problems.values())
+        return None
+
+
+def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
+    """One figure per line."""
+    degrees = f"{figures.degree_min}..{figures.degree_max}, mean {figures.degree_mean:.2f}"
+    regular = figures.degree_min == figures.degree_max
+    yield f"nodes              {figures.nodes}"
+    yield f"edges              {figures.edges}{' (directed)' if figures.directed else ''}"
+    yield f"degree             {figures.degree_min if regular else degrees}"
+    yield f"connected          {'yes' if figures.connected else 'no'}"
+    yield f"diameter           {'none' if figures.diameter is None else figures.diameter}"
+    stochastic = "doubly stochastic" if figures.doubly_stochastic else "rows sum to 1, columns do not"
+    yield f"weights            {weights} ({stochastic})"
+    yield f"second eigenvalue  {_second(figures)}"
+    yield f"rounds to 1e-6     {_rounds(figures)}"
+
+
+def _second(figures: GraphFigures) -> str:
+    return "too large to compute" if figures.contraction is None else f"{figures.contraction:.6f}"
+
+
+def _rounds(figures: GraphFigures) -> str:
+    if figures.contraction is None:
+        return "unknown"
+    return "never" if figures.rounds_to_target is None else str(figures.rounds_to_target)

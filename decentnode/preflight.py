@@ -1,0 +1,116 @@
+"""What a machine must offer before a run starts there: free ports, and enough open files."""
+
+import errno
+import resource
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decentnode.communication.zeromq import ZeroMQ
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
+from decentnode.mapping import Mapping
+from decentnode.settings import Settings
+
+FILES_PER_PROCESS = 64
+FILES_PER_NEIGHBOR = 3
+"""Estimates of what a host process opens: a socket, its monitor and a segment for each neighbor."""
+FIRST_FREE_FOR_ALL = 1024
+"""Lower ports belong to root."""
+_REASONS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may be bound by root only"}
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports that one machine binds before the start, one after the other, and the key they come from."""
+
+    address: str
+    first: int
+    count: int
+    key: str
+
+    def defect(self) -> str:
+        """What is wrong with the first port that cannot be bound; empty when all can."""
+        for port in range(self.first, self.first + self.count):
+            error = bind_error(self.address, port)
+            if error is not None:
+                return self._explain(port, error)
+        return ""
+
+    def _explain(self, port: int, error: OSError) -> str:
+        reason = _REASONS.get(error.errno or 0, f"cannot be bound: {error.strerror}")
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            return f"mapping: {self.address} is no address of this host; correct it, or say machine=K"
+        last = self.first + self.count - 1
+        needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
+        remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"
+        return f"port {port} at {self.address} {reason} ({self.key}); {remedy}"
+
+
+def ports_needed(settings: Settings, machine: int) -> list[Ports]:
+    """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
+    mapping: Mapping = settings.mapping.make()
+    address, several = mapping.address(machine), len(mapping.machines) > 1
+    needed = []
+    if several and machine == 0:
+        needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
+    communication = settings.communication.make()
+    if isinstance(communication, ZeroMQ) and (several or communication.local == "tcp"):
+        nodes = len(mapping.ranks_of(machine))
+        processes = -(-nodes // communication.nodes_in_one_process(nodes))
+        needed.append(Ports(address, communication.base_port, processes, "communication.base_port"))
+    return needed
+
+
+def check_ports(settings: Settings, machine: int) -> None:
+    """Raises BadInput with one line for each key whose ports are not free."""
+    defects = [defect for ports in ports_needed(settings, machine) if (defect := ports.defect())]
+    if defects:
+        raise BadInput(*defects)
+
+
+def bind_error(address: str, port: int) -> OSError | None:
+    """Why a TCP port cannot be bound; None when it can."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As ZeroMQ binds: a port that is only waiting for old connections to die out is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        return error
+    return None
+
+
+def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
+    """About how many files the fullest host process of these ranks opens."""
+    groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
+    links = max(sum(_degree(graph, rank) for rank in group) for group in groups)
+    return FILES_PER_PROCESS + FILES_PER_NEIGHBOR * links
+
+
+def _degree(graph: Graph, rank: int) -> int:
+    return len({*graph.targets(rank, 0), *graph.sources(rank, 0)})
+
+
+def raise_file_limit() -> int:
+    """Lifts the limit of open files to what the system allows this user, and returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def file_shortage(settings: Settings, machine: int) -> str:
+    """One line where this machine's limit of open files is too low for its nodes; else empty."""
+    communication = settings.communication.make()
+    if communication.one_process:
+        return ""
+    ranks = settings.mapping.make().ranks_of(machine)
+    size = communication.nodes_in_one_process(len(ranks))
+    needed, limit = files_needed(settings.graph.make(), ranks, size), raise_file_limit()
+    if limit >= needed:
+        return ""
+    return (
+        f"open files: a process here needs about {needed}, the limit is {limit}; "
+        f"raise it as root (ulimit -n {needed}), or take a sparser graph"
+    )

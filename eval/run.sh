@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Runs this machine's part of an experiment: eval/run.sh [CONFIG.yaml [key=value ...]]
+# Without arguments: configs/quickstart.yaml. The first start installs what is missing into .venv.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+prepare run
+(($#)) || set -- "$root/configs/quickstart.yaml"
+exec "$python" -m decentnode run "$@"
