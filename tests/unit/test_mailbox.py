@@ -1,0 +1,351 @@
+"""The mailbox: when an exchange is done, what is kept, what is dropped, and who is accused."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from decentnode.communication import mailbox as module
+from decentnode.communication.mailbox import MOST_PARKED, Mailbox, left
+from decentnode.errors import PeerLost, PeerTimeout, RunFailed
+
+
+@dataclass(frozen=True)
+class Letter:
+    seq: int
+
+    def read(self, layout):
+        raise NotImplementedError
+
+
+def key(round, phase=0):
+    return round, phase, 0
+
+
+class Hand:
+    """A mailbox of rank 0 that writes down whom it acknowledged, and opens exchanges in turn."""
+
+    def __init__(self):
+        self.acknowledged = []
+        self.box = Mailbox(0, lambda source, seq: self.acknowledged.append((source, seq)))
+        self.seq = 0
+
+    def open(self, exchange, sources=(), targets=(), timeout=10.0):
+        self.seq += 1
+        return self.box.open(exchange, self.seq, targets, sources, timeout)
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """Time stands still at `now.time`."""
+
+    class Time:
+        time = 1000.0
+
+        def monotonic(self):
+            return self.time
+
+    fake = Time()
+    monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+def test_done_when_every_source_was_heard(hand):
+    handle = hand.open(key(0), sources=[1, 2])
+    hand.box.deliver(1, key(0), Letter(1))
+    assert not handle.done
+    hand.box.deliver(2, key(0), Letter(1))
+    assert handle.done
+    assert handle.arrived == {1: Letter(1), 2: Letter(1)}
+    assert handle.missing == {}
+
+
+def test_an_exchange_with_nobody_is_done_at_once(hand):
+    assert hand.open(key(0)).done
+
+
+def test_done_only_when_all_readers_released_the_exchange_before(hand):
+    first = hand.open(key(0), targets=[1, 2])
+    assert first.done
+    second = hand.open(key(1), targets=[1])
+    hand.box.acknowledged(1, 1)
+    assert not second.done
+    hand.box.acknowledged(2, 1)
+    assert second.done
+
+
+def test_an_acknowledgement_frees_everything_up_to_its_number(hand):
+    hand.open(key(0), targets=[1])
+    hand.open(key(1), targets=[1])
+    third = hand.open(key(2), targets=[1])
+    assert not hand.box.is_read()
+    hand.box.acknowledged(1, 2)
+    assert third.done
+    assert not hand.box.is_read()
+    hand.box.acknowledged(1, 3)
+    assert hand.box.is_read()
+
+
+def test_an_acknowledgement_of_the_present_does_not_free_what_others_still_read(hand):
+    hand.open(key(0), targets=[1, 2])
+    second = hand.open(key(1), targets=[1])
+    hand.box.acknowledged(1, 2)
+    assert not second.done
+
+
+def test_later_messages_are_parked_and_given_out_in_their_exchange(hand):
+    hand.box.deliver(1, key(1), Letter(2))
+    hand.box.deliver(1, key(0), Letter(1))
+    assert hand.open(key(0), sources=[1]).arrived == {1: Letter(1)}
+    assert hand.open(key(1), sources=[1]).arrived == {1: Letter(2)}
+
+
+def test_phases_are_told_apart(hand):
+    hand.box.deliver(1, key(0, 1), Letter(2))
+    handle = hand.open(key(0, 0), sources=[1])
+    assert not handle.done
+    hand.box.deliver(1, key(0, 0), Letter(1))
+    assert handle.arrived == {1: Letter(1)}
+    assert hand.open(key(0, 1), sources=[1]).arrived == {1: Letter(2)}
+
+
+def test_a_duplicate_is_dropped(hand):
+    handle = hand.open(key(0), sources=[1, 2])
+    hand.box.deliver(1, key(0), Letter(1))
+    hand.box.deliver(1, key(0), Letter(9))
+    assert handle.arrived == {1: Letter(1)}
+    assert not handle.done
+    assert hand.box.dropped == 1
+
+
+def test_a_stale_message_is_dropped(hand):
+    hand.open(key(3))
+    hand.box.deliver(1, key(3), Letter(1))
+    hand.box.deliver(1, key(2), Letter(1))
+    assert hand.box.dropped == 2
+
+
+def test_a_message_of_a_stranger_does_not_enter_an_exchange(hand):
+    handle = hand.open(key(0), sources=[1])
+    hand.box.deliver(7, key(0), Letter(1))
+    hand.box.deliver(1, key(0), Letter(1))
+    assert handle.arrived == {1: Letter(1)}
+    assert hand.box.dropped == 1
+
+
+def test_one_sender_parks_a_few_messages_at_most_and_holds_up_no_other(hand):
+    for round in range(1, MOST_PARKED + 4):
+        hand.box.deliver(1, key(round), Letter(round))
+    hand.box.deliver(2, key(9), Letter(1))
+    assert hand.box.dropped == 3
+    assert hand.open(key(9), sources=[2]).done
+
+
+def test_parked_messages_that_are_passed_over_are_acknowledged(hand):
+    hand.box.deliver(1, key(1), Letter(5))
+    hand.open(key(2))
+    assert hand.acknowledged == [(1, 5)]
+    assert hand.box.dropped == 1
+
+
+def test_releasing_acknowledges_every_message_once(hand):
+    handle = hand.open(key(0), sources=[1, 2])
+    hand.box.deliver(2, key(0), Letter(4))
+    hand.box.deliver(1, key(0), Letter(3))
+    handle.release()
+    handle.release()
+    assert sorted(hand.acknowledged) == [(1, 3), (2, 4)]
+
+
+def test_a_lost_peer_ends_waiting_for_it_as_source_and_as_reader(hand):
+    hand.open(key(0), targets=[1])
+    handle = hand.open(key(1), sources=[1, 2])
+    hand.box.deliver(2, key(1), Letter(1))
+    lost = PeerLost(1, "gone")
+    hand.box.lose(1, lost)
+    assert handle.done
+    assert handle.missing == {1: lost}
+    assert handle.arrived == {2: Letter(1)}
+
+
+def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_stays(hand):
+    first = left(1, 3)
+    hand.box.lose(1, first)
+    hand.box.lose(1, PeerLost(1, "again"))
+    handle = hand.open(key(0), sources=[1], targets=[1])
+    assert handle.done
+    assert handle.missing == {1: first}
+    assert str(first) == "rank 1: left after round 3"
+    assert hand.box.is_read()
+
+
+def test_what_a_lost_peer_had_sent_still_counts(hand):
+    hand.box.deliver(1, key(0), Letter(1))
+    hand.box.lose(1, left(1, 0))
+    handle = hand.open(key(0), sources=[1])
+    assert handle.arrived == {1: Letter(1)}
+    assert handle.missing == {}
+
+
+def accused(box, time):
+    return {error.peer for _, error in box.overdue(time)}
+
+
+def test_a_silent_source_and_a_silent_reader_are_overdue_after_the_deadline(hand, now):
+    hand.open(key(0), targets=[2])
+    hand.open(key(1), sources=[1], timeout=10.0)
+    assert accused(hand.box, now.time + 10.0) == set()
+    assert accused(hand.box, now.time + 10.1) == {1, 2}
+
+
+def test_the_accusation_names_seconds_and_exchange(hand, now):
+    hand.open((4, 1, 0), sources=[1], timeout=10.0)
+    [(exchange, error)] = hand.box.overdue(now.time + 11)
+    assert exchange == (4, 1, 0)
+    assert isinstance(error, PeerTimeout)
+    assert str(error) == "rank 1: silent for 10 s in exchange 4/1/0"
+
+
+@pytest.mark.parametrize(("exchange", "blamed"), [(key(4), set()), (key(5), {1}), (key(6), {1})])
+def test_only_waiting_in_an_earlier_exchange_is_an_excuse(hand, now, exchange, blamed):
+    hand.open(key(5), sources=[1], timeout=10.0)
+    now.time += 8
+    hand.box.note_waiting(1, exchange)
+    assert accused(hand.box, now.time + 3) == blamed
+    assert accused(hand.box, now.time + 11) == {1}
+
+
+def test_time_in_which_this_process_stood_still_is_forgiven(hand, now):
+    hand.open(key(0), sources=[1], timeout=10.0)
+    hand.box.forgive(60.0)
+    assert accused(hand.box, now.time + 69) == set()
+    assert accused(hand.box, now.time + 71) == {1}
+
+
+def test_who_waits_long_says_so_with_everybody_it_waits_for(hand, now):
+    hand.open(key(0), targets=[2])
+    hand.open(key(1), sources=[1], timeout=8.0)
+    assert hand.box.waiting(now.time + 0.9) == []
+    assert hand.box.waiting(now.time + 1.1) == [(key(1), {1, 2})]
+
+
+def neighbors_of(nodes, ring):
+    return [{(i + step) % nodes for step in (-1, 1) if ring or 0 <= i + step < nodes} for i in range(nodes)]
+
+
+def simulate(neighbors, stopped, timeout, seconds, clock):
+    """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
+    boxes = [Mailbox(i, lambda source, seq: None) for i in range(len(neighbors))]
+    rounds, handles, blame = [0] * len(boxes), {}, {}
+
+    def open_next(i):
+        handles[i] = boxes[i].open(key(rounds[i]), rounds[i] + 1, (), sorted(neighbors[i]), timeout)
+        for j in neighbors[i] - boxes[i].gone.keys():
+            boxes[j].deliver(i, key(rounds[i]), Letter(rounds[i] + 1))
+
+    running = [i for i in range(len(boxes)) if i != stopped]
+    for i in running:
+        open_next(i)
+    for _ in range(seconds):
+        for _ in boxes:  # as far as the distance to the stopped node lets them come
+            for i in running:
+                if handles[i].done and rounds[i] < len(boxes):
+                    rounds[i] += 1
+                    open_next(i)
+        clock.time += 1
+        for i in running:
+            for exchange, peers in boxes[i].waiting(clock.time):
+                for j in peers | neighbors[i]:
+                    boxes[j].note_waiting(i, exchange)
+        for i in running:
+            for _, error in boxes[i].overdue(clock.time):
+                blame.setdefault(i, set()).add(error.peer)
+                boxes[i].lose(error.peer, error)
+    return blame, rounds
+
+
+@pytest.mark.parametrize("ring", [False, True], ids=["chain", "ring"])
+def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, ring):
+    nodes = 8
+    neighbors = neighbors_of(nodes, ring)
+    blame, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
+    assert blame == {i: {0} for i in neighbors[0]}
+    assert set(rounds[1:]) == {nodes}
+
+
+def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now):
+    """Both wait in the same exchange: each has sent, so each is right to give the other up."""
+    boxes = [Mailbox(i, lambda source, seq: None) for i in range(2)]
+    for i, box in enumerate(boxes):
+        box.open(key(0), 1, (), [1 - i], 10.0)
+    now.time += 9
+    for i, box in enumerate(boxes):
+        box.note_waiting(1 - i, key(0))
+    assert [accused(box, now.time + 2) for box in boxes] == [{1}, {0}]
+
+
+def test_waiting_wakes_a_thread_and_has_a_limit(hand):
+    handle = hand.open(key(0), sources=[1])
+    assert not handle.wait(0.01)
+    sender = threading.Timer(0.02, hand.box.deliver, (1, key(0), Letter(1)))
+    sender.start()
+    assert handle.wait(5.0)
+    assert handle.wait(0.0)
+    sender.join()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_awaiting_is_woken_from_another_thread(alone):
+    box = Mailbox(0, lambda source, seq: None, alone)
+
+    async def receive():
+        return await box.open(key(0), 1, (), [1], 10.0)
+
+    sender = threading.Timer(0.02, box.deliver, (1, key(0), Letter(1)))
+    sender.start()
+    assert asyncio.run(asyncio.wait_for(receive(), 5.0)).arrived == {1: Letter(1)}
+    sender.join()
+
+
+def test_a_broken_transport_ends_every_exchange_now_and_later(hand):
+    now_open = hand.open(key(0), sources=[1])
+    broken = OSError("no more")
+    hand.box.fail(broken)
+    later = hand.open(key(1), sources=[1])
+
+    async def wait_for(handle):
+        await handle
+
+    for handle in (now_open, later):
+        with pytest.raises(RunFailed, match="^the transport broke$") as caught:
+            asyncio.run(wait_for(handle))
+        assert caught.value.__cause__ is broken
+
+
+def test_many_threads_deliver_at_once_without_losing_a_message(hand):
+    senders, rounds = 8, 50
+    turn = threading.Barrier(senders + 1)
+
+    def send(source):
+        for round in range(rounds):
+            turn.wait(5.0)
+            hand.box.deliver(source, key(round), Letter(round))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(1, senders + 1)]
+    for thread in threads:
+        thread.start()
+    for round in range(rounds):
+        turn.wait(5.0)
+        handle = hand.open(key(round), sources=range(1, senders + 1), targets=[1])
+        assert handle.wait(5.0)
+        hand.box.acknowledged(1, hand.seq)
+        assert sorted(handle.arrived) == list(range(1, senders + 1))
+    for thread in threads:
+        thread.join()
+    assert hand.box.dropped == 0

@@ -1,0 +1,75 @@
+"""Mixing in one pass: the sum itself, its precision, its order, and what it leaves alone."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decentnode.sharing.weighted_sum import CHUNK, weighted_sum
+
+LENGTHS = (1, 7, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5)
+DTYPES = st.sampled_from((torch.float32, torch.float16, torch.bfloat16))
+
+
+def draw_terms(count, length, dtypes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(count, generator=generator, dtype=torch.float64)
+    weights /= weights.sum()
+    return [
+        (float(w), torch.randn(length, generator=generator).to(dtype))
+        for w, dtype in zip(weights, dtypes, strict=True)
+    ]
+
+
+def exact(terms):
+    return sum(w * x.double() for w, x in terms)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_sum_is_right_whatever_the_length(length):
+    terms = draw_terms(4, length, [torch.float32] * 4)
+    out = torch.full((length,), float("nan"))
+    weighted_sum(terms, out)
+    assert torch.allclose(out.double(), exact(terms), atol=1e-6, rtol=0)
+
+
+@settings(max_examples=40)
+@given(st.lists(DTYPES, min_size=1, max_size=6), st.integers(0, 99))
+def test_low_precision_terms_are_summed_in_the_precision_of_out(dtypes, seed):
+    terms = draw_terms(len(dtypes), 64, dtypes, seed)
+    out = torch.full((64,), float("nan"))
+    weighted_sum(terms, out)
+    assert torch.allclose(out.double(), exact(terms), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("length", [5, 2 * CHUNK + 5])
+def test_terms_are_added_in_the_order_given(length):
+    """1e8 + 1 - 1e8 is 0 in float32, and 1e8 - 1e8 + 1 is 1."""
+    big, one = torch.full((length,), 1e8), torch.ones(length)
+    out = torch.empty(length)
+    weighted_sum([(1.0, big), (1.0, one), (-1.0, big)], out)
+    assert not out.any()
+    weighted_sum([(1.0, big), (-1.0, big), (1.0, one)], out)
+    assert (out == 1).all()
+
+
+def test_chunks_change_no_bit():
+    terms = draw_terms(3, 2 * CHUNK + 9, [torch.float32] * 3)
+    out = torch.empty(2 * CHUNK + 9)
+    weighted_sum(terms, out)
+    for start in range(0, out.numel(), 1000):
+        piece = torch.empty_like(out[start : start + 1000])
+        weighted_sum([(w, x[start : start + 1000]) for w, x in terms], piece)
+        assert torch.equal(piece, out[start : start + 1000])
+
+
+def test_sources_are_left_alone_and_a_generator_will_do():
+    terms = draw_terms(3, 100, [torch.float32] * 3)
+    before = [x.clone() for _, x in terms]
+    weighted_sum((term for term in terms), torch.empty(100))
+    assert all(torch.equal(x, old) for (_, x), old in zip(terms, before, strict=True))
+
+
+def test_a_vector_of_another_length_is_refused():
+    with pytest.raises((RuntimeError, ValueError)):
+        weighted_sum([(0.5, torch.ones(5)), (0.5, torch.ones(6))], torch.empty(5))
