@@ -40,9 +40,11 @@ from decentnode.screen import Screen
 from decentnode.snapshots import Snapshots
 
 TICK = 0.1
+UNSEEN_END = "its process ended together with the server that forked it"
 RELAY_INTERVAL = 1.0
 SILENT_MACHINE = 10.0
 """Seconds without a word after which another machine's launcher counts as gone."""
+MOST_SOCKET_DIRECTORY_BYTES = 80
 PIPE_BYTES = 1 << 20
 OBSERVER_SECONDS = 60.0
 """How long the last observation may take after the nodes have ended."""
@@ -69,22 +71,26 @@ class Launcher:
         self._signal: signal.Signals | None = None
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         self._machines = set(range(len(experiment.mapping.machines)))
+        self._assembly: Assembly | None = None
         self._unsent: list[Report] = []
         self._last_relay = 0.0
+        self._startup = 0.0
 
     def run(self) -> ExitCode:
         """The whole run; returns the exit code. Whatever happens, nothing is left running."""
         self._fork()
         try:
-            self._gather()
-            self._meet()
+            self._begin_together()
             while self._unresolved() and self._signal is None:
                 self._watch(TICK)
             if self._signal is not None:
                 self._let_go()
-            summary = self._finish()
+            self._complete_observations()
+            summary = self._sum_up()
         finally:
             self.server.close()
+            if self._assembly is not None:
+                self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         self.screen.ended(summary, self.run_dir)
         return self._exit_code()
@@ -96,7 +102,7 @@ class Launcher:
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = Inflow(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
-        self._socket_dir = tempfile.mkdtemp(prefix="decentnode-")
+        self._socket_dir = make_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
             self.experiment, self._snapshots, Reporter(write), self._start_signal, self.run_dir,
@@ -114,6 +120,15 @@ class Launcher:
             self.server.stop()
         else:
             self.server.kill()
+
+    def _begin_together(self) -> None:
+        """Waits for the local nodes and for the other machines, then starts; a signal ends the waiting."""
+        try:
+            self._gather()
+            self._meet()
+        except StartError:
+            if self._signal is None:
+                raise
 
     def _gather(self) -> None:
         """Waits until every local host process can be reached; raises StartError when one cannot start."""
@@ -140,6 +155,9 @@ class Launcher:
         self._assembly = Assembly(experiment.mapping, machine, greeting)
         deadline = experiment.settings.failures.start_deadline
         self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
+        if self._signal is not None:
+            self.run_id = 0
+            return
         self._observer = Observer(
             self._snapshots, sorted(self._local), machine, self._outbox.put,
             self._average_model_test() if experiment.settings.evaluation.average_model else None,
@@ -176,8 +194,10 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
-        select.select([self._inflow.fd], [], [], timeout)
+        select.select([] if self._inflow.closed else [self._inflow.fd], [], [], timeout)
         reports = self._inflow.read()
+        if self._inflow.closed:
+            reports += [Failed(r, UNSEEN_END) for r in self.roster.active if r in self._local]
         for report in reports:
             self._take(report)
         self._unsent += reports
@@ -197,18 +217,22 @@ class Launcher:
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
         if isinstance(report, PeerMissing):
+            self._forget(report.peer)
             self.screen.note(f"rank {report.rank}, round {report.round + 1}: goes on without rank {report.peer}: {report.reason}")
         for rank in set(self.roster.ranks(State.LOST)) - before:
             self._note_loss(rank)
 
     def _note_loss(self, rank: int) -> None:
-        if self.run_id:
-            self._observer.forget(rank)
+        self._forget(rank)
         if self._signal is None:
             machine = self.experiment.mapping.machine_of(rank)
             log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
             self.screen.note(f"rank {rank} is lost: {self.roster.members[rank].error}{log}")
             self.screen.show_log(self._log(rank))
+
+    def _forget(self, rank: int) -> None:
+        if self.run_id:
+            self._observer.forget(rank)
 
     def _log(self, rank: int) -> Path:
         process = next(p for p in self.experiment.processes if rank in p.ranks)
@@ -218,8 +242,8 @@ class Launcher:
         while not self._outbox.empty():
             self._assembly.send(self._outbox.get())
         now = time.monotonic()
-        if self.machine and (now - self._last_relay > RELAY_INTERVAL or self._unsent):
-            self._assembly.send(Relay(self.machine, self._unsent))
+        if now - self._last_relay > RELAY_INTERVAL or (self.machine and self._unsent):
+            self._assembly.send(Relay(self.machine, self._unsent if self.machine else []))
             self._last_relay = now
         self._unsent = []
         for note in self._assembly.receive():
@@ -230,6 +254,8 @@ class Launcher:
                 self._observer.take(note)
         if self.machine == 0:
             self._forget_silent_machines(now)
+        elif now - self._assembly.last_heard[0] > SILENT_MACHINE:
+            self._observer.stand_alone()
 
     def _forget_silent_machines(self, now: float) -> None:
         for machine in sorted(self._machines - {0}):
@@ -258,8 +284,9 @@ class Launcher:
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
             self.evaluations.observe(self._observer.observations.get())
-        known = self.roster.ranks(State.RUNNING, State.FINISHED)
-        expected = set(known) if self.machine == 0 else set(known) & self._local
+        expected = self.roster.reporting()
+        if self.machine != 0:
+            expected &= self._local
         observed = self.machine == 0 and self._observer.is_alive()
         for row in self.evaluations.complete(expected, observed):
             self.screen.evaluated(row)
@@ -273,18 +300,25 @@ class Launcher:
         while self._local & set(self.roster.active) and time.monotonic() < limit:
             self._watch(TICK)
 
-    def _finish(self) -> dict[str, Any]:
+    def _complete_observations(self) -> None:
+        """Lets the observers of all machines end what is under way; a signal cuts that short."""
+        if not self.run_id:
+            return
+        self._observer.finish()
+        limit = time.monotonic() + OBSERVER_SECONDS
+        while self._observer.is_alive() and self._signal is None and time.monotonic() < limit:
+            self._watch(TICK)
+        self._show_progress()
+        for row in self.evaluations.complete(set(), observed=False):
+            self.screen.evaluated(row)
+
+    def _sum_up(self) -> dict[str, Any]:
+        """Writes the summary, and tells machine 0 what it may not know yet."""
         wall = time.monotonic() - self._began if self.run_id else 0.0
-        if self.run_id:
-            self._observer.finish(OBSERVER_SECONDS if self._signal is None else 0.5)
-            self._show_progress()
-            for row in self.evaluations.complete(set(), observed=False):
-                self.screen.evaluated(row)
+        if self._assembly is not None:
             self._assembly.send(Relay(self.machine, self._unsent))
-            self._assembly.close()
-        summary = summarize(
-            self.experiment, self.roster, self.evaluations, self.run_id, Timing(self._startup, wall)
-        )
+        timing = Timing(self._startup, wall)
+        summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing)
         write_atomically(self.run_dir / "summary.json", summary)
         return summary
 
@@ -298,6 +332,12 @@ class Launcher:
             return ExitCode.FAILED
         clean = not self.roster.ranks(State.LOST) and not self.roster.missing_edges
         return ExitCode.OK if clean else ExitCode.NODES_LOST
+
+
+def make_socket_directory() -> str:
+    """A new private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
+    roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
+    return tempfile.mkdtemp(prefix="decentnode-", dir=None if roomy else "/tmp")
 
 
 def seconds_since_process_start() -> float:

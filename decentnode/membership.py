@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NoReturn
 
 import msgspec
 import zmq
@@ -18,6 +19,7 @@ from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Report
 
 JOIN_INTERVAL = 0.5
+REFUSING_SECONDS = 5.0
 MOST_BYTES = 1 << 30
 
 
@@ -37,6 +39,8 @@ class Member:
     state: State = State.STARTING
     round: int = -1
     bytes_sent: int = 0
+    loss: float | None = None
+    """Of the training, as last told."""
     last_report: float = field(default_factory=time.monotonic)
     longest_silence: float = 0.0
     accused: bool = False
@@ -62,6 +66,7 @@ class Roster:
                 member = self._heard(report.rank)
                 member.round = max(member.round, report.round)
                 member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
+                member.loss = report.loss if isinstance(report, Progress) else report.train_loss
             case PeerMissing():
                 self._heard(report.rank)
                 self.missing_edges.append(report)
@@ -103,14 +108,25 @@ class Roster:
         """Links that were given up although both ends finished."""
         return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
 
+    def reporting(self) -> set[int]:
+        """Ranks whose tests are waited for: not lost, and not given up by a peer while they run."""
+        return set(self.ranks(State.FINISHED)) | {
+            rank for rank in self.ranks(State.RUNNING) if not self.members[rank].accused
+        }
+
     def hung(self, ranks: Iterable[int], patience: float) -> list[int]:
-        """Of these ranks, those silent for longer than `patience` and five times their longest silence so far."""
+        """Of these ranks, those silent for longer than `patience`.
+
+        A rank that no peer complains of is given five times its longest silence so far, if that is longer.
+        """
         now = time.monotonic()
-        return [
-            rank
-            for rank in ranks
-            if now - (member := self.members[rank]).last_report > max(patience, 5 * member.longest_silence)
-        ]
+        found = []
+        for rank in ranks:
+            member = self.members[rank]
+            usual = 0.0 if member.accused else 5 * member.longest_silence
+            if now - member.last_report > max(patience, usual):
+                found.append(rank)
+        return found
 
     def _heard(self, rank: int) -> Member:
         member, now = self.members[rank], time.monotonic()
@@ -308,8 +324,14 @@ class Assembly:
                     f"{self._name({join.machine})} has another {word}: {there[:12]}, machine 0 has {here[:12]}"
                 )
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> NoReturn:
+        """Tells every machine, also those that come within the next seconds."""
+        limit = time.monotonic() + REFUSING_SECONDS
         self.send(Refuse(reason))
+        while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
+            for note in self.receive(timeout=0.1):
+                if isinstance(note, Join):
+                    self.send(Refuse(reason), note.machine)
         raise StartError(reason)
 
     def _name(self, machines: Iterable[int]) -> str:

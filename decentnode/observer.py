@@ -69,6 +69,7 @@ class Observer(threading.Thread):
         self._ranks = set(ranks)
         self._machine = machine
         self._machines = {machine}
+        self._alone = False
         self._send = send
         self._test = test
         self._events: queue.SimpleQueue[Evaluated | Contribution | int | None] = queue.SimpleQueue()
@@ -82,6 +83,10 @@ class Observer(threading.Thread):
         """Which machines' contributions machine 0 waits for."""
         self._machines = set(machines)
 
+    def stand_alone(self) -> None:
+        """Machine 0 is gone: nodes are let go on at once, and nothing is observed any more."""
+        self._alone = True
+
     def take(self, event: Evaluated | Contribution) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
         self._events.put(event)
@@ -90,10 +95,9 @@ class Observer(threading.Thread):
         """Stops waiting for a local node."""
         self._events.put(rank)
 
-    def finish(self, seconds: float) -> None:
-        """Completes what is under way, for at most `seconds`, and ends."""
+    def finish(self) -> None:
+        """Ends the thread when what is under way is complete; contributions are still to be carried."""
         self._events.put(None)
-        self.join(seconds)
 
     # Everything below runs in the thread.
 
@@ -149,7 +153,7 @@ class Observer(threading.Thread):
 
     def _advance(self, round: int, gathering: _Gathering) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
-        late = time.monotonic() - gathering.began > PATIENCE
+        late = self._alone or time.monotonic() - gathering.began > PATIENCE
         if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))

@@ -21,6 +21,7 @@ class Snapshots:
 
     def __init__(self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32) -> None:
         self.elements = elements
+        self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
         flags_bytes = 8 * (1 + 2 * len(ranks))
         size = flags_bytes + len(ranks) * elements * dtype.itemsize
@@ -40,13 +41,18 @@ class Snapshots:
         self._run_id[0] = run_id
 
     async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
-        """Shows a copy of the vector to the observer; false when it still reads the last one after `PATIENCE`."""
+        """Shows a copy of the vector to the observer; false when it still reads the last one after `PATIENCE`.
+
+        An observer that was waited for in vain is not waited for again until it has read.
+        """
         flags = self._flags[self._row[rank]]
-        deadline = clock.now() + PATIENCE
+        deadline = clock.now() + (0.0 if rank in self._given_up else PATIENCE)
         while flags[_READ] < flags[_PUBLISHED]:
             if clock.now() > deadline:
+                self._given_up.add(rank)
                 return False
             await clock.sleep(0.005)
+        self._given_up.discard(rank)
         self._vectors[self._row[rank]].copy_(vector)
         flags[_PUBLISHED] = round + 1
         return True

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +26,15 @@ class Run:
 
     def __post_init__(self) -> None:
         command = [sys.executable, "-m", "decentnode", "run", str(self.config), f"run_dir={self.run_dir}"]
+        # Short, because the paths of ipc sockets are limited.
+        self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
         self.output = self.run_dir.with_suffix(".out")
         paths = f"{ROOT}:{Path(__file__).parent}"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 [*self.prefix, *command, *self.overrides],
                 stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                cwd=self.run_dir.parent, env=os.environ | {"PYTHONPATH": paths} | self.environment,
+                cwd=self.run_dir.parent, env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(self.temporary)} | self.environment,
             )  # fmt: skip
 
     def wait(self, seconds: float = 60) -> int:
@@ -54,6 +57,10 @@ class Run:
         """Until rank 0 has recorded this round."""
         record = self.run_dir / "records" / "00000.jsonl"
         wait_until(lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.text)
+
+    def leftovers(self) -> list[str]:
+        """What the run left in the temporary directory that only it uses."""
+        return [path.name for path in self.temporary.iterdir()]
 
     def tree(self) -> list[int]:
         """All living processes of the run below the launcher."""
@@ -95,11 +102,3 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def leftovers() -> set[str]:
-    """Socket directories and named shared memory of any run on this machine."""
-    import tempfile
-
-    directories = {str(path) for path in Path(tempfile.gettempdir()).glob("decentnode-*")}
-    return directories | {str(path) for path in Path("/dev/shm").glob("*decentnode*")}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from decentnode.records import read_records
-from tests.integration.running import Run, alive, leftovers, wait_until
+from tests.integration.running import Run, alive, wait_until
 
 LONG = ["rounds=400", "evaluation.every=200"]
 
@@ -83,7 +83,6 @@ def test_on_loss_stop_ends_the_run(tmp_path):
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_everything_within_five_seconds(tmp_path, signum, code):
-    before = leftovers()
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(5)
     tree = run.tree()
@@ -93,26 +92,35 @@ def test_a_signal_ends_everything_within_five_seconds(tmp_path, signum, code):
     assert run.wait(10) == code, run.text
     assert time.monotonic() - began < 5
     assert not any(map(alive, tree))
-    assert leftovers() <= before
+    assert not run.leftovers()
     assert run.summary["finished_nodes"] == 0
 
 
 def test_a_killed_launcher_leaves_nothing_behind(tmp_path):
-    before = leftovers()
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(5)
     tree = run.tree()
     os.kill(run.process.pid, signal.SIGKILL)
     wait_until(lambda: not any(map(alive, tree)), 5)
-    wait_until(lambda: leftovers() <= before, 5)
+    wait_until(lambda: not run.leftovers(), 5)
 
 
 def test_a_killed_fork_server_takes_the_nodes_along(tmp_path):
-    before = leftovers()
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(5)
     tree = run.tree()
     os.kill(tree[0], signal.SIGKILL)
     assert run.wait(10) == 4, run.text
     wait_until(lambda: not any(map(alive, tree)), 5)
-    assert leftovers() <= before
+    assert not run.leftovers()
+
+
+def test_a_signal_ends_the_waiting_for_other_machines(tmp_path):
+    machines = "mapping.machines=[{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]"
+    for machine in (0, 1):
+        run = Run(tmp_path / f"machine{machine}", [machines, f"machine={machine}"])
+        wait_until(lambda run=run: len(run.tree()) == 9, 20, lambda run=run: run.text)
+        time.sleep(0.5)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.wait(5) == 130, run.text
+        assert "Traceback" not in run.text

@@ -5,11 +5,10 @@ import json
 import pytest
 
 from decentnode.records import read_records
-from tests.integration.running import Run, leftovers
+from tests.integration.running import Run
 
 
 def test_quickstart_reaches_its_accuracy_and_cleans_up(tmp_path):
-    before = leftovers()
     run = Run(tmp_path / "run")
     assert run.wait() == 0, run.text
     summary = run.summary
@@ -20,7 +19,7 @@ def test_quickstart_reaches_its_accuracy_and_cleans_up(tmp_path):
     assert summary["startup_seconds"] + summary["wall_seconds"] < 20
     # 16 nodes, 4 neighbors, 40 rounds, one fp32 vector and one header each.
     assert summary["bytes_sent"] == summary["bytes_received"] == 16 * 4 * 40 * (4 * summary["parameters"] + 64)
-    assert leftovers() <= before
+    assert not run.leftovers()
 
 
 def test_every_node_leaves_one_record_per_round(tmp_path):

@@ -1,0 +1,102 @@
+"""What the README and the tutorial tell people to type works, in the order in which they read it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("decentnode", "eval", "configs", "graphs", "generate_graph.py", "pyproject.toml", "constraints.txt")
+BLOCK = re.compile(r"^```(\w+)[ ]*(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The code blocks of a language that are not marked `norun`."""
+    found = BLOCK.findall((ROOT / document).read_text())
+    return [code for name, mark, code in found if name == language and mark != "norun"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy in which commands may leave files, with `decentnode` and `python` on the path."""
+    for part in PARTS:
+        source = ROOT / part
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, tmp_path / part)
+    (tmp_path / "bin").mkdir()
+    for name, words in {"python": "", "decentnode": "-m decentnode"}.items():
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        script.chmod(0o755)
+    return tmp_path
+
+
+def shell(checkout: Path, commands: str) -> str:
+    """What the commands print; each must succeed."""
+    environment = os.environ | {
+        "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(checkout),
+        "PYTHON": sys.executable,
+    }
+    answer = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.returncode == 0, f"{commands}\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+@pytest.mark.slow
+def test_readme(checkout):
+    (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[0])
+    *first, last = blocks("README.md", "sh")
+    for commands in first:
+        shell(checkout, commands)
+    shell(checkout, last + "\n")
+    newest = max((checkout / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    saved = (newest / "config.yaml").read_text()
+    assert "name: my_scheme:Cautious" in saved
+    assert "gamma: 0.3" in saved
+
+
+@pytest.mark.slow
+def test_tutorial(checkout):
+    printed = "".join(shell(checkout, commands) for commands in blocks("docs/tutorial.md", "sh"))
+    assert "bridge.yaml: ok, 8 nodes" in printed
+    assert re.search(r"diameter\s+5", printed), "two squares and a bridge"
+    for run in ("regular", "ring", "bridge", "two-0", "two-1"):
+        assert (checkout / "runs" / run / "summary.json").exists()
+    assert (checkout / "machine1.txt").read_text().count("8 nodes") == 1
+
+
+def test_the_scheme_in_the_readme_is_short():
+    assert len(blocks("README.md", "python")[0].splitlines()) <= 36
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(document):
+    targets = LINK.findall((ROOT / document).read_text())
+    assert [t for t in targets if not (ROOT / document).parent.joinpath(t).exists()] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+def test_files_that_are_named_exist(document):
+    """Words in code style that look like our files: `communication/wire.py`, `sharing/`."""
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / document).read_text())
+    places = (ROOT, ROOT / "decentnode", ROOT / "docs")
+    mentioned_as_an_example = {"my_scheme.py", "runs/", "records/", "logs/"}
+    missing = [
+        n for n in names if n not in mentioned_as_an_example and not any((p / n).exists() for p in places)
+    ]
+    assert missing == []

@@ -1,0 +1,109 @@
+"""Several machines: network namespaces with addresses of their own, and loopback addresses."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.integration.running import QUICKSTART, Run, alive, wait_until
+
+NAMESPACES = ["decentnode-a", "decentnode-b", "decentnode-c"]
+ADDRESSES = ["10.77.31.1", "10.77.31.2", "10.77.31.3"]
+BRIDGE = "decentnode-br"
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def remove_network() -> None:
+    for name in NAMESPACES:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Three hosts on one switch."""
+    try:
+        remove_network()
+        ip("link", "add", BRIDGE, "type", "bridge")
+        ip("link", "set", BRIDGE, "up")
+        for name, address in zip(NAMESPACES, ADDRESSES, strict=True):
+            end = f"dn-{name[-1]}"
+            ip("netns", "add", name)
+            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", end, "master", BRIDGE, "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        remove_network()
+        pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', None) or error}")
+    yield
+    remove_network()
+
+
+def machines(addresses: list[str], counts: list[int]) -> str:
+    listed = ", ".join(f"{{address: '{a}', nodes: {n}}}" for a, n in zip(addresses, counts, strict=True))
+    return f"mapping.machines=[{listed}]"
+
+
+def start(tmp_path, overrides, which=(0, 1, 2)) -> list[Run]:
+    everywhere = [machines(ADDRESSES, [6, 5, 5]), *overrides]
+    return [
+        Run(tmp_path / f"machine{i}", everywhere, prefix=["ip", "netns", "exec", NAMESPACES[i]]) for i in which
+    ]
+
+
+def test_three_machines_train_together(network, tmp_path):
+    """Each machine finds its own place; machine 0 ends with everything; the models are those of one machine."""
+    runs = start(tmp_path, ["rounds=20"])
+    assert [run.wait() for run in runs] == [0, 0, 0], runs[0].text + runs[1].text
+    summary = runs[0].summary
+    assert summary["finished_nodes"] == 16
+    assert summary["consensus_distance"] > 0 and summary["average_model_accuracy"] > 0.9
+    assert len({run.summary["run_id"] for run in runs}) == 1
+    assert [len(list((run.run_dir / "records").iterdir())) for run in runs] == [6, 5, 5]
+    alone = Run(tmp_path / "alone", ["rounds=20"])
+    assert alone.wait() == 0
+    assert summary["model_hash"] == alone.summary["model_hash"]
+    assert summary["bytes_sent"] == alone.summary["bytes_sent"]
+    assert summary["consensus_distance"] == pytest.approx(alone.summary["consensus_distance"], rel=1e-6)
+
+
+def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
+    """Machine 0's launcher is killed with all its nodes; the other machines finish and say so."""
+    runs = start(tmp_path, ["rounds=60", "failures.grace=0.5"])
+    runs[0].wait_for_round(5)
+    tree = runs[0].tree()
+    launcher = next(p for p in [runs[0].process.pid, *tree] if "decentnode" in open(f"/proc/{p}/cmdline").read())
+    os.kill(launcher, signal.SIGKILL)
+    assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].text
+    wait_until(lambda: not any(map(alive, tree)), 5)
+    assert [run.summary["finished_nodes"] for run in runs[1:]] == [5, 5]
+
+
+def test_a_missing_machine_is_named(network, tmp_path):
+    runs = start(tmp_path, ["failures.start_deadline=3"], which=(0, 2))
+    assert [run.wait(30) for run in runs] == [4, 4]
+    for run in runs:
+        assert "machine 1 (10.77.31.2, ranks 6-10)" in run.text
+        assert "Traceback" not in run.text
+
+
+def test_machines_with_different_configurations_refuse_to_start(network, tmp_path):
+    runs = start(tmp_path, [], which=(0, 1))
+    third = start(tmp_path, ["training.batch_size=8"], which=(2,))
+    assert [run.wait(30) for run in [*runs, *third]] == [4, 4, 4]
+    for run in [*runs, *third]:
+        assert "machine 2 (10.77.31.3, ranks 11-15) has another configuration or graph" in run.text
+
+
+def test_two_machines_on_loopback(tmp_path):
+    overrides = [machines(["127.0.0.1", "127.0.0.2"], [8, 8]), "rounds=10"]
+    runs = [Run(tmp_path / f"machine{i}", [*overrides, f"machine={i}"], config=QUICKSTART) for i in range(2)]
+    assert [run.wait() for run in runs] == [0, 0], runs[0].text
+    assert runs[0].summary["finished_nodes"] == 16
+    assert not any(run.leftovers() for run in runs)
