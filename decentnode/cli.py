@@ -63,7 +63,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
     from decentnode.config import load
     from decentnode.experiment import Experiment
     from decentnode.launcher import Launcher
-    from decentnode.screen import Screen
+    from decentnode.live_view import screen_for
 
     settings = load(config, overrides or ())
     machine = this_machine(settings)
@@ -71,7 +71,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
     shortage = preflight.file_shortage(settings, machine)
     if shortage:
         print(shortage, file=sys.stderr)
-    raise typer.Exit(Launcher(Experiment.from_settings(settings), machine, Screen(sys.stdout)).run())
+    raise typer.Exit(Launcher(Experiment.from_settings(settings), machine, screen_for(sys.stdout)).run())
 
 
 @app.command()

@@ -46,11 +46,13 @@ class ForkServer:
     def close(self) -> None:
         """Lets go of the server, which ends with its children, and waits for it."""
         os.close(self._lifeline)
+        # A signal may still come, and the number may belong to another file by then.
+        self._lifeline = -1
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
     def _command(self, command: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             os.write(self._lifeline, command)
 
 

@@ -33,6 +33,7 @@ from decentnode.membership import (
     State,
 )
 from decentnode.observer import Contribution, Observer
+from decentnode.plotting import Pictures, make_figures
 from decentnode.records import write_atomically
 from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
@@ -88,12 +89,19 @@ class Launcher:
             self._complete_observations()
             summary = self._sum_up()
         finally:
+            self.screen.close()
             self.server.close()
             if self._assembly is not None:
                 self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
-        self.screen.ended(summary, self.run_dir)
-        return self._exit_code()
+        code = self._exit_code()
+        self.screen.ended(summary, self.run_dir, self._draw(), code)
+        return code
+
+    def _draw(self) -> Pictures:
+        """Pictures of what was evaluated, unless somebody waits for the end."""
+        wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
+        return make_figures(self.run_dir) if wanted and self._signal is None else Pictures()
 
     # Before the first round.
 

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 
 from decentnode.communication.base import ByteCounters
-
-SCHEMA = 1
-"""Version of the records and of the summary; a change of meaning or a removal raises it."""
+from decentnode.run_files import read_lines
 
 
 class RoundRecord(msgspec.Struct):
@@ -62,8 +60,7 @@ class Records:
 
 def read_records(path: Path) -> list[RoundRecord]:
     """The records of one file; a last line that was cut off by a kill is left out."""
-    lines = path.read_bytes().split(b"\n")
-    return [msgspec.json.decode(line, type=RoundRecord) for line in lines[:-1]]
+    return read_lines(path, RoundRecord)
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:

@@ -36,7 +36,8 @@ class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
     rank: int
     round: int
     accuracy: float
-    test_loss: float
+    test_loss: float | None
+    """None where it is not a finite number, which JSON cannot say."""
     train_loss: float | None
     bytes_sent: int
     seconds: float
@@ -124,7 +125,7 @@ class Inflow:
     def read(self) -> list[Report]:
         """Every report that is there now; never waits."""
         pieces = [self._rest]
-        while True:
+        while not self.closed:
             try:
                 piece = os.read(self.fd, 1 << 16)
             except BlockingIOError:

@@ -15,25 +15,9 @@ from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.membership import Roster, State
 from decentnode.observer import Observation
-from decentnode.records import SCHEMA, write_atomically
+from decentnode.records import write_atomically
 from decentnode.reports import Evaluated
-
-
-class EvaluationRow(msgspec.Struct):
-    """All nodes' tests after one round, as they came; one line of `evaluations.jsonl`."""
-
-    round: int
-    """Counted from 0."""
-    seconds: float
-    """Mean over nodes of the time since the first round began."""
-    accuracy: dict[int, float]
-    test_loss: dict[int, float]
-    train_loss: dict[int, float]
-    bytes_sent: dict[int, int]
-    """Since the start, by rank."""
-    consensus_distance: float | None = None
-    average_model_accuracy: float | None = None
-    average_model_loss: float | None = None
+from decentnode.run_files import SCHEMA, EvaluationRow
 
 
 @dataclass
@@ -54,7 +38,10 @@ class Evaluations:
         self.observations[observation.round] = observation
 
     def complete(self, expected: set[int], observed: bool) -> list[EvaluationRow]:
-        """Rows of rounds that all `expected` ranks (and the observer, if `observed`) have reported; now written."""
+        """Rows of the rounds that all `expected` ranks, and the observer if `observed`, have reported.
+
+        They are written to the file, and not given again.
+        """
         ready = [
             round
             for round, reports in self.reports.items()
@@ -84,21 +71,20 @@ class Evaluations:
         )
 
 
-def read_evaluations(path: Path) -> list[EvaluationRow]:
-    """The rows of an `evaluations.jsonl`, by round; a last line that was cut off by a kill is left out."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return sorted((msgspec.json.decode(line, type=EvaluationRow) for line in lines), key=lambda row: row.round)
+def unused_directory(name: str) -> Path:
+    """A path under `runs` that tells the run and the time, and that nothing lies at."""
+    first = path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while path.exists():
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
 
 
 def make_run_directory(experiment: Experiment, machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
     settings = experiment.settings
-    path = Path(settings.run_dir) if settings.run_dir else Path("runs") / f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while settings.run_dir is None and path.exists():
-        number += 1
-        path = path.with_name(f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}")
-    path = path.resolve()
+    path = (Path(settings.run_dir) if settings.run_dir else unused_directory(settings.name)).resolve()
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):

@@ -1,14 +1,23 @@
-"""What a person sees of a run: plain lines, one per evaluation and event."""
+"""What a person sees of a run: a line for each evaluation and event, and a table at the end."""
 
+import os
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
 
+from decentnode.closing import closing_lines, headline
+from decentnode.errors import ExitCode
 from decentnode.experiment import Experiment
 from decentnode.membership import Roster
-from decentnode.results import EvaluationRow
+from decentnode.plotting import Pictures
+from decentnode.run_files import EvaluationRow
+from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
 
 LOG_LINES = 30
+HEADING = " round  accuracy %  lowest  highest  average    loss  distance     sent     time"
+HEADING_EVERY = 20
+"""Evaluations between two headings, so that one is always in sight."""
+STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
 class Screen:
@@ -16,49 +25,74 @@ class Screen:
 
     def __init__(self, output: TextIO) -> None:
         self.output = output
+        self._nodes = 0
+        self._evaluations = 0
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         """The first round has begun, `startup` seconds after the command."""
         settings = experiment.settings
-        self.note(
-            f"{settings.name}: {experiment.graph.num_nodes} nodes in {len(experiment.processes)} processes, "
-            f"{experiment.layout.numel:,} parameters, {settings.rounds} rounds; started in {startup:.1f} s"
-        )
+        self._nodes = experiment.graph.num_nodes
+        nodes, rounds = counted(self._nodes, "node"), counted(settings.rounds, "round")
+        hosts = counted(len(experiment.processes), "process", "processes")
+        size = f"{experiment.layout.numel:,} parameters"
+        self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
     def progress(self, roster: Roster) -> None:
-        """Called about ten times a second while the nodes run."""
+        """Called about ten times a second while the nodes run, more often when they report much."""
 
     def evaluated(self, row: EvaluationRow) -> None:
         """All nodes were tested after a round."""
-        accuracy = list(row.accuracy.values())
-        parts = [
-            f"round {row.round + 1}",
-            f"accuracy {100 * fmean(accuracy):.2f} % ({100 * min(accuracy):.2f}-{100 * max(accuracy):.2f})",
-            f"loss {fmean(row.test_loss.values()):.4f}",
-            f"{sum(row.bytes_sent.values()) / 1e9:.3f} GB sent",
-            f"{row.seconds:.1f} s",
-        ]
-        if row.consensus_distance is not None:
-            parts.insert(3, f"consensus distance {row.consensus_distance:.4f}")
-        if row.average_model_accuracy is not None:
-            parts.insert(2, f"average model {100 * row.average_model_accuracy:.2f} %")
-        self.note(", ".join(parts))
+        if self._evaluations % HEADING_EVERY == 0:
+            self.line(HEADING, "bold")
+        self._evaluations += 1
+        missing = self._nodes - len(row.accuracy)
+        self.line(evaluation_line(row) + (f"  without {counted(missing, 'node')}" if missing > 0 else ""))
 
     def note(self, text: str) -> None:
         """One line about something that happened."""
-        print(text, file=self.output, flush=True)
+        self.line(text)
 
     def show_log(self, log: Path) -> None:
         """The end of a lost node's log, if it says anything."""
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
         for line in lines:
-            self.note(f"    {line}")
+            self.line(f"    {line}", "dim")
 
-    def ended(self, summary: dict[str, Any], run_dir: Path) -> None:
+    def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
         """The run is over; `summary` is what summary.json holds."""
-        for name, value in summary.items():
-            self.note(f"{name}: {value}")
-        self.note(f"results: {run_dir}")
+        self.close()
+        self.line("")
+        self.line(headline(summary, code), STYLES.get(code, "bold red"))
+        for name, value in closing_lines(summary, run_dir, pictures):
+            self.line(f"  {name:<19}{value}")
 
     def close(self) -> None:
-        """Gives the terminal back as it was."""
+        """Gives the terminal back as it was; may be called twice."""
+
+    def line(self, text: str, style: str = "") -> None:
+        """Shows a line; `style` is for screens that have one. A reader that is gone does not end the run."""
+        try:
+            self._show(text, style)
+        except OSError:
+            self.output = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the run
+
+    def _show(self, text: str, style: str) -> None:
+        print(text, file=self.output, flush=True)
+
+
+def evaluation_line(row: EvaluationRow) -> str:
+    """The figures below HEADING."""
+    accuracy, losses = list(row.accuracy.values()), list(row.test_loss.values())
+    loss = fmean(value for value in losses if value is not None) if None not in losses else None
+    columns = (
+        (6, str(row.round + 1)),
+        (12, percent(fmean(accuracy))),
+        (8, percent(min(accuracy))),
+        (9, percent(max(accuracy))),
+        (9, percent(row.average_model_accuracy)),
+        (8, decimal(loss)),
+        (10, decimal(row.consensus_distance)),
+        (9, readable_bytes(sum(row.bytes_sent.values()))),
+        (9, readable_seconds(row.seconds)),
+    )
+    return "".join(f"{text:>{width}}" for width, text in columns)

@@ -57,6 +57,8 @@ class EvaluationSettings:
     batch_size: Positive = 500
     average_model: bool = True
     """Whether the mean of all models is tested too."""
+    figures: bool = True
+    """Whether pictures are drawn after the nodes have ended."""
 
 
 @dataclass(frozen=True)

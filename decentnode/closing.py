@@ -1,0 +1,90 @@
+"""The last lines of a run: how it ended, what came out, and where it lies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from decentnode.errors import ExitCode
+from decentnode.plotting import Pictures
+from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
+
+MOST_LOST = 10
+"""Lost nodes that are named; summary.json names them all."""
+Lines = Iterator[tuple[str, str]]
+
+
+def headline(summary: dict[str, Any], code: ExitCode) -> str:
+    """How the run ended, in words and as its exit code."""
+    return f"{summary['name']}: {_how(summary, code)} (exit code {int(code)})"
+
+
+def _how(summary: dict[str, Any], code: ExitCode) -> str:
+    finished, nodes = summary["finished_nodes"], summary["nodes"]
+    some = f"{finished} of {counted(nodes, 'node')} finished"
+    if code is ExitCode.INTERRUPTED:
+        return f"ended by Ctrl-C; {some}"
+    if code is ExitCode.TERMINATED:
+        return f"ended by SIGTERM; {some}"
+    if code is ExitCode.OUT_OF_MEMORY:
+        return f"out of memory; {some}"
+    if code is ExitCode.FAILED:
+        return f"failed; {some}"
+    if summary["lost_nodes"]:
+        return f"{some}, {len(summary['lost_nodes'])} lost"
+    if code is ExitCode.NODES_LOST:
+        return f"{some}, but not all links held"
+    if finished < nodes:
+        return f"{some}, those of this machine"
+    return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
+
+
+def closing_lines(summary: dict[str, Any], run_dir: Path, pictures: Pictures) -> Lines:
+    """Name and value of each line below the headline; a line without a name goes on with the one above."""
+    yield from _quality(summary)
+    yield from _cost(summary)
+    if summary["finished_nodes"]:
+        yield "model hash", summary["model_hash"]
+    yield from _losses(summary)
+    if pictures.paths:
+        rest = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
+        yield "pictures", f"{pictures.paths[0].name}{rest}"
+    elif pictures.problem:
+        yield "pictures", f"none: {pictures.problem}"
+    yield "results", str(run_dir)
+
+
+def _quality(summary: dict[str, Any]) -> Lines:
+    accuracy, loss = summary["test_accuracy"], summary["test_loss"]
+    if accuracy:
+        mean, std, least, most = (percent(accuracy[key]) for key in ("mean", "std", "min", "max"))
+        yield "test accuracy", f"{mean} % ± {std}, from {least} to {most}"
+    if loss:
+        mean, std, least, most = (decimal(loss[key]) for key in ("mean", "std", "min", "max"))
+        yield "test loss", f"{mean} ± {std}, from {least} to {most}"
+    if summary["average_model_accuracy"] is not None:
+        of_average = decimal(summary["average_model_loss"])
+        yield "average model", f"{percent(summary['average_model_accuracy'])} %, loss {of_average}"
+    if summary["consensus_distance"] is not None:
+        yield "consensus distance", decimal(summary["consensus_distance"])
+
+
+def _cost(summary: dict[str, Any]) -> Lines:
+    sent, received = (readable_bytes(summary[f"bytes_{way}"]) for way in ("sent", "received"))
+    each = readable_bytes(summary["bytes_sent"] / max(summary["finished_nodes"], 1))
+    yield "sent, received", f"{sent}, {received}; {each} sent per node"
+    startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
+    yield "time", f"{wall}, after {startup} to start"
+    memory = summary["peak_memory_mb_per_node"]
+    if memory:
+        yield "memory per node", f"{memory['mean']:.1f} MB, at most {memory['max']:.1f} MB"
+
+
+def _losses(summary: dict[str, Any]) -> Lines:
+    lost = list(summary["lost_nodes"].items())
+    for index, (rank, reason) in enumerate(lost[:MOST_LOST]):
+        text = reason if reason.startswith(f"rank {rank},") else f"rank {rank}: {reason}"
+        yield "lost" if index == 0 else "", text
+    if len(lost) > MOST_LOST:
+        yield "", f"and {len(lost) - MOST_LOST} more, named in summary.json"
+    for index, (rank, peer, round) in enumerate(summary["broken_edges"][:MOST_LOST]):
+        yield "links given up" if index == 0 else "", f"rank {rank} to {peer}, in round {round + 1}"

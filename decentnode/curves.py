@@ -1,0 +1,134 @@
+"""What is drawn of a run: its evaluations as curves, each the mean over nodes with its spread."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from decentnode.errors import BadInput
+from decentnode.run_files import EvaluationRow, read_evaluations, read_object
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as far as its directory tells."""
+
+    name: str
+    rows: list[EvaluationRow]
+    labels: list[list[int]]
+    """Training samples by rank and label; empty where that is not known."""
+
+    @property
+    def distances(self) -> dict[int, float]:
+        """Consensus distance by round (counted from 1), where it is known and has a logarithm."""
+        return {row.round + 1: row.consensus_distance for row in self.rows if row.consensus_distance}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a curve is drawn against; `scale` is a factor on what `of` gives."""
+
+    key: str
+    name: str
+    label: str
+    of: Callable[[EvaluationRow], float]
+    scale: float = 1.0
+
+    def values(self, rows: Sequence[EvaluationRow]) -> list[float]:
+        """One number per evaluation."""
+        return [self.scale * self.of(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a curve shows: a number of each node, and where it is known the one of the average model."""
+
+    key: str
+    name: str
+    unit: str
+    of: Callable[[EvaluationRow], Sequence[float | None]]
+    of_average: Callable[[EvaluationRow], float | None]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The nodes' numbers after each evaluation; nan where one of them is not a number."""
+
+    mean: list[float]
+    std: list[float]
+    least: list[float]
+    most: list[float]
+    average: list[float]
+    """Of the average model."""
+
+
+ACCURACY = Quantity(
+    "accuracy", "test accuracy", " (%)", lambda row: [*row.accuracy.values()],
+    lambda row: row.average_model_accuracy, scale=100.0,
+)  # fmt: skip
+LOSS = Quantity(
+    "loss", "test loss", "", lambda row: [*row.test_loss.values()], lambda row: row.average_model_loss
+)
+ROUNDS = Axis("rounds", "rounds", "round", lambda row: row.round + 1)
+SECONDS = Axis("seconds", "time", "seconds", lambda row: row.seconds)
+BYTES = Axis("bytes", "bytes sent", "bytes sent per node", lambda row: fmean(row.bytes_sent.values()))
+UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+
+
+def bytes_axis(runs: Sequence[Run]) -> Axis:
+    """The bytes sent per node, in the unit that suits the largest of these runs."""
+    most = max(max(BYTES.values(run.rows)) for run in runs)
+    unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
+    return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
+
+
+def spread_of(rows: Sequence[EvaluationRow], quantity: Quantity) -> Spread:
+    """Mean, standard deviation, least and most over nodes, evaluation by evaluation."""
+    spreads = [_spread([_scaled(value, quantity) for value in quantity.of(row)]) for row in rows]
+    mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
+    return Spread(mean, std, least, most, [_scaled(quantity.of_average(row), quantity) for row in rows])
+
+
+def _spread(values: list[float]) -> tuple[float, float, float, float]:
+    if not all(map(isfinite, values)):
+        return nan, nan, nan, nan
+    return fmean(values), pstdev(values), min(values), max(values)
+
+
+def _scaled(value: float | None, quantity: Quantity) -> float:
+    return nan if value is None else quantity.scale * value
+
+
+def last_accuracies(run: Run) -> list[float]:
+    """The nodes' accuracies in percent at the last evaluation, ascending."""
+    return sorted(ACCURACY.scale * value for value in run.rows[-1].accuracy.values())
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs in these directories, with names that tell them apart; raises BadInput."""
+    runs = [_read(path) for path in paths]
+    if len({run.name for run in runs}) == len(runs):
+        return runs
+    return [replace(run, name=name) for run, name in zip(runs, _short_names(paths), strict=True)]
+
+
+def _read(path: Path) -> Run:
+    rows = read_evaluations(path / "evaluations.jsonl")
+    if not rows:
+        raise BadInput(f"{path / 'evaluations.jsonl'}: holds no evaluation, so there is nothing to draw")
+    summary, partition = path / "summary.json", path / "partition.json"
+    # A run that was cut off has no summary; what it evaluated can be drawn all the same.
+    name = read_object(summary)["name"] if summary.exists() else path.resolve().name
+    labels = read_object(partition)["labels_per_rank"] if partition.exists() else []
+    return Run(name, rows, labels)
+
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """The paths without the folders that all of them begin with."""
+    parts = [path.resolve().parts for path in paths]
+    shared = 0
+    while shared < min(map(len, parts)) - 1 and len({p[shared] for p in parts}) == 1:
+        shared += 1
+    return ["/".join(p[shared:]) for p in parts]

@@ -1,0 +1,193 @@
+"""The live view of a run in a terminal: a panel that stays below the lines of a plain screen."""
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from decentnode.experiment import Experiment
+from decentnode.membership import Roster, State
+from decentnode.run_files import EvaluationRow
+from decentnode.screen import Screen
+from decentnode.wording import clock_time, decimal, percent, readable_bytes
+
+INTERVAL = 0.25
+"""Seconds between two drawings."""
+RATE_SECONDS = 5.0
+"""The rate of sending is a mean over this time."""
+
+
+def screen_for(output: TextIO) -> Screen:
+    """The live view where a terminal can show it, plain lines everywhere else."""
+    capable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return LiveScreen(output) if capable and output.isatty() else Screen(output)
+
+
+@dataclass
+class Standing:
+    """Where all nodes are, counted in one pass over the roster."""
+
+    states: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
+    slowest: int = 0
+    fastest: int = 0
+    """Rounds done by those that still count."""
+    done: float = 0.0
+    """The mean of the rounds done."""
+    sent: int = 0
+    loss: float | None = None
+
+    @classmethod
+    def of(cls, roster: Roster) -> "Standing":
+        """A loop rather than queries of the roster: this is done for thousands of nodes, often."""
+        standing = cls()
+        rounds, losses = [], []
+        for member in roster.members.values():
+            standing.states[member.state] += 1
+            standing.sent += member.bytes_sent
+            if member.state is not State.LOST:
+                rounds.append(member.round + 1)
+                if member.loss is not None:
+                    losses.append(member.loss)
+        if rounds:
+            standing.slowest, standing.fastest, standing.done = min(rounds), max(rounds), fmean(rounds)
+        standing.loss = fmean(losses) if losses else None
+        return standing
+
+
+@dataclass
+class Dashboard:
+    """What the panel shows; knows nothing of terminals."""
+
+    name: str
+    rounds: int
+    began: float
+    row: EvaluationRow | None = None
+    standing: Standing = field(default_factory=Standing)
+    _sent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def update(self, standing: Standing, now: float) -> None:
+        """Takes in where the nodes are at `now`, on the clock of `began`."""
+        self.standing = standing
+        self._sent.append((now, standing.sent))
+        while now - self._sent[0][0] > RATE_SECONDS:
+            self._sent.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second that all nodes sent lately."""
+        (first, before), (last, after) = self._sent[0], self._sent[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+    def seconds_left(self, now: float) -> float | None:
+        """What the remaining rounds will take if they take as long as those before."""
+        done = self.standing.done
+        return (now - self.began) * (self.rounds - done) / done if done else None
+
+    def panel(self, now: float) -> Panel:
+        """All of it, seven lines high."""
+        left = self.seconds_left(now)
+        times = clock_time(now - self.began) + ("" if left is None else f", about {clock_time(left)} left")
+        return Panel(
+            Group(self._round_line(), self._figures()), title=Text(self.name, "bold"), title_align="left",
+            subtitle=Text(times), subtitle_align="right", border_style="blue",
+        )  # fmt: skip
+
+    def _round_line(self) -> Table:
+        standing = self.standing
+        span = f"{standing.slowest}" if standing.slowest == standing.fastest else (
+            f"{standing.slowest} to {standing.fastest}"
+        )  # fmt: skip
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(width=8)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        bar = ProgressBar(total=self.rounds, completed=standing.done, complete_style="blue")
+        line.add_row(Text("round", "dim"), f"{span} of {self.rounds}", bar)
+        return line
+
+    def _figures(self) -> Table:
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(width=8, style="dim")
+        for _ in range(3):
+            table.add_column(ratio=1, no_wrap=True)
+        states = self.standing.states
+        lost = states[State.LOST]
+        for cells in self._quality():
+            table.add_row(*cells)
+        table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s")
+        table.add_row(
+            "nodes", f"{states[State.RUNNING] + states[State.STARTING]} running",
+            f"{states[State.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
+        )  # fmt: skip
+        return table
+
+    def _quality(self) -> list[tuple[str | Text, ...]]:
+        row, training = self.row, f"{decimal(self.standing.loss)} training"
+        if row is None:
+            return [
+                ("accuracy", Text("after the first evaluation", "dim"), "", ""),
+                ("loss", training, "", ""),
+            ]
+        accuracy = list(row.accuracy.values())
+        losses = [value for value in row.test_loss.values() if value is not None]
+        return [
+            (
+                "accuracy", Text(f"{percent(fmean(accuracy))} %", "bold"),
+                f"{percent(min(accuracy))} to {percent(max(accuracy))}",
+                f"average model {percent(row.average_model_accuracy)} %",
+            ),
+            (
+                "loss", training, f"{decimal(fmean(losses) if losses else None)} test",
+                f"consensus distance {decimal(row.consensus_distance)}",
+            ),
+        ]  # fmt: skip
+
+
+class LiveScreen(Screen):
+    """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
+
+    def __init__(self, output: TextIO) -> None:
+        super().__init__(output)
+        self.console = Console(file=output, highlight=False, force_terminal=True)
+        self._live: Live | None = None
+        self._drawn = 0.0
+
+    def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
+        super().began(experiment, run_dir, startup)
+        settings = experiment.settings
+        self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic())
+        self._live = Live(console=self.console, auto_refresh=False, transient=True)
+        self._live.start()
+        # A hidden cursor would stay hidden if this process were killed.
+        self.console.show_cursor(True)
+
+    def progress(self, roster: Roster) -> None:
+        now = time.monotonic()
+        if self._live is None or now - self._drawn < INTERVAL:
+            return
+        self._drawn = now
+        self.dashboard.update(Standing.of(roster), now)
+        self._live.update(self.dashboard.panel(now), refresh=True)
+
+    def evaluated(self, row: EvaluationRow) -> None:
+        if self._live is not None:
+            self.dashboard.row = row
+        super().evaluated(row)
+
+    def _show(self, text: str, style: str) -> None:
+        self.console.print(Text(text, style), soft_wrap=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

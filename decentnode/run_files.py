@@ -1,0 +1,63 @@
+"""Reads back what a run directory holds, without loading torch (docs/results.md)."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from decentnode.errors import BadInput
+
+SCHEMA = 1
+"""Version of all files of a run directory; a change of meaning or a removal raises it."""
+T = TypeVar("T")
+
+
+class EvaluationRow(msgspec.Struct):
+    """All nodes' tests after one round, as they came; one line of `evaluations.jsonl`."""
+
+    round: int
+    """Counted from 0."""
+    seconds: float
+    """Mean over nodes of the time since the first round began."""
+    accuracy: dict[int, float]
+    test_loss: dict[int, float | None]
+    """None where the loss is not a finite number."""
+    train_loss: dict[int, float]
+    bytes_sent: dict[int, int]
+    """Since the start, by rank."""
+    consensus_distance: float | None = None
+    average_model_accuracy: float | None = None
+    average_model_loss: float | None = None
+
+
+def read_lines(path: Path, kind: type[T]) -> list[T]:
+    """One object per line; a last line that was cut off by a kill is left out. Raises BadInput."""
+    content = _read(path)
+    try:
+        return [msgspec.json.decode(line, type=kind) for line in content.split(b"\n")[:-1]]
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
+
+
+def read_evaluations(path: Path) -> list[EvaluationRow]:
+    """The rows of an `evaluations.jsonl`, by round."""
+    return sorted(read_lines(path, EvaluationRow), key=lambda row: row.round)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a `summary.json` or `partition.json`; raises BadInput when a newer version wrote it."""
+    try:
+        content = msgspec.json.decode(_read(path), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{path}: not a JSON object: {error}") from error
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads schema {SCHEMA}")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; name the directory of a run") from error

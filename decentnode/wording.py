@@ -1,0 +1,50 @@
+"""Numbers as a person reads them."""
+
+from math import isfinite
+
+LARGE = 1000.0
+UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def readable_bytes(count: float) -> str:
+    """Three or four digits and a decimal unit: `49.4 MB`."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in UNITS:
+        count /= 1000
+        if count < 999.5 or unit == UNITS[-1]:
+            break
+    return f"{count:.{0 if count >= 99.95 else 1}f} {unit}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """`4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def clock_time(seconds: float) -> str:
+    """`0:07`, `12:40` or `2:05:09`, for a figure that changes while one looks."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def percent(fraction: float | None) -> str:
+    """`97.00`, or a dash where nothing is known."""
+    return "-" if fraction is None else f"{100 * fraction:.2f}"
+
+
+def decimal(value: float | None) -> str:
+    """Four decimals, or powers of ten where they would not do; a dash where nothing is known."""
+    if value is None or not isfinite(value):
+        return "-"
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < LARGE else f"{value:.1e}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
