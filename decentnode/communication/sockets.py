@@ -116,6 +116,7 @@ class Sockets(threading.Thread):
         try:
             while not self._stopping:
                 self._serve()
+            self._receive_all()
         except BaseException as error:
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
@@ -340,9 +341,14 @@ class Sockets(threading.Thread):
     def _stop(self) -> None:
         self._stopping = True
 
+    def _has_left(self, process: int) -> bool:
+        """True when no node there needs anything more: it would be waited for in vain."""
+        ranks = self.place.processes[process].ranks
+        return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
+
     def _close(self) -> None:
         for process in list(self._dealers):
-            self._disconnect(process, linger=int(self._linger * 1000))
+            self._disconnect(process, 0 if self._has_left(process) else int(self._linger * 1000))
         self._router.close(0)
         self._epoll.close()
         self._context.term()
