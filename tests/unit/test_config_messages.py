@@ -166,7 +166,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "not 'many'"
     ]),
     "number for a section": ("evaluation: {every: 10}", "evaluation: 10", [
-        "16 evaluation: must be a mapping with every, batch_size, average_model, not 10"
+        "16 evaluation: must be a mapping with every, batch_size, average_model, figures, not 10"
     ]),
     "list for a plug-in": ("{name: mlp, hidden: [8]}", "[mlp]", [
         "9 model: must be a name, or a mapping with its options, not a list of 1"
