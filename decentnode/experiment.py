@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from decentnode import config
 from decentnode.clock import Clock
-from decentnode.communication.base import Communication, HostProcess, Memory
+from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
+from decentnode.communication.on_device import OnDevice, check_device, device_for
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.mapping import Mapping
@@ -63,6 +64,7 @@ class Experiment:
     @classmethod
     def from_settings(cls, settings: Settings) -> "Experiment":
         """Loads what the settings name; raises BadInput."""
+        check_device(settings.device)
         graph = WeightedGraph(settings.graph.make(), settings.weights.make())
         dataset = settings.dataset.make().load(settings.seed)
         if not len(dataset.test):
@@ -123,8 +125,8 @@ class Experiment:
     def build(self, rank: int, surroundings: Surroundings) -> Node:
         """One node, ready to run."""
         settings, clock = self.settings, surroundings.clock
-        endpoint = surroundings.communication.endpoint(rank, self._memory(rank))
-        network = copy.deepcopy(self.network)
+        endpoint = self._endpoint(rank, surroundings.communication)
+        network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = self.sharing()
         shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
@@ -141,6 +143,12 @@ class Experiment:
         )
         records = Records(surroundings.records, rank)
         return Node(rank, training, self.graph, sharing, exchanger, evaluation, records)
+
+    def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
+        memory = self._memory(rank)
+        endpoint = communication.endpoint(rank, memory)
+        device = device_for(self.settings.device, self.mapping.local_rank(rank))
+        return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
 
     def _memory(self, rank: int) -> Memory:
         several = 1 if self.sharing().sends_one_payload else self.graph.num_nodes - 1

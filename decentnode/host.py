@@ -129,7 +129,7 @@ def _finished(node: Node, rounds: int) -> Finished:
     return Finished(
         rank=node.rank,
         rounds=rounds,
-        digest=hashlib.sha256(memoryview(values.numpy())).hexdigest(),
+        digest=hashlib.sha256(memoryview(values.cpu().numpy())).hexdigest(),
         bytes_sent=counters.sent,
         bytes_received=counters.received,
         memory_mb=private_megabytes(),

@@ -90,7 +90,7 @@ class Exchanger:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
         handle = await self.endpoint.exchange(outgoing, sources, key, self._patience())
-        self._inbox = inbox = Inbox(handle, layout, self.endpoint.counters)
+        self._inbox = inbox = Inbox(handle, layout, self.endpoint)
         self._phase += 1
         self._heard.update(inbox)
         for peer, error in inbox.missing.items():

@@ -158,6 +158,12 @@ class Payload:
         self._views[name] = part.view(dtype)
         return self._views[name]
 
+    def to(self, device: torch.device) -> "Payload":
+        """The same payload in that device's memory; itself when it lies there already."""
+        if self.buffer.device == device:
+            return self
+        return Payload(self.layout, self.buffer.to(device), self.counts)
+
     @property
     def nbytes(self) -> int:
         """Bytes on the wire, without the header."""

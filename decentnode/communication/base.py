@@ -119,18 +119,17 @@ class Inbox(Mapping[int, Payload]):
     Payloads may be views of the senders' memory: they are valid until `release`.
     """
 
-    def __init__(self, handle: Handle, layout: Layout, counters: ByteCounters) -> None:
+    def __init__(self, handle: Handle, layout: Layout, endpoint: "Endpoint") -> None:
         self._handle = handle
         self._payloads: dict[int, Payload] = {}
         self.missing = dict(handle.missing)
         for source in sorted(handle.arrived):
             payload, error = handle.arrived[source].read(layout)
-            if payload is None:
-                assert error is not None
+            if payload is not None:
+                endpoint.counters.count_received(payload)
+                self._payloads[source] = payload.to(endpoint.device)
+            elif error is not None:
                 self.missing[source] = error
-            else:
-                self._payloads[source] = payload
-                counters.count_received(payload)
 
     def __getitem__(self, source: int) -> Payload:
         return self._payloads[source]
@@ -152,6 +151,8 @@ class Endpoint(ABC):
 
     rank: int
     counters: ByteCounters
+    device: torch.device = torch.device("cpu")
+    """Where the node's vector lives."""
 
     @property
     @abstractmethod
