@@ -174,7 +174,7 @@ def schema() -> None:
 
     from decentnode.config import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print_lines([json.dumps(json_schema(), indent=2)])
 
 
 def this_machine(settings: "Settings") -> int:
@@ -186,9 +186,13 @@ def this_machine(settings: "Settings") -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Each on its own."""
-    for line in lines:
-        print(line)
+    """Each on its own; ends quietly when whoever reads them has had enough, as `head` does."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def first_line(script: Path) -> str:
@@ -208,11 +212,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if debug:
             traceback.print_exc()
         code = explain(error)
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the output has had enough, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -227,8 +226,6 @@ def explain(error: BaseException) -> int:
         return complain(f"error: {error}", error.exit_code)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return ExitCode.INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        return ExitCode.OK
     if is_out_of_memory(error):
         return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
     traceback.print_exception(error)

@@ -19,6 +19,7 @@ import zmq
 from decentnode.mapping import is_own_address
 from decentnode.preflight import file_shortage, ports_needed
 from decentnode.settings import Settings
+from decentnode.wording import readable_bytes
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
@@ -121,7 +122,7 @@ def shared_memory() -> Iterator[Finding]:
     else:
         yield Finding("ok", "shared memory", "memfd, opened through /proc")
     if Path("/dev/shm").is_dir():
-        yield Finding("ok", "/dev/shm", f"{size(shutil.disk_usage('/dev/shm').free)} free")
+        yield Finding("ok", "/dev/shm", f"{readable_bytes(shutil.disk_usage('/dev/shm').free)} free")
     else:
         yield Finding("warn", "/dev/shm", "missing", "nodes do not need it, NCCL between GPUs does; mount it")
 
@@ -142,7 +143,7 @@ def memory() -> Iterator[Finding]:
     """What is free now."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    found = f"{size(free)} of {size(total)} available"
+    found = f"{readable_bytes(free)} of {readable_bytes(total)} available"
     yield graded("memory", found, free >= LITTLE_MEMORY, "end other programs", "warn")
 
 
@@ -180,11 +181,3 @@ def _proc_net(name: str) -> list[str]:
 def numbers(version: str) -> tuple[int, ...]:
     """The first two numbers of a version, for comparisons."""
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
-
-
-def size(count: float) -> str:
-    """Bytes as people read them: `3.2 GB`."""
-    units = ["B", "kB", "MB", "GB"]
-    while count >= 1000 and len(units) > 1:
-        count, units = count / 1000, units[1:]
-    return f"{count:.1f} {units[0]}" if count < 10 else f"{count:.0f} {units[0]}"

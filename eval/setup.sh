@@ -64,7 +64,7 @@ fill() {
         find "$venv" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +
         "$1" -m venv "$venv" || fail ".venv could not be made"
     fi
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extra" || fail "the installation failed; its reason is above"
     stamp >"$venv/run.stamp"
     [[ $2 == run ]] || stamp >"$venv/test.stamp"

@@ -1,0 +1,393 @@
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from decentnode import cli, config, doctor, preflight
+from decentnode.doctor import Finding
+from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
+from decentnode.graph.families import Ring, Star
+from decentnode.registry import REGISTRIES
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
+TWO_MACHINES = "mapping={machines: [{address: 127.0.0.1, nodes: 10}, {address: 127.0.0.2, nodes: 6}]}"
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs a command line in this process; gives exit code, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+# Words that are wrong.
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nope"], "decentnode: No such command 'nope' (see decentnode --help)\n"),
+        (["--nope"], "decentnode: No such option: --nope (see decentnode --help)\n"),
+        (["run"], "decentnode: Missing argument 'config' (see decentnode --help)\n"),
+        (["graph", "ring", "--wights", "x"], None),
+    ],
+)
+def test_a_wrong_word_is_one_line(call, words, message):
+    code, out, err = call(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    if message:
+        assert err == message
+
+
+def test_version(call):
+    from decentnode import __version__
+
+    assert call("--version") == (0, f"decentnode {__version__}\n", "")
+
+
+def test_help_and_readme_name_every_exit_code(call):
+    _, out, _ = call("--help")
+    readme = (ROOT / "README.md").read_text()
+    for code in ExitCode:
+        assert f"{int(code)} " in out
+        assert f"| {int(code)}" in readme or f", {int(code)} |" in readme
+
+
+# What errors become.
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (BadInput("a.yaml:3 x: wrong", "a.yaml:5 y: wrong"), 2, "a.yaml:3 x: wrong\na.yaml:5 y: wrong\n"),
+        (StartError("nobody came"), 4, "error: nobody came\n"),
+        (RunFailed("no result"), 4, "error: no result\n"),
+        (MemoryError("1 TB"), 5, "out of memory: 1 TB\n"),
+        (RuntimeError("CUDA out of memory."), 5, "out of memory: CUDA out of memory.\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (typer.Abort(), 130, ""),
+    ],
+)
+def test_an_error_becomes_a_line_and_a_code(capsys, error, code, message):
+    assert cli.explain(error) == code
+    assert capsys.readouterr().err == message
+
+
+def test_torch_without_memory_is_out_of_memory():
+    import torch
+
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert cli.explain(error.value) == ExitCode.OUT_OF_MEMORY
+
+
+def test_what_nobody_expected_shows_its_traceback(capsys):
+    assert cli.explain(ZeroDivisionError("x")) == ExitCode.FAILED
+    assert "ZeroDivisionError: x" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback_of_what_is_otherwise_a_line(call):
+    assert call("graph", "rign")[2].startswith("unknown graph 'rign'; did you mean 'ring'?")
+    code, _, err = call("graph", "rign", "--debug")
+    assert code == 2
+    assert err.startswith("Traceback")
+
+
+def test_output_that_nobody_reads_is_no_error():
+    command = f"{sys.executable} -m decentnode schema | head -c 10"
+    answer = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# Graphs.
+
+
+def test_the_figures_of_a_ring(call):
+    # W is circulant with 1/3 at 0 and +-1: eigenvalues 1/3 + 2/3 cos(2 pi k/4), so 1/3; log 1e-6 / log 1/3.
+    assert call("graph", "ring", "nodes=4") == (
+        0,
+        "nodes              4\n"
+        "edges              4\n"
+        "degree             2\n"
+        "connected          yes\n"
+        "diameter           2\n"
+        "weights            metropolis_hastings (doubly stochastic)\n"
+        "second eigenvalue  0.333333\n"
+        "rounds to 1e-6     13\n",
+        "",
+    )
+
+
+def test_the_figures_of_a_file(call, tmp_path):
+    path = tmp_path / "pair.edges"
+    path.write_text("3\n0 1\n1 2\n")
+    out = call("graph", str(path))[1]
+    assert "degree             1..2, mean 1.33" in out
+    assert "edges              2\n" in out
+
+
+def test_weights_can_be_chosen(call):
+    out = call("graph", "star", "nodes=5", "--weights", "uniform")[1]
+    assert "weights            uniform (rows sum to 1, columns do not)" in out
+
+
+def test_a_ring_of_any_size_mixes_as_the_formula_says(call):
+    out = call("graph", "ring", "nodes=40")[1]
+    assert f"second eigenvalue  {1 / 3 + 2 / 3 * math.cos(2 * math.pi / 40):.6f}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ring"], "ring: add nodes=..., a whole number > 0\n"),
+        (["ring", "nodez=3"], "command line: nodez: unknown option; did you mean 'nodes'?\n"),
+        (["ring", "nodes=-2"], "command line: nodes: must be a whole number > 0, not -2\n"),
+        (["nofile.edges"], "nofile.edges: cannot be read: No such file or directory\n"),
+        (
+            ["ring", "nodes"],
+            "command line: nodes: an override is key=value, such as training.optimizer.lr=0.05\n",
+        ),
+    ],
+)
+def test_a_wrong_graph_is_one_line(call, words, message):
+    assert call("graph", *words) == (2, "", message)
+
+
+def test_help_and_graphs_load_nothing_heavy():
+    heavy = "print([m for m in ('torch', 'matplotlib', 'zmq') if m in sys.modules])"
+    code = "import sys; from decentnode.cli import app; app({words}, standalone_mode=False); " + heavy
+    assert python(code.format(words=["graph", "ring", "nodes=4"])).endswith("[]\n")
+    assert python(code.format(words=["--help"])).endswith("[]\n")
+    assert python("import sys; import decentnode.cli; print('numpy' in sys.modules)") == "False\n"
+
+
+# The other commands.
+
+
+def test_validate_says_what_it_found(call):
+    assert call("validate", QUICKSTART) == (
+        0,
+        f"{QUICKSTART}: ok, 16 nodes, graph file, model mlp with 4,810 parameters, "
+        "1,437 training and 360 test samples\n",
+        "",
+    )
+    assert call("validate", QUICKSTART, "--no-load")[1].endswith("ok, 16 nodes, graph file, model mlp\n")
+
+
+def test_validate_shows_all_defects(call):
+    code, out, err = call("validate", QUICKSTART, "rounds=-1", "seed=x")
+    assert (code, out) == (2, "")
+    assert err == (
+        "command line: seed: must be a whole number >= 0, not 'x'\n"
+        "command line: rounds: must be a whole number > 0, not -1\n"
+    )
+
+
+def test_list_shows_every_plugin(call):
+    code, out, _ = call("list")
+    assert code == 0
+    for registry in REGISTRIES:
+        for name in registry.classes():
+            assert f"\n  {name}" in out
+    assert "      gamma" not in out
+    assert "      base_port: a whole number > 0 and < 65536 (29600)\n" in out
+    assert "      nodes: a whole number > 0 (required)\n" in out
+
+
+def test_list_of_one_kind(call):
+    code, out, _ = call("list", "transform")
+    assert code == 0
+    assert out.startswith("transform\n  cast")
+    assert "gossip" not in out
+    assert call("list", "shring")[2].startswith(
+        "unknown kind 'shring'; did you mean 'sharing'? (known: graph,"
+    )
+
+
+def test_plot_passes_its_arguments_on(call, monkeypatch):
+    from decentnode import figures
+
+    seen = []
+    monkeypatch.setattr(figures, "main", lambda argv: seen.append(argv) or 2)
+    assert call("plot", "a", "b", "--out", "c")[0] == 2
+    assert seen == [["a", "b", "--out", "c"]]
+
+
+@pytest.fixture
+def benchmarks(tmp_path, monkeypatch):
+    (tmp_path / "speed.py").write_text('"""How fast.\n\nMore."""\nif __name__ == "__main__":\n    pass\n')
+    (tmp_path / "_part.py").write_text("")
+    monkeypatch.setattr(cli, "BENCHMARKS", tmp_path)
+    return tmp_path
+
+
+def test_bench_lists(call, benchmarks):
+    assert call("bench") == (0, "speed        How fast.\n", "")
+
+
+def test_bench_starts_a_script_with_its_arguments(call, benchmarks, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
+    call("bench", "speed", "--small", "-n", "3")
+    assert started == [[sys.executable, str(benchmarks / "speed.py"), "--small", "-n", "3"]]
+
+
+def test_bench_knows_its_scripts(call, benchmarks, monkeypatch):
+    assert call("bench", "spede") == (2, "", "bench: unknown benchmark 'spede' (known: speed)\n")
+    monkeypatch.setattr(cli, "BENCHMARKS", benchmarks / "nowhere")
+    assert call("bench")[2].startswith("bench: ")
+
+
+def test_schema_is_json(call):
+    code, out, _ = call("schema")
+    assert code == 0
+    assert json.loads(out) == config.json_schema()
+
+
+# The doctor.
+
+
+def test_a_finding_is_a_line():
+    assert str(Finding("ok", "torch", "2.13.0")) == "ok    torch          2.13.0"
+    assert str(Finding("fail", "torch", "gone", "install it")) == "fail  torch          gone; install it"
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 0), ("fail", 4)])
+def test_the_doctor_returns_the_worst(call, monkeypatch, level, code):
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([Finding(level, "x", "y")]),))
+    assert call("doctor") == (code, f"{level:<5} x              y\n", "")
+
+
+def test_the_doctor_examines_this_machine():
+    findings = {finding.what: finding for check in doctor.CHECKS for finding in check()}
+    for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):
+        assert findings[what].level == "ok", findings[what]
+    assert findings["torch"].found == python("import torch; print(torch.__version__)").strip()
+    assert {"GPU", "open files", "/dev/shm", "addresses", "memory"} <= findings.keys()
+
+
+def test_the_doctor_says_why_torch_does_not_load(monkeypatch):
+    monkeypatch.setattr(doctor, "_ASK_TORCH", "import tooorch")
+    (finding,) = doctor.torch()
+    assert finding.level == "fail"
+    assert finding.found == "ModuleNotFoundError: No module named 'tooorch'"
+
+
+def test_the_doctor_never_loads_cuda_itself():
+    code = "import sys; from decentnode import doctor; list(doctor.torch()); import torch; "
+    assert python(code + "print(torch.cuda.is_initialized())") == "False\n"
+
+
+def test_versions_compare_as_numbers():
+    assert doctor.numbers("2.13.0+cpu") == (2, 13) > doctor.numbers("2.6.0a0")
+
+
+def test_own_addresses_are_bindable():
+    found = doctor.own_addresses()
+    assert "127.0.0.1" in found
+    assert all(preflight.bind_error(ip, 0) is None for ip in found)
+
+
+# Ports and files.
+
+
+@pytest.fixture
+def busy():
+    """A TCP port of 127.0.0.1 on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_busy_port_is_named(busy):
+    ports = preflight.Ports("127.0.0.1", busy, 1, "communication.base_port")
+    assert ports.defect() == (
+        f"port {busy} at 127.0.0.1 is in use (communication.base_port); it is needed, so name others: "
+        f"communication.base_port={busy + 1}"
+    )
+
+
+def test_a_busy_port_among_many_is_named(busy):
+    ports = preflight.Ports("127.0.0.1", busy - 1, 4, "communication.base_port")
+    assert f"the ports {busy - 1}..{busy + 2} are needed" in ports.defect()
+
+
+def test_an_address_of_nobody_is_named():
+    ports = preflight.Ports("203.0.113.7", 29600, 2, "communication.base_port")
+    assert ports.defect() == ("mapping: 203.0.113.7 is no address of this host; correct it, or say machine=K")
+
+
+def test_a_port_that_was_used_a_moment_ago_is_free():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            listener.accept()[0].close()
+    assert preflight.bind_error("127.0.0.1", port) is None
+
+
+def needed(machine: int, *overrides: str) -> list[preflight.Ports]:
+    return preflight.ports_needed(config.load(QUICKSTART, overrides), machine)
+
+
+def test_a_run_on_one_machine_needs_no_port():
+    assert needed(0) == needed(0, "communication.local=ipc") == needed(0, "communication=inproc") == []
+
+
+def test_tcp_needs_a_port_for_each_process():
+    local = "communication={name: zeromq, local: tcp, nodes_per_process: 3}"
+    assert needed(0, local) == [preflight.Ports("127.0.0.1", 29600, 6, "communication.base_port")]
+
+
+def test_machine_0_needs_the_meeting_point_too():
+    assert needed(0, TWO_MACHINES) == [
+        preflight.Ports("127.0.0.1", 29500, 1, "mapping.rendezvous_port"),
+        preflight.Ports("127.0.0.1", 29600, 10, "communication.base_port"),
+    ]
+    assert needed(1, TWO_MACHINES) == [preflight.Ports("127.0.0.2", 29600, 6, "communication.base_port")]
+
+
+def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
+    local = f"communication={{name: zeromq, local: tcp, base_port: {busy}}}"
+    code, _, err = call("run", QUICKSTART, local, f"run_dir={tmp_path / 'run'}")
+    assert code == 2
+    assert err.startswith(f"port {busy} at 127.0.0.1 is in use (communication.base_port); ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_grow_with_degree_and_nodes_per_process():
+    per_process, per_link = preflight.FILES_PER_PROCESS, preflight.FILES_PER_NEIGHBOR
+    assert preflight.files_needed(Ring(8), range(8), 1) == per_process + 2 * per_link
+    assert preflight.files_needed(Ring(8), range(8), 4) == per_process + 8 * per_link
+    assert preflight.files_needed(Star(9), range(9), 1) == per_process + 8 * per_link
+
+
+def test_too_few_files_are_said(monkeypatch):
+    settings = config.load(QUICKSTART)
+    assert preflight.file_shortage(settings, 0) == ""
+    monkeypatch.setattr(preflight, "raise_file_limit", lambda: 70)
+    assert preflight.file_shortage(settings, 0) == (
+        "open files: a process here needs about 76, the limit is 70; "
+        "raise it as root (ulimit -n 76), or take a sparser graph"
+    )
+    assert preflight.file_shortage(config.load(QUICKSTART, ["communication=inproc"]), 0) == ""

@@ -1,0 +1,270 @@
+"""Taste is enforced by tests, not by memory: the house rules, held over the source itself."""
+
+import ast
+import inspect
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from decentnode import errors
+from decentnode.registry import REGISTRIES
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = sorted((ROOT / "decentnode").rglob("*.py"))
+SOURCES = [*PACKAGE, *sorted((ROOT / "eval").rglob("*.py")), ROOT / "generate_graph.py"]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+MOST_LINES = 60
+MOST_MEDIAN_LINES = 10
+MOST_FILE_LINES = 400
+MOST_PARAMETERS = 7
+BANNED_WORDS = {"utils", "util", "helpers", "helper", "manager", "common"}
+BANNED_NAMES = {"data", "info"}
+BANNED_VERBS = {"handle", "process"}
+BANNED_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
+BANNED_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def nodes(paths, *kinds) -> Iterator[tuple[Path, ast.AST]]:
+    return ((path, node) for path in paths for node in ast.walk(tree(path)) if isinstance(node, kinds))
+
+
+def place(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def length(node: ast.AST) -> int:
+    return node.end_lineno - node.lineno + 1
+
+
+def test_functions_are_short():
+    lengths = [length(node) for _, node in nodes(SOURCES, *FUNCTIONS)]
+    long = [f"{place(p, n)} {n.name}" for p, n in nodes(SOURCES, *FUNCTIONS) if length(n) > MOST_LINES]
+    assert long == []
+    assert statistics.median(lengths) <= MOST_MEDIAN_LINES
+
+
+def test_files_are_short():
+    counts = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {path: count for path, count in counts.items() if count > MOST_FILE_LINES} == {}
+
+
+def test_constructors_take_few_parameters():
+    wide = [
+        place(path, node)
+        for path, node in nodes(PACKAGE, ast.FunctionDef)
+        if node.name == "__init__" and len(node.args.args) + len(node.args.kwonlyargs) - 1 > MOST_PARAMETERS
+    ]
+    assert wide == []
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Full names of what an import statement may load."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+
+
+def imports(paths) -> Iterator[tuple[Path, ast.AST, str]]:
+    for path, node in nodes(paths, ast.Import, ast.ImportFrom):
+        for name in imported(node):
+            yield path, node, name
+
+
+def test_nothing_reads_bytes_as_code():
+    found = [f"{place(p, n)} {called(n)}" for p, n in nodes(SOURCES, ast.Call) if called(n) in BANNED_CALLS]
+    found += [
+        f"{place(p, n)} shell=True"
+        for p, n in nodes(SOURCES, ast.Call)
+        if any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in n.keywords)
+    ]
+    found += [
+        f"{place(p, n)} {name}" for p, n, name in imports(SOURCES) if name.split(".")[0] in BANNED_MODULES
+    ]
+    assert found == []
+
+
+def test_matplotlib_is_imported_in_figures_alone():
+    users = {path.name for path, _, name in imports(PACKAGE) if name.split(".")[0] == "matplotlib"}
+    assert users == {"figures.py"}
+
+
+def defined(node: ast.AST) -> str:
+    """The name that a node gives to something of ours, if any."""
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        return node.name
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    return node.arg if isinstance(node, ast.arg) else ""
+
+
+def words(name: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)]
+
+
+def is_banned(node: ast.AST) -> bool:
+    name = defined(node)
+    acts = isinstance(node, FUNCTIONS) and not any("property" in ast.unparse(d) for d in node.decorator_list)
+    verb = acts and words(name)[:1] and words(name)[0] in BANNED_VERBS
+    return bool(BANNED_WORDS & set(words(name)) or name in BANNED_NAMES or verb)
+
+
+def test_names_say_what_a_thing_is():
+    named = nodes(SOURCES, *FUNCTIONS, ast.ClassDef, ast.Name, ast.arg)
+    assert [f"{place(path, node)} {defined(node)}" for path, node in named if is_banned(node)] == []
+    assert [str(path) for path in SOURCES if BANNED_WORDS & set(words(path.stem))] == []
+
+
+# Layers: who may import whom, directly or through others.
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+@cache
+def direct_imports() -> dict[str, set[str]]:
+    modules = {module_name(path) for path in PACKAGE}
+    found: dict[str, set[str]] = {name: set() for name in modules}
+    for path, _, name in imports(PACKAGE):
+        if name in modules:
+            found[module_name(path)].add(name)
+    return found
+
+
+def reachable(start: str) -> set[str]:
+    seen, waiting = set(), [start]
+    while waiting:
+        for name in direct_imports()[waiting.pop()] - seen - {"decentnode"}:
+            seen.add(name)
+            waiting.append(name)
+    return seen
+
+
+def inside(*packages: str) -> list[str]:
+    return [m for m in direct_imports() if any(m == p or m.startswith(p + ".") for p in packages)]
+
+
+@pytest.mark.parametrize("package", ["sharing", "transforms", "graph", "mixing", "payload", "vector"])
+def test_schemes_and_graphs_know_no_transport(package):
+    transports = set(inside("decentnode.communication", "decentnode.membership", "decentnode.node"))
+    assert {m: reachable(m) & transports for m in inside(f"decentnode.{package}")} == {
+        m: set() for m in inside(f"decentnode.{package}")
+    }
+
+
+def test_transports_know_no_scheme():
+    schemes = set(inside("decentnode.sharing", "decentnode.transforms", "decentnode.training"))
+    assert [m for m in inside("decentnode.communication") if reachable(m) & schemes] == []
+
+
+def test_training_knows_no_peers():
+    peers = set(inside("decentnode.communication", "decentnode.sharing", "decentnode.graph"))
+    assert reachable("decentnode.training") & peers == set()
+
+
+def test_the_package_needs_nothing_of_eval_or_tests():
+    assert [place(p, n) for p, n, name in imports(PACKAGE) if name.split(".")[0] in ("eval", "tests")] == []
+
+
+# Plug-ins.
+
+PLUGINS = [
+    pytest.param(registry.kind, name, cls, id=f"{registry.kind}-{name}")
+    for registry in REGISTRIES
+    for name, cls in registry.classes().items()
+    if cls.__module__.startswith("decentnode.")
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "cls"), PLUGINS)
+def test_a_plugin_says_what_it_is_and_whose_idea_it_was(kind, name, cls):
+    doc = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
+    assert doc.split("\n", 1)[0].endswith((".", ":")), "a first line that is a sentence"
+    assert re.search(r"\b(1[89]|20)\d\d\b|RFC \d+", doc), "a source: who, when"
+
+
+@cache
+def examples() -> str:
+    paths = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "eval").rglob("*.yaml")]
+    paths += [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    return "\n".join(path.read_text() for path in paths)
+
+
+@pytest.mark.parametrize(("kind", "name", "cls"), PLUGINS)
+def test_a_plugin_appears_in_a_shipped_configuration_or_a_test(kind, name, cls):
+    assert re.search(rf"\b({re.escape(name)}|{cls.__name__})\b", examples())
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is():
+    def drawn(cls: type) -> list[str]:
+        return [cls.__name__, *(line for child in cls.__subclasses__() for line in drawn(child))]
+
+    ours = [name for name in drawn(errors.DecentnodeError) if hasattr(errors, name)]
+    assert re.findall(r"^[│├└─ ]*([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE)[1:] == ours
+
+
+# Other people's checkers.
+
+
+def check(*command: str) -> None:
+    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_ruff_finds_nothing():
+    check("ruff", "check", "--quiet", ".")
+
+
+def test_ruff_would_format_nothing():
+    check("ruff", "format", "--check", "--quiet", ".")
+
+
+@pytest.mark.slow
+def test_every_function_and_field_is_typed():
+    check("mypy")
+
+
+# The scripts.
+
+
+@pytest.mark.parametrize("script", ["eval/run.sh", "tests/run.sh", ".ci/run"])
+def test_scripts_can_be_started(script):
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def test_pinned_versions_satisfy_the_project():
+    """Every direct dependency has one pinned version in constraints.txt, and the pins are in order."""
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    )
+    versions = {name.lower(): version for name, version in pins.items()}
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(versions[requirement.name.lower()])
+    assert versions["torch"] == "2.13.0"
+    assert int(versions["rich"].split(".")[0]) < 15
+    assert all(a.lower() < b.lower() for a, b in pairwise(pins))
