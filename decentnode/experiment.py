@@ -99,7 +99,7 @@ class Experiment:
         state = xxhash.xxh3_128()
         for samples in (self.dataset.train, self.dataset.test):
             for tensor in (samples.inputs, samples.labels):
-                state.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+                state.update(tensor.contiguous().numpy().data.cast("B"))
         for part in self.parts:
             state.update(part.numpy().tobytes())
         return state.hexdigest()

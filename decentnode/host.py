@@ -95,9 +95,7 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     nodes = [experiment.build(rank, surroundings) for rank in ranks]
     inheritance.reporter.send(Ready(position, os.getpid()))
     os.eventfd_read(inheritance.start)
-    communication.open(
-        sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline
-    )
+    communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline)
     try:
         codes = asyncio.run(_run_nodes(nodes, inheritance))
     finally:
@@ -129,7 +127,7 @@ def _finished(node: Node, rounds: int) -> Finished:
     return Finished(
         rank=node.rank,
         rounds=rounds,
-        digest=hashlib.sha256(memoryview(values.cpu().numpy())).hexdigest(),
+        digest=hashlib.sha256(values.cpu().numpy().data).hexdigest(),
         bytes_sent=counters.sent,
         bytes_received=counters.received,
         memory_mb=private_megabytes(),

@@ -72,7 +72,9 @@ class Launcher:
         self._signal: signal.Signals | None = None
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         self._machines = set(range(len(experiment.mapping.machines)))
-        self._assembly: Assembly | None = None
+        graph_and_settings = config.digest(experiment.settings, experiment.graph.graph)
+        greeting = Join(machine, __version__, graph_and_settings, experiment.dataset_digest)
+        self._assembly = Assembly(experiment.mapping, machine, greeting)
         self._unsent: list[Report] = []
         self._last_relay = 0.0
         self._startup = 0.0
@@ -91,8 +93,7 @@ class Launcher:
         finally:
             self.screen.close()
             self.server.close()
-            if self._assembly is not None:
-                self._assembly.close()
+            self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         code = self._exit_code()
         self.screen.ended(summary, self.run_dir, self._draw(), code)
@@ -157,10 +158,6 @@ class Launcher:
     def _meet(self) -> None:
         """Lets the machines find each other, then gives the start to the local nodes."""
         experiment, machine = self.experiment, self.machine
-        greeting = Join(
-            machine, __version__, config.digest(experiment.settings, experiment.graph.graph), experiment.dataset_digest
-        )
-        self._assembly = Assembly(experiment.mapping, machine, greeting)
         deadline = experiment.settings.failures.start_deadline
         self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
@@ -226,7 +223,8 @@ class Launcher:
                 self._observer.take(report)
         if isinstance(report, PeerMissing):
             self._forget(report.peer)
-            self.screen.note(f"rank {report.rank}, round {report.round + 1}: goes on without rank {report.peer}: {report.reason}")
+            where = f"rank {report.rank}, round {report.round + 1}"
+            self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
         for rank in set(self.roster.ranks(State.LOST)) - before:
             self._note_loss(rank)
 
@@ -323,8 +321,7 @@ class Launcher:
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and tells machine 0 what it may not know yet."""
         wall = time.monotonic() - self._began if self.run_id else 0.0
-        if self._assembly is not None:
-            self._assembly.send(Relay(self.machine, self._unsent))
+        self._assembly.send(Relay(self.machine, self._unsent))
         timing = Timing(self._startup, wall)
         summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing)
         write_atomically(self.run_dir / "summary.json", summary)

@@ -14,6 +14,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from decentnode.communication.polling import has_input
 from decentnode.errors import StartError
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Report
@@ -216,25 +217,25 @@ class Assembly:
         self._greeting = greeting
         self._routes: dict[int, bytes] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        if len(self.machines) > 1:
-            self._open(tcp_endpoint(mapping.address(0), mapping.rendezvous_port))
+        self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
-    def _open(self, endpoint: str) -> None:
+    def _open(self) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER if self.machine == 0 else zmq.DEALER)
         self._socket.set(zmq.IPV6, 1)
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.MAXMSGSIZE, MOST_BYTES)
-        self._endpoint = endpoint
         try:
-            self._socket.bind(endpoint) if self.machine == 0 else self._socket.connect(endpoint)
+            attach = self._socket.bind if self.machine == 0 else self._socket.connect
+            attach(self._endpoint)
         except zmq.ZMQError as error:
-            raise StartError(f"{endpoint}: {error} (key mapping.rendezvous_port)") from error
+            raise StartError(f"{self._endpoint}: {error} (key mapping.rendezvous_port)") from error
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
         """The run id, once all machines are here; raises StartError naming who is missing or differs."""
-        if self._context is None:
+        if len(self.machines) == 1:
             return secrets.randbits(62) + 1
+        self._open()
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
@@ -294,7 +295,7 @@ class Assembly:
         notes: list[Note] = []
         if self._context is None or not self._socket.poll(int(timeout * 1000)):
             return notes
-        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while has_input(self._socket):
             *route, content = self._socket.recv_multipart(zmq.NOBLOCK)
             try:
                 note = _DECODER.decode(content)

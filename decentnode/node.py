@@ -131,8 +131,8 @@ class Exchanger:
             return
         self.missing[peer] = error
         rank = self.endpoint.rank
-        print(f"round {self._round}: goes on without rank {peer}: {error.reason}", flush=True)
+        print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
         if self._stop_on_loss:
-            raise RunFailed(f"rank {rank}, round {self._round}: lost {error} (failures.on_loss: stop)")
+            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} (failures.on_loss: stop)")
         self._sharing.on_peer_lost(peer)

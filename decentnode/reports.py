@@ -98,7 +98,9 @@ class Reporter:
         """Writes one line; waits at most a second for room, and not at all for mere progress."""
         line = msgspec.json.encode(report) + b"\n"
         if len(line) > MOST_BYTES:
-            raise ValueError(f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece")
+            raise ValueError(
+                f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece"
+            )
         deadline = time.monotonic() + (0.0 if isinstance(report, _DROPPABLE) else 1.0)
         while True:
             try:

@@ -2,14 +2,16 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 import msgspec
+import torch
 
-from decentnode import config
+from decentnode import __version__, config
 from decentnode.datasets.partition import label_histogram
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
@@ -120,6 +122,8 @@ def summarize(
     last = evaluations.rows[-1] if evaluations.rows else None
     return {
         "schema": SCHEMA,
+        "version": __version__,
+        "torch_version": str(torch.__version__),
         "name": settings.name,
         "run_id": f"{run_id:016x}",
         "seed": settings.seed,
@@ -134,7 +138,7 @@ def summarize(
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "test_accuracy": spread([f.accuracy for f in finished.values() if f.accuracy is not None]),
-        "test_loss": spread([f.test_loss for f in finished.values() if f.test_loss is not None]),
+        "test_loss": spread([f.test_loss for f in finished.values() if f.accuracy is not None]),
         "average_model_accuracy": last.average_model_accuracy if last else None,
         "average_model_loss": last.average_model_loss if last else None,
         "consensus_distance": last.consensus_distance if last else None,
@@ -143,11 +147,12 @@ def summarize(
     }
 
 
-def spread(values: list[float]) -> dict[str, float] | None:
-    """Mean, standard deviation, least and most; None of nothing."""
-    if not values:
+def spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Mean, standard deviation, least and most; None of nothing, and where a value is not a finite number."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
         return None
-    return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+    return {"mean": fmean(known), "std": pstdev(known), "min": min(known), "max": max(known)}
 
 
 def model_hash(digests: dict[int, str]) -> str:

@@ -65,7 +65,7 @@ class LocalEndpoint(Endpoint):
 @COMMUNICATIONS.register("inproc")
 @dataclass
 class InProcess(Communication):
-    """All nodes in one process, payloads handed over by reference (after trio's memory streams)."""
+    """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
     one_process: ClassVar[bool] = True
 

@@ -22,7 +22,9 @@ MOST_PARKED = 4
 class Message(Protocol):
     """One received message, still unread."""
 
-    seq: int
+    @property
+    def seq(self) -> int:
+        """The sender's number of the exchange it belongs to."""
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
         """The payload, or why it cannot be used."""
@@ -179,7 +181,7 @@ class Mailbox:
         waits in this or a later one has already sent what we miss: it was lost on the way. So in any
         circle of waiting nodes somebody always gives up, and nobody accuses a peer that is merely held up.
         """
-        late = []
+        late: list[tuple[Key, PeerError]] = []
         with self.lock:
             for handle in self._open.values():
                 for peer in handle.awaited | self._readers_before(handle.seq):

@@ -18,6 +18,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import Place
 from decentnode.communication.mailbox import Key, Mailbox, left
 from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
+from decentnode.communication.polling import descriptor, has_input
 from decentnode.communication.shared_memory import attach
 from decentnode.errors import PeerLost, StartError
 
@@ -52,7 +53,7 @@ class Sockets(threading.Thread):
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wakeup, select.EPOLLIN)
-        self._router_fd = self._router.getsockopt(zmq.FD)
+        self._router_fd = descriptor(self._router)
         self._epoll.register(self._router_fd, select.EPOLLIN)
         self._next_tick = self._next_look = time.monotonic() + TICK
         self._met = threading.Condition()
@@ -87,7 +88,7 @@ class Sockets(threading.Thread):
 
     def meet(self, processes: set[int], timeout: float) -> None:
         """Connects and waits until every process has said hello; raises StartError naming the ranks that did not."""
-        self.post(lambda: [self._dealer(process) for process in sorted(processes)] and None)
+        self.post(lambda: self._connect_all(sorted(processes)))
         with self._met:
             if not self._met.wait_for(lambda: processes <= self._met_processes, timeout):
                 silent = [
@@ -103,7 +104,7 @@ class Sockets(threading.Thread):
         if self.ident is None:
             self._close()
         else:
-            self.post(self._stop)
+            self.post(self._end)
             self.join(linger + 1.0)
         if self._wakeup >= 0 and not self.is_alive():
             os.close(self._wakeup)
@@ -167,6 +168,10 @@ class Sockets(threading.Thread):
         router.set(zmq.LINGER, 0)
         return router
 
+    def _connect_all(self, processes: Iterable[int]) -> None:
+        for process in processes:
+            self._dealer(process)
+
     def _dealer(self, process: int) -> "zmq.Socket[bytes] | None":
         if process in self._gone:
             return None
@@ -184,7 +189,7 @@ class Sockets(threading.Thread):
             dealer.set(zmq.HEARTBEAT_IVL, 2000)
             dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
         monitor = dealer.get_monitor_socket(_LINK_EVENTS)
-        monitor_fd = monitor.getsockopt(zmq.FD)
+        monitor_fd = descriptor(monitor)
         self._monitors[process] = (monitor_fd, monitor)
         self._watched[monitor_fd] = process
         self._epoll.register(monitor_fd, select.EPOLLIN)
@@ -212,7 +217,7 @@ class Sockets(threading.Thread):
 
     def _rest_of_message(self) -> list[zmq.Frame]:
         """The frames behind the routing id; at most three are kept, however many come."""
-        frames = []
+        frames: list[zmq.Frame] = []
         while self._router.getsockopt(zmq.RCVMORE):
             frame = self._router.recv(copy=False)
             if len(frames) < 3:
@@ -277,7 +282,7 @@ class Sockets(threading.Thread):
     def _watch_link(self, process: int) -> None:
         monitor = self._monitors[process][1]
         local = self.place.co_located(process)
-        while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while has_input(monitor):
             event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 grace = LOCAL_GRACE if local else self.place.grace
@@ -338,7 +343,7 @@ class Sockets(threading.Thread):
         header = wire.Header(kind, self.run_id, sender, receiver, *key, length=len(body))
         return header.pack(wire.digest(body))
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
         self._stopping = True
 
     def _has_left(self, process: int) -> bool:

@@ -112,7 +112,7 @@ def digest(body: bytes | memoryview) -> int:
 
 def verify(frame: bytes, body_digest: int) -> bool:
     """True when the header's checksum fits the header and the body."""
-    return _CHECKSUM.unpack(frame[_UNSIGNED:])[0] == checksum(frame[:_UNSIGNED], body_digest)
+    return frame[_UNSIGNED:] == _CHECKSUM.pack(checksum(frame[:_UNSIGNED], body_digest))
 
 
 def pack_reference(offset: int) -> bytes:

@@ -68,7 +68,7 @@ class ZeroMQEndpoint(Endpoint):
                 reference = wire.pack_reference(offset)
                 messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
             if remote:
-                content = memoryview(payload.buffer.numpy())
+                content = payload.buffer.numpy().data
                 messages += self._messages(wire.Kind.PAYLOAD, payload, remote, key, content)
         messages += self._acknowledgements()
         if messages:

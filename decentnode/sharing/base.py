@@ -66,12 +66,12 @@ class Sharing(ABC):
         """What this scheme does to the flat gradient inside a local step; None: nothing."""
         return None
 
-    def on_peer_lost(self, rank: int) -> None:
+    def on_peer_lost(self, rank: int) -> None:  # noqa: B027 - most schemes keep nothing per peer
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs beside the vector."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most schemes have no state
         """Continues from `state_dict()`."""

@@ -19,7 +19,7 @@ def weighted_sum(terms: Iterable[tuple[float, Tensor]], out: Tensor) -> None:
         _add_up(out, first_weight, first, rest)
         return
     weights = [weight for weight, _ in rest]
-    columns = zip(out.split(CHUNK), first.split(CHUNK), *(x.split(CHUNK) for _, x in rest), strict=True)
+    columns = zip(*(torch.split(x, CHUNK) for x in (out, first, *(x for _, x in rest))), strict=True)
     for piece, head, *tail in columns:
         _add_up(piece, first_weight, head, list(zip(weights, tail, strict=True)))
 

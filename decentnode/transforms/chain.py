@@ -13,7 +13,9 @@ from decentnode.transforms.base import Context, Transform
 class Chain:
     """Encodes a flat signal through all transforms in order, and decodes it in reverse order."""
 
-    def __init__(self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         """Raises BadInput when a transform cannot take what its predecessor emits."""
         self.transforms = tuple(transforms)
         check_order(self.transforms)
