@@ -25,7 +25,7 @@ class ForkServer:
     """The launcher's end: a process that has everything in memory and forks from it."""
 
     def __init__(self, inheritance: Inheritance, positions: list[int]) -> None:
-        """Forks the server, which forks one host process for each position. The launcher has no threads yet."""
+        """Forks the server, which forks one host process for each position. No thread runs yet."""
         self._lifeline_end, self._lifeline = os.pipe()
         gc.collect()
         gc.freeze()

@@ -322,7 +322,7 @@ class Assembly:
             if here != there:
                 word = {"digest": "configuration or graph", "dataset": "dataset's content"}.get(what, what)
                 self._refuse(
-                    f"{self._name({join.machine})} has another {word}: {there[:12]}, machine 0 has {here[:12]}"
+                    f"{self._name({join.machine})} has another {word}: {there[:12]}; machine 0: {here[:12]}"
                 )
 
     def _refuse(self, reason: str) -> NoReturn:

@@ -41,7 +41,7 @@ class Snapshots:
         self._run_id[0] = run_id
 
     async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
-        """Shows a copy of the vector to the observer; false when it still reads the last one after `PATIENCE`.
+        """Shows a copy of the vector to the observer; false when that still reads the last one.
 
         An observer that was waited for in vain is not waited for again until it has read.
         """

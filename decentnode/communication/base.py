@@ -157,7 +157,7 @@ class Endpoint(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[Tensor, Tensor]:
-        """Two tensors of `Memory.vector_elements`; a payload that lies in one of them is sent without a copy."""
+        """Two tensors of `Memory.vector_elements`; a payload that lies in one is sent without a copy."""
 
     @abstractmethod
     def exchange(
@@ -201,8 +201,8 @@ class Communication(ABC):
 
     @abstractmethod
     def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
-        """Connects to `peers` (ranks that local nodes meet first); raises StartError naming who did not answer."""
+        """Connects to `peers`, the ranks that local nodes meet first; raises StartError naming the silent ones."""
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Delivers what was sent, waiting at most `timeout` seconds, and frees sockets, memory and threads."""
+        """Delivers what was sent, in at most `timeout` seconds, and frees sockets, memory and threads."""

@@ -46,7 +46,7 @@ class Segment:
         return offset if 0 <= offset < self._size else None
 
     def stage(self, seq: int, at: int, buffer: Tensor) -> int:
-        """Copies a payload of exchange number `seq` to byte `at` of its staging slot and returns the offset."""
+        """Copies a payload of exchange number `seq` to byte `at` of its staging slot; returns the offset."""
         end = at + buffer.numel()
         if end > self._staging_bytes:
             raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")

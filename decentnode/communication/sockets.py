@@ -32,7 +32,7 @@ class Sockets(threading.Thread):
     """Sends, receives, notices who is gone, and judges deadlines by what has really arrived."""
 
     def __init__(self, place: Place, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
-        """`endpoint_of` says where a peer process can be reached; `most_bytes` is the largest frame accepted."""
+        """`endpoint_of` says where a peer process is reached; `most_bytes` is the largest frame accepted."""
         super().__init__(name="decentnode-sockets", daemon=True)
         self.place = place
         self.mailboxes: dict[int, Mailbox] = {}
@@ -87,7 +87,7 @@ class Sockets(threading.Thread):
             os.eventfd_write(self._wakeup, 1)
 
     def meet(self, processes: set[int], timeout: float) -> None:
-        """Connects and waits until every process has said hello; raises StartError naming the ranks that did not."""
+        """Connects and waits until every process has said hello; raises StartError naming the silent ranks."""
         self.post(lambda: self._connect_all(sorted(processes)))
         with self._met:
             if not self._met.wait_for(lambda: processes <= self._met_processes, timeout):

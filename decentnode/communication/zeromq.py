@@ -27,7 +27,7 @@ class ZeroMQEndpoint(Endpoint):
         self, rank: int, sockets: Sockets, slots: tuple[Tensor, Tensor], segment: Segment | None,
         siblings: dict[int, "ZeroMQEndpoint"],
     ) -> None:  # fmt: skip
-        """`segment` is the memory that peers on this machine read; without it they get frames as all others."""
+        """`segment` is the memory that peers on this machine read; without one they get frames too."""
         place = sockets.place
         self.rank = rank
         self.counters = ByteCounters()
@@ -93,7 +93,7 @@ class ZeroMQEndpoint(Endpoint):
         return routes
 
     def _lay_out(self, payload: Payload, staged: int) -> tuple[int, int]:
-        """Where a payload lies in shared memory, copied there if need be, and the staging bytes used so far."""
+        """Where a payload lies in shared memory, copied there if need be, and the staging bytes in use."""
         assert self.segment is not None
         offset = self.segment.offset(payload.buffer)
         if offset is None:
@@ -140,7 +140,7 @@ class ZeroMQEndpoint(Endpoint):
 @COMMUNICATIONS.register("zeromq")
 @dataclass
 class ZeroMQ(Communication):
-    """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZeroMQ, RFC 23/ZMTP 3)."""
+    """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""
 
     local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
     base_port: Port = 29600

@@ -15,7 +15,7 @@ from decentnode.sharing.weighted_sum import weighted_sum
 @SHARINGS.register("all_reduce")
 @dataclass
 class AllReduce(Gossip):
-    """Averages all models exactly, over a complete graph (PyTorch DDP: Li et al., VLDB 2020, with local steps).
+    """Averages all models exactly, over a complete graph (as PyTorch DDP does: Li et al., VLDB 2020).
 
     x_i <- (1/m) sum_j y_j over the m nodes that were heard, whatever the graph's weights say
     """

@@ -46,7 +46,7 @@ class Sharing(ABC):
 
     @abstractmethod
     def payload_layout(self, phase: int = 0) -> Layout | None:
-        """What this scheme puts on the wire in its exchange number `phase` of a round; None when it never sends."""
+        """What this scheme sends in exchange number `phase` of a round; None when it never sends."""
 
     @abstractmethod
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:

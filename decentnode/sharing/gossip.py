@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from decentnode.mixing import live_weights
 from torch import Tensor
 
 from decentnode.graph.base import View
+from decentnode.mixing import live_weights
 from decentnode.payload import Layout, Payload
 from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
@@ -17,7 +17,7 @@ from decentnode.transforms.base import Context
 @SHARINGS.register("gossip")
 @dataclass
 class Gossip(Sharing):
-    """Averages models with the neighbors' (D-PSGD: Lian et al., NeurIPS 2017, Alg. 1; local SGD with more steps).
+    """Averages models with the neighbors' (D-PSGD: Lian et al., NeurIPS 2017, Alg. 1).
 
     x_i <- sum_j w_ij y_j,   y_j the model of j after its local steps
 
