@@ -1,0 +1,148 @@
+"""Curves to their closed forms, and pictures that show them."""
+
+import subprocess
+import sys
+from math import isnan
+from pathlib import Path
+
+import matplotlib
+import msgspec
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from decentnode import curves, figures
+from decentnode.errors import BadInput
+from decentnode.plotting import make_figures
+from decentnode.records import write_atomically
+from decentnode.run_files import EvaluationRow
+
+SINGLE = {
+    "accuracy_rounds", "accuracy_bytes", "accuracy_seconds", "loss_rounds", "loss_bytes", "loss_seconds",
+    "consensus_distance",
+}  # fmt: skip
+
+
+def row(round: int, *accuracy: float, **fields) -> EvaluationRow:
+    ranks = range(len(accuracy))
+    return EvaluationRow(
+        round=round, seconds=1.5 * round, accuracy=dict(zip(ranks, accuracy, strict=True)),
+        test_loss={rank: 1.0 + rank for rank in ranks}, train_loss={},
+        bytes_sent={rank: 4_000_000 for rank in ranks}, **fields,
+    )  # fmt: skip
+
+
+def make_run(path: Path, *rows: EvaluationRow, name: str = "trial") -> Path:
+    path.mkdir(parents=True)
+    (path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
+    write_atomically(path / "summary.json", {"schema": 1, "name": name})
+    write_atomically(path / "partition.json", {"schema": 1, "labels_per_rank": [[1, 2], [3, 0]]})
+    return path
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return make_run(
+        tmp_path / "a",
+        row(9, 0.5, 0.7, consensus_distance=0.5, average_model_accuracy=0.8, average_model_loss=0.25),
+        row(19, 0.6, 1.0, consensus_distance=0.05, average_model_accuracy=0.9, average_model_loss=0.125),
+    )
+
+
+def test_a_spread_is_mean_deviation_and_ends_in_percent(run) -> None:
+    found = curves.spread_of(curves.read_runs([run])[0].rows, curves.ACCURACY)
+    assert found.mean == pytest.approx([60, 80])
+    assert found.std == pytest.approx([10, 20])
+    assert (found.least, found.most) == (pytest.approx([50, 60]), pytest.approx([70, 100]))
+    assert found.average == pytest.approx([80, 90])
+
+
+def test_one_loss_that_is_not_finite_leaves_a_gap() -> None:
+    diverged = row(1, 0.1, 0.2)
+    diverged.test_loss[1] = None
+    found = curves.spread_of([row(0, 0.5, 0.5), diverged], curves.LOSS)
+    assert found.mean[0] == 1.5
+    assert isnan(found.mean[1])
+    assert isnan(found.most[1])
+
+
+def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
+    rows = [row(0, 0.5, 0.5)]
+    axis = curves.bytes_axis([curves.Run("", rows, [])])
+    assert (axis.label, axis.values(rows)) == ("MB sent per node", [4.0])
+    silent = EvaluationRow(0, 0.0, {0: 0.5}, {0: 1.0}, {}, {0: 0})
+    assert curves.bytes_axis([curves.Run("", [silent], [])]).label == "bytes sent per node"
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path) -> None:
+    paths = [make_run(tmp_path / folder / "out", row(0, 0.5)) for folder in ("x", "y")]
+    assert [run.name for run in curves.read_runs(paths)] == ["x/out", "y/out"]
+    other = make_run(tmp_path / "z", row(0, 0.5), name="other")
+    assert [run.name for run in curves.read_runs([paths[0], other])] == ["trial", "other"]
+
+
+def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
+    with matplotlib.rc_context(figures.STYLE):
+        axes = Figure().add_subplot()
+        figures._panels(curves.read_runs([run]))["accuracy_rounds"](axes)
+    mean, average = axes.lines
+    assert list(mean.get_xdata()) == [10, 20]
+    assert mean.get_ydata() == pytest.approx([60, 80])
+    assert average.get_ydata() == pytest.approx([80, 90])
+    lightest, dark = (band.get_paths()[0].vertices[:, 1] for band in axes.collections)
+    assert (lightest.min(), lightest.max()) == pytest.approx((50, 100))
+    assert (dark.min(), dark.max()) == pytest.approx((50, 100))
+    assert axes.get_title(loc="left") == "Test accuracy against rounds"
+
+
+def test_one_run_is_drawn_with_its_labels(run, tmp_path) -> None:
+    paths = figures.plot([run], tmp_path / "out")
+    assert paths[0] == tmp_path / "out" / "overview.png"
+    assert {path.stem for path in paths[1:]} == SINGLE | {"labels"}
+    height, width = imread(paths[0]).shape[:2]
+    assert width > height > 1000
+    shown = imread(paths[1])
+    assert len({tuple(pixel) for pixel in shown[::7, ::7].reshape(-1, shown.shape[2])}) > 4
+
+
+def test_several_runs_share_their_panels(run, tmp_path) -> None:
+    # No consensus distance and no average model, as on a machine other than 0.
+    bare = make_run(tmp_path / "b", row(4, 0.25, 0.5), name="bare")
+    found = curves.read_runs([run, bare])
+    panels = figures._panels(found)
+    assert set(panels) == SINGLE | {"accuracy_nodes"}
+    axes = Figure().add_subplot()
+    panels["accuracy_nodes"](axes)
+    assert list(axes.lines[1].get_ydata()) == [25, 50]
+    legend = figures._overview(found, panels).legends[0]
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["trial", "bare", "± standard deviation", "lowest to highest", "average model"]
+
+
+def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:
+    empty = make_run(tmp_path / "empty")
+    assert figures.main([str(empty)]) == 2
+    expected = f"{empty}/evaluations.jsonl: holds no evaluation, so there is nothing to draw\n"
+    assert capsys.readouterr().err == expected
+    with pytest.raises(BadInput, match="No such file or directory; name the directory of a run"):
+        figures.plot([tmp_path / "nowhere"], tmp_path)
+
+
+def test_drawing_is_a_process_of_its_own_that_says_why_it_could_not(run, tmp_path) -> None:
+    pictures = make_figures(run)
+    assert (len(pictures.paths), pictures.problem) == (9, "")
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.paths)
+    failed = make_figures(tmp_path / "nowhere")
+    assert failed.paths == []
+    assert failed.problem.startswith(f"{tmp_path}/nowhere/evaluations.jsonl: No such file")
+
+
+def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
+    monkeypatch.setattr("decentnode.plotting.SECONDS", 0.01)
+    assert make_figures(run).problem == "drawing took longer than 0 s and was ended"
+
+
+def test_drawing_loads_no_torch() -> None:
+    script = "import sys, decentnode.figures; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

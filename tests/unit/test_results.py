@@ -1,0 +1,195 @@
+"""The files of a run: written, read back, summed up, and documented."""
+
+import hashlib
+import re
+from math import inf, nan, sqrt
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode.communication.base import ByteCounters
+from decentnode.errors import BadInput
+from decentnode.evaluation import Scores
+from decentnode.membership import Roster
+from decentnode.observer import Observation
+from decentnode.records import Records, RoundRecord, read_records, write_atomically
+from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
+from decentnode.results import Evaluations, Timing, model_hash, spread, summarize, unused_directory
+from decentnode.run_files import EvaluationRow, read_evaluations, read_object
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+EXPERIMENT = SimpleNamespace(
+    settings=SimpleNamespace(name="trial", seed=7, rounds=10),
+    graph=SimpleNamespace(num_nodes=3),
+    layout=SimpleNamespace(numel=100),
+)
+
+
+def evaluated(rank: int, round: int, accuracy: float = 0.5, loss: float | None = 1.0) -> Evaluated:
+    return Evaluated(rank, round, accuracy, loss, 0.25 * rank, 100 * (rank + 1), 2.0 + rank, True)
+
+
+def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
+    return Finished(rank, 10, f"{rank:064x}", 1000, 900, 12.0 + rank, accuracy, loss)
+
+
+def summary(*reports) -> dict:
+    roster = Roster(range(3), {})
+    for report in reports:
+        roster.take(report)
+    return summarize(EXPERIMENT, roster, Evaluations(Path("none")), 255, Timing(1.23456, 9.87654))
+
+
+def documented(section: str) -> set[str]:
+    """The names in the first column of the tables of a section."""
+    text = DOCUMENT.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+
+
+def test_every_field_of_every_file_is_documented_and_no_other() -> None:
+    assert documented("`records/RANK.jsonl`") == set(RoundRecord.__struct_fields__)
+    assert documented("`evaluations.jsonl`") == set(EvaluationRow.__struct_fields__)
+    assert documented("`summary.json`") == set(summary())
+
+
+def test_the_example_of_the_document_runs(tmp_path) -> None:
+    example = re.search(r"```python\n(.*?)```", DOCUMENT, re.DOTALL).group(1)
+    write_atomically(tmp_path / "summary.json", summary())
+    (tmp_path / "evaluations.jsonl").write_text("")
+    (tmp_path / "records").mkdir()
+    records = Records(tmp_path / "records", 0)
+    records.write(RoundRecord(0, 0, exchange_seconds=0.5), ByteCounters())
+    records.close()
+    names: dict = {}
+    exec(example.replace('"runs/quickstart"', repr(str(tmp_path))), names)
+    assert names["summary"]["name"] == "trial"
+    assert (names["accuracy"], names["seconds"]) == ({}, [0.5])
+
+
+def test_a_record_has_the_bytes_of_its_own_round(tmp_path) -> None:
+    records, counters = Records(tmp_path, 3), ByteCounters()
+    for round in range(3):
+        counters.sent_payload += 10 * (round + 1)
+        counters.received_header += 64
+        records.write(RoundRecord(3, round, loss=0.5, late=[1]), counters)
+    records.close()
+    read = read_records(tmp_path / "00003.jsonl")
+    assert [record.sent_payload for record in read] == [10, 20, 30]
+    assert [record.received_header for record in read] == [64, 64, 64]
+    assert [record.round for record in read] == [0, 1, 2]
+    assert read[0].seconds <= read[1].seconds <= read[2].seconds
+    assert read[0].late == [1]
+
+
+@given(cut=st.integers(1, 20))
+def test_a_line_that_was_cut_off_is_left_out(tmp_path_factory, cut) -> None:
+    path = tmp_path_factory.mktemp("records") / "00000.jsonl"
+    line = msgspec.json.encode(RoundRecord(0, 0)) + b"\n"
+    path.write_bytes(line + line[:-cut])
+    assert read_records(path) == [RoundRecord(0, 0)]
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(accuracy=st.dictionaries(st.integers(0, 5000), finite), distance=st.none() | finite)
+def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, distance) -> None:
+    path = tmp_path_factory.mktemp("run") / "evaluations.jsonl"
+    row = EvaluationRow(3, 1.5, accuracy, {}, {}, {}, distance)
+    path.write_bytes(msgspec.json.encode(row) + b"\n")
+    assert read_evaluations(path) == [row]
+
+
+def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations.add(evaluated(1, 4))
+    assert evaluations.complete({0, 1}, observed=False) == []
+    evaluations.add(evaluated(0, 4))
+    assert evaluations.complete({0, 1}, observed=True) == []
+    evaluations.observe(Observation(4, 2, 0.125, Scores(0.75, 0.5)))
+    rows = evaluations.complete({0, 1}, observed=True)
+    expected = EvaluationRow(
+        round=4, seconds=2.5, accuracy={0: 0.5, 1: 0.5}, test_loss={0: 1.0, 1: 1.0},
+        train_loss={0: 0.0, 1: 0.25}, bytes_sent={0: 100, 1: 200}, consensus_distance=0.125,
+        average_model_accuracy=0.75, average_model_loss=0.5,
+    )  # fmt: skip
+    assert rows == [expected] == read_evaluations(tmp_path / "evaluations.jsonl")
+    assert evaluations.complete({0, 1}, observed=True) == []
+
+
+def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations.add(msgspec.json.decode(msgspec.json.encode(evaluated(0, 0, loss=inf)), type=Evaluated))
+    evaluations.complete({0}, observed=False)
+    assert read_evaluations(tmp_path / "evaluations.jsonl")[0].test_loss == {0: None}
+
+
+def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
+    found = summary(
+        finished(0, 0.8, 0.5), finished(2, 0.6, 1.5), Failed(1, "a defect"),
+        PeerMissing(0, 3, 1, "gone"), PeerMissing(0, 5, 2, "silent"),
+    )  # fmt: skip
+    assert found["run_id"] == "00000000000000ff"
+    assert (found["finished_nodes"], found["lost_nodes"]) == (2, {"1": "a defect"})
+    assert found["broken_edges"] == [[0, 2, 5]]
+    assert (found["bytes_sent"], found["bytes_received"]) == (2000, 1800)
+    assert (found["startup_seconds"], found["wall_seconds"]) == (1.235, 9.877)
+    accuracy = found["test_accuracy"]
+    assert accuracy == pytest.approx({"mean": 0.7, "std": 0.1, "min": 0.6, "max": 0.8})
+    assert found["peak_memory_mb_per_node"]["max"] == 14.0
+    assert found["average_model_accuracy"] is None
+    write_atomically(tmp_path / "summary.json", found)
+    assert read_object(tmp_path / "summary.json") == found
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_one_diverged_node_is_not_averaged_away() -> None:
+    found = summary(finished(0, 0.8, 0.5), finished(1, 0.1, None))
+    assert found["test_loss"] is None
+    assert found["test_accuracy"]["min"] == 0.1
+
+
+def test_a_spread_is_that_of_the_population() -> None:
+    assert spread([1.0, 2.0, 3.0, 6.0]) == {"mean": 3.0, "std": sqrt(3.5), "min": 1.0, "max": 6.0}
+    assert spread([]) is None
+
+
+def test_the_hash_of_all_models_depends_on_rank_and_content() -> None:
+    expected = hashlib.sha256(b"0:aa\n2:bb\n").hexdigest()
+    assert model_hash({2: "bb", 0: "aa"}) == expected
+    assert model_hash({0: "bb", 2: "aa"}) != expected
+    assert model_hash({0: "aa", 1: "bb"}) != expected
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
+    write_atomically(tmp_path / "x.json", {"schema": 1, "distance": nan})
+    assert read_object(tmp_path / "x.json")["distance"] is None
+
+
+def test_another_schema_is_refused(tmp_path) -> None:
+    path = tmp_path / "summary.json"
+    write_atomically(path, {"schema": 2})
+    with pytest.raises(
+        BadInput, match=re.escape(f"{path}: has schema 2; this version of decentnode reads schema 1")
+    ):
+        read_object(path)
+
+
+def test_what_is_no_run_directory_is_said(tmp_path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    with pytest.raises(BadInput) as caught:
+        read_evaluations(path)
+    assert str(caught.value) == f"{path}: No such file or directory; name the directory of a run"
+
+
+def test_a_run_directory_without_a_name_is_a_new_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("decentnode.results.time", SimpleNamespace(strftime=lambda _: "20300102-030405"))
+    for expected in ("trial-20300102-030405", "trial-20300102-030405-2", "trial-20300102-030405-3"):
+        path = unused_directory("trial")
+        assert path == Path("runs") / expected
+        path.mkdir(parents=True)

@@ -1,0 +1,260 @@
+"""What a person sees, word for word."""
+
+import io
+import os
+import pty
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from decentnode.errors import ExitCode
+from decentnode.live_view import Dashboard, LiveScreen, Standing, screen_for
+from decentnode.membership import Roster
+from decentnode.plotting import Pictures
+from decentnode.reports import Evaluated, Failed, Finished, Progress
+from decentnode.run_files import EvaluationRow
+from decentnode.screen import HEADING, LOG_LINES, Screen
+from decentnode.wording import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
+
+ROW = EvaluationRow(
+    round=9, seconds=2.7, accuracy={0: 0.9, 1: 0.94}, test_loss={0: 0.2, 1: 0.3}, train_loss={},
+    bytes_sent={0: 6_000_000, 1: 6_400_000}, consensus_distance=0.0809, average_model_accuracy=0.95,
+    average_model_loss=0.2,
+)  # fmt: skip
+EXPERIMENT = SimpleNamespace(
+    settings=SimpleNamespace(name="trial", rounds=40),
+    graph=SimpleNamespace(num_nodes=3),
+    processes=(1, 2),
+    layout=SimpleNamespace(numel=4810),
+)
+SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
+SUMMARY = {
+    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
+    "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
+    "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
+    "average_model_accuracy": 0.975, "average_model_loss": 0.0787, "consensus_distance": 0.0278,
+    "model_hash": "048067", "peak_memory_mb_per_node": {"mean": 13.2, "std": 0.1, "min": 13.0, "max": 13.3},
+}  # fmt: skip
+
+
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
+
+
+def test_the_beginning_says_what_runs(output) -> None:
+    Screen(output).began(EXPERIMENT, Path("x"), 3.77)
+    assert output.getvalue() == (
+        "trial: 3 nodes in 2 processes, 4,810 parameters, 40 rounds; started in 3.8 s\n"
+    )
+
+
+def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
+    screen = Screen(output)
+    screen.evaluated(ROW)
+    screen.evaluated(ROW)
+    line = "    10       92.00   90.00    94.00    95.00  0.2500    0.0809  12.4 MB    2.7 s"
+    assert output.getvalue().splitlines() == [HEADING, line, line]
+    assert len(HEADING) == len(line) <= 80
+
+
+def test_what_is_not_known_is_a_dash_and_missing_nodes_are_counted(output) -> None:
+    screen = Screen(output)
+    screen.began(EXPERIMENT, Path("x"), 1.0)
+    screen.evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
+    assert output.getvalue().splitlines()[-1] == (
+        "     1       50.00   50.00    50.00        -       -         -      0 B    1.0 s  without 2 nodes"
+    )
+
+
+def test_the_end_is_a_table(output) -> None:
+    Screen(output).ended(
+        SUMMARY, Path("/runs/x"), Pictures([Path("overview.png"), Path("a.png")]), ExitCode.OK
+    )
+    assert (
+        output.getvalue()
+        == """
+trial: all 16 nodes finished 40 rounds (exit code 0)
+  test accuracy      97.00 % ± 0.45, from 96.11 to 98.06
+  test loss          0.0894 ± 0.0123, from 0.0626 to 0.1158
+  average model      97.50 %, loss 0.0787
+  consensus distance 0.0278
+  sent, received     49.4 MB, 49.4 MB; 3.1 MB sent per node
+  time               2.0 s, after 2.6 s to start
+  memory per node    13.2 MB, at most 13.3 MB
+  model hash         048067
+  pictures           overview.png and 1 more
+  results            /runs/x
+"""
+    )
+
+
+def test_the_end_of_a_run_without_any_result(output) -> None:
+    nothing = dict.fromkeys(
+        ("test_accuracy", "test_loss", "average_model_accuracy", "average_model_loss", "consensus_distance",
+         "peak_memory_mb_per_node")
+    )  # fmt: skip
+    lost = {str(rank): f"rank {rank}, round 2: the loss is nan" for rank in range(12)}
+    summary = SUMMARY | nothing | {"finished_nodes": 0, "lost_nodes": lost}
+    Screen(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
+    lines = output.getvalue().splitlines()
+    assert lines[1] == "trial: failed; 0 of 16 nodes finished (exit code 4)"
+    assert lines[4] == "  lost               rank 0, round 2: the loss is nan"
+    assert lines[5] == "                     rank 1, round 2: the loss is nan"
+    assert lines[14:] == [
+        "                     and 2 more, named in summary.json",
+        "  pictures           none: no luck",
+        "  results            /runs/x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "expected"),
+    [
+        (3, {"finished_nodes": 15, "lost_nodes": {"3": "killed"}}, "15 of 16 nodes finished, 1 lost"),
+        (3, {"broken_edges": [[1, 2, 3]]}, "16 of 16 nodes finished, but not all links held"),
+        (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
+        (130, {"finished_nodes": 2}, "ended by Ctrl-C; 2 of 16 nodes finished"),
+        (143, {"finished_nodes": 2}, "ended by SIGTERM; 2 of 16 nodes finished"),
+        (5, {"finished_nodes": 0}, "out of memory; 0 of 16 nodes finished"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
+    Screen(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
+    assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
+
+
+def test_the_end_of_a_log_is_shown(output, tmp_path) -> None:
+    log = tmp_path / "00003.log"
+    Screen(output).show_log(log)
+    assert output.getvalue() == ""
+    log.write_bytes(b"".join(b"line %d \xff[bold]\n" % number for number in range(40)))
+    Screen(output).show_log(log)
+    lines = output.getvalue().splitlines()
+    assert len(lines) == LOG_LINES
+    assert lines[-1] == "    line 39 \ufffd[bold]"
+
+
+def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        screen = Screen(output)
+        screen.note("lost")
+        screen.note("lost too")
+        assert screen.output.name == os.devnull
+        screen.output.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)
+
+
+def roster(*reports) -> Roster:
+    found = Roster(range(4), {})
+    found.start()
+    for report in reports:
+        found.take(report)
+    return found
+
+
+def test_the_standing_counts_those_who_still_count() -> None:
+    standing = Standing.of(
+        roster(
+            Progress(0, 9, 0.5, 100), Evaluated(1, 4, 0.5, 1.0, 1.5, 200, 1.0, True), Failed(2, "gone"),
+            Finished(3, 10, "", 300, 0, 1.0, None, None),
+        )
+    )  # fmt: skip
+    assert (standing.slowest, standing.fastest, standing.done) == (5, 10, pytest.approx(25 / 3))
+    assert (standing.sent, standing.loss) == (600, 1.0)
+    assert standing.states == {"starting": 0, "running": 2, "finished": 1, "lost": 1}
+
+
+def shown(dashboard: Dashboard, now: float) -> str:
+    output = io.StringIO()
+    Console(file=output, width=100, color_system=None).print(dashboard.panel(now))
+    return output.getvalue()
+
+
+def test_the_panel_shows_where_the_run_is() -> None:
+    dashboard = Dashboard("trial", 40, began=100.0)
+    dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=0), now=118.0)
+    assert "after the first evaluation" in shown(dashboard, 118.0)
+    dashboard.row = ROW
+    dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=12_400_000, loss=0.0712), now=120.0)
+    text = shown(dashboard, 120.0)
+    assert len(text.splitlines()) == 7
+    for part in (
+        "─ trial ─", "8 to 12 of 40", "92.00 %", "90.00 to 94.00", "average model 95.00 %", "0.0712 training",
+        "0.2500 test", "consensus distance 0.0809", "12.4 MB", "6.2 MB/s", "0 lost", "0:20, about 1:00 left",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    dashboard = Dashboard("trial", 40, began=0.0)
+    for second in range(21):
+        dashboard.update(Standing(sent=1000 if second < 10 else 1000 + 50 * (second - 10)), now=float(second))
+    assert dashboard.rate == 50.0
+
+
+def test_time_left_is_unknown_before_the_first_round() -> None:
+    assert Dashboard("trial", 40, began=0.0).seconds_left(5.0) is None
+
+
+def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    screen = LiveScreen(output)
+    screen.began(EXPERIMENT, Path("x"), 1.0)
+    screen.progress(roster())
+    screen.note("rank 1 is lost: [bold]why[/bold]")
+    screen.evaluated(ROW)
+    screen.ended(SUMMARY, Path("/runs/x"), Pictures(), ExitCode.OK)
+    text = output.getvalue()
+    assert "rank 1 is lost: [bold]why[/bold]" in text
+    assert "    10       92.00   90.00" in text
+    assert text.rindex("16 nodes finished") > text.rindex("╰")
+    assert text.rindex("\x1b[?25h") > text.rfind("\x1b[?25l")
+    screen.close()
+
+
+def test_a_live_screen_is_chosen_for_a_terminal_only(output, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    leader, follower = pty.openpty()
+    try:
+        with os.fdopen(follower, "w") as terminal:
+            assert type(screen_for(terminal)) is LiveScreen
+            assert type(screen_for(output)) is Screen
+            monkeypatch.setenv("TERM", "dumb")
+            assert type(screen_for(terminal)) is Screen
+    finally:
+        os.close(leader)
+
+
+def test_progress_of_a_thousand_nodes_costs_little(output, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    many = Roster(range(1024), {})
+    screen = LiveScreen(output)
+    screen.began(EXPERIMENT, Path("x"), 1.0)
+    screen.progress(many)
+    began = time.process_time()
+    for _ in range(1000):
+        screen.progress(many)
+    assert (time.process_time() - began) / 1000 < 0.002
+    screen.close()
+
+
+def test_numbers_read_well() -> None:
+    assert [readable_bytes(n) for n in (0, 999, 1000, 12_345, 99_960, 999_600, 10**9, 4.2e13)] == [
+        "0 B", "999 B", "1.0 kB", "12.3 kB", "100 kB", "1.0 MB", "1.0 GB", "42.0 TB",
+    ]  # fmt: skip
+    assert [readable_seconds(s) for s in (4.94, 99.9, 99.99, 3599.6, 7500)] == [
+        "4.9 s", "99.9 s", "1 min 40 s", "1 h 00 min", "2 h 05 min",
+    ]  # fmt: skip
+    assert [clock_time(s) for s in (7.9, 760, 7509)] == ["0:07", "12:40", "2:05:09"]
+    assert [decimal(x) for x in (0.0, 0.5, 1e-5, 12345.0, float("nan"), None)] == [
+        "0.0000", "0.5000", "1.0e-05", "1.2e+04", "-", "-",
+    ]  # fmt: skip
+    assert (percent(0.97), percent(None)) == ("97.00", "-")
+    assert (counted(1, "node"), counted(1200, "node")) == ("1 node", "1,200 nodes")
+    assert counted(2, "process", "processes") == "2 processes"
