@@ -100,3 +100,11 @@ def test_files_that_are_named_exist(document):
         n for n in names if n not in mentioned_as_an_example and not any((p / n).exists() for p in places)
     ]
     assert missing == []
+
+
+def test_the_architecture_names_every_module():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    modules = {path.name for path in (ROOT / "decentnode").glob("[!_]*.py")}
+    folders = {f"{path.parent.name}/" for path in (ROOT / "decentnode").glob("*/__init__.py")}
+    assert sorted(name for name in modules | folders if name not in text) == []
+    assert len(text.splitlines()) <= 200
