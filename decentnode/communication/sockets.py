@@ -4,12 +4,14 @@ One ROUTER receives from everybody; one DEALER per peer process sends. Other thr
 """
 
 import errno
+import math
 import os
 import select
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -51,10 +53,9 @@ class Sockets(threading.Thread):
         self._gone: set[int] = set()
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
-        self._epoll.register(self._wakeup, select.EPOLLIN)
-        self._router_fd = descriptor(self._router)
-        self._epoll.register(self._router_fd, select.EPOLLIN)
+        self._links = select.epoll()
+        watched = (self._router, self._wakeup, self._links.fileno())
+        self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
         self._met = threading.Condition()
         self._met_processes: set[int] = set()
@@ -117,7 +118,8 @@ class Sockets(threading.Thread):
         try:
             while not self._stopping:
                 self._serve()
-            self._receive_all()
+            while has_input(self._router):
+                self._receive()
         except BaseException as error:
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
@@ -126,21 +128,24 @@ class Sockets(threading.Thread):
             self._close()
 
     def _serve(self) -> None:
-        router = self._router_fd
-        for fd, _ in self._epoll.poll(max(0.0, self._next_look - time.monotonic())):
-            if fd == router:
-                self._receive_all()
-            elif fd == self._wakeup:
-                os.eventfd_read(fd)
+        pause = max(0.0, self._next_look - time.monotonic())
+        for ready, _ in zmq.zmq_poll(self._polled, math.ceil(pause * 1000)):
+            if ready is self._router:
+                self._receive()
+            elif ready == self._wakeup:
+                os.eventfd_read(self._wakeup)
                 while self._commands:
                     self._commands.popleft()()
             else:
-                self._watch_link(self._watched[fd])
+                for fd, _ in self._links.poll(0):
+                    self._watch_link(self._watched[fd])
         now = time.monotonic()
         if now >= self._next_look:
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
+        # What has arrived counts, however late this thread comes to look.
+        self._receive_all()
         for process in [p for p, verdict in self._suspects.items() if verdict <= now]:
             self._lose_process(process)
         if now >= self._next_tick:
@@ -192,7 +197,7 @@ class Sockets(threading.Thread):
         monitor_fd = descriptor(monitor)
         self._monitors[process] = (monitor_fd, monitor)
         self._watched[monitor_fd] = process
-        self._epoll.register(monitor_fd, select.EPOLLIN)
+        self._links.register(monitor_fd, select.EPOLLIN)
         # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
         self._watch_link(process)
         dealer.connect(endpoint)
@@ -204,25 +209,21 @@ class Sockets(threading.Thread):
         self.send([(process, self._control(wire.Kind.HELLO, self.hello.ranks[0], receiver, body=body), body)])
 
     def _receive_all(self) -> None:
-        receive = self._router.recv
-        while True:
-            try:
-                receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._accept(self._rest_of_message())
-            except wire.WireError as error:
-                self.refused[error.reason] += 1
+        while has_input(self._router):
+            self._receive()
 
-    def _rest_of_message(self) -> list[zmq.Frame]:
-        """The frames behind the routing id; at most three are kept, however many come."""
-        frames: list[zmq.Frame] = []
-        while self._router.getsockopt(zmq.RCVMORE):
+    def _receive(self) -> None:
+        """Takes in one message: routing id, header, body; further frames are counted and dropped."""
+        self._router.recv(zmq.NOBLOCK)
+        header = self._router.recv(copy=False)
+        frames = [header]
+        while frames[-1].more:
             frame = self._router.recv(copy=False)
-            if len(frames) < 3:
-                frames.append(frame)
-        return frames
+            frames = [*frames[:2], frame]
+        try:
+            self._accept(frames)
+        except wire.WireError as error:
+            self.refused[error.reason] += 1
 
     def _accept(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:
@@ -302,7 +303,7 @@ class Sockets(threading.Thread):
 
     def _disconnect(self, process: int, linger: int) -> None:
         fd, monitor = self._monitors.pop(process)
-        self._epoll.unregister(fd)
+        self._links.unregister(fd)
         del self._watched[fd]
         dealer = self._dealers.pop(process)
         dealer.disable_monitor()
@@ -355,7 +356,7 @@ class Sockets(threading.Thread):
         for process in list(self._dealers):
             self._disconnect(process, 0 if self._has_left(process) else int(self._linger * 1000))
         self._router.close(0)
-        self._epoll.close()
+        self._links.close()
         self._context.term()
 
 
