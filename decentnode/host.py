@@ -26,6 +26,10 @@ from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+LARGEST_KEPT_BLOCK = 64 << 20
+MOST_KEPT_BYTES = 128 << 20
+"""What a process keeps of freed memory at most, for its next batch."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,21 @@ def _settle_in(inheritance: Inheritance, position: int) -> None:
     os.dup2(fd, 2)
     os.close(fd)
     torch.set_num_threads(inheritance.threads)
+    keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def keep_freed_memory() -> None:
+    """Lets malloc keep a batch's memory for the next one.
+
+    Otherwise it returns activations to the kernel, which clears every page anew: a third of the time of a
+    convolutional network's evaluation.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

@@ -1,0 +1,37 @@
+"""What a host process settles before its nodes are built."""
+
+import os
+import resource
+
+import torch
+
+from decentnode.host import keep_freed_memory
+
+BLOCKS, ELEMENTS = 6, 4_000_000
+BATCHES = 5
+PAGES = BLOCKS * 4 * ELEMENTS // resource.getpagesize()
+
+
+def use_memory() -> None:
+    """Allocates, fills and frees as much as a batch of images through a network."""
+    [torch.ones(ELEMENTS) for _ in range(BLOCKS)]
+
+
+def faults_of_batches() -> int:
+    """Pages that the kernel had to give for batches after the first ones."""
+    use_memory()
+    use_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(BATCHES):
+        use_memory()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_memory_of_a_batch_is_kept_for_the_next() -> None:
+    # In a process of its own, because the allocator cannot be set back.
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        os._exit(0 if faults_of_batches() < PAGES else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
