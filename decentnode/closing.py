@@ -10,6 +10,8 @@ from decentnode.wording import counted, decimal, percent, readable_bytes, readab
 
 MOST_LOST = 10
 """Lost nodes that are named; summary.json names them all."""
+ENDED_BY_SIGNAL = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+"""Then every node that was still at work would be named as lost."""
 Lines = Iterator[tuple[str, str]]
 
 
@@ -38,13 +40,14 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
 
 
-def closing_lines(summary: dict[str, Any], run_dir: Path, pictures: Pictures) -> Lines:
+def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
     """Name and value of each line below the headline; a line without a name goes on with the one above."""
     yield from _quality(summary)
     yield from _cost(summary)
     if summary["finished_nodes"]:
         yield "model hash", summary["model_hash"]
-    yield from _losses(summary)
+    if code not in ENDED_BY_SIGNAL:
+        yield from _losses(summary)
     if pictures.paths:
         rest = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
         yield "pictures", f"{pictures.paths[0].name}{rest}"
@@ -69,9 +72,10 @@ def _quality(summary: dict[str, Any]) -> Lines:
 
 
 def _cost(summary: dict[str, Any]) -> Lines:
-    sent, received = (readable_bytes(summary[f"bytes_{way}"]) for way in ("sent", "received"))
-    each = readable_bytes(summary["bytes_sent"] / max(summary["finished_nodes"], 1))
-    yield "sent, received", f"{sent}, {received}; {each} sent per node"
+    if summary["finished_nodes"]:
+        sent, received = (readable_bytes(summary[f"bytes_{way}"]) for way in ("sent", "received"))
+        each = readable_bytes(summary["bytes_sent"] / summary["finished_nodes"])
+        yield "sent, received", f"{sent}, {received}; {each} sent per node"
     startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
     yield "time", f"{wall}, after {startup} to start"
     memory = summary["peak_memory_mb_per_node"]

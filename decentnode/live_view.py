@@ -1,8 +1,12 @@
 """The live view of a run in a terminal: a panel that stays below the lines of a plain screen."""
 
+import contextlib
+import io
 import os
+import termios
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -118,8 +122,8 @@ class Dashboard:
     def _figures(self) -> Table:
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(width=8, style="dim")
-        for _ in range(3):
-            table.add_column(ratio=1, no_wrap=True)
+        for ratio in (4, 4, 6):
+            table.add_column(ratio=ratio, no_wrap=True)
         states = self.standing.states
         lost = states[State.LOST]
         for cells in self._quality():
@@ -135,7 +139,7 @@ class Dashboard:
         row, training = self.row, f"{decimal(self.standing.loss)} training"
         if row is None:
             return [
-                ("accuracy", Text("after the first evaluation", "dim"), "", ""),
+                ("accuracy", Text("not tested yet", "dim"), "", ""),
                 ("loss", training, "", ""),
             ]
         accuracy = list(row.accuracy.values())
@@ -153,6 +157,23 @@ class Dashboard:
         ]  # fmt: skip
 
 
+@contextlib.contextmanager
+def quiet_control_keys(output: TextIO) -> Iterator[None]:
+    """Keeps a terminal from writing `^C` into what is drawn; only that, so that a kill leaves it usable."""
+    try:
+        before = termios.tcgetattr(output.fileno())
+    except (termios.error, io.UnsupportedOperation):
+        yield
+        return
+    changed = before.copy()
+    changed[3] &= ~termios.ECHOCTL
+    termios.tcsetattr(output.fileno(), termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(output.fileno(), termios.TCSANOW, before)
+
+
 class LiveScreen(Screen):
     """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
 
@@ -160,14 +181,17 @@ class LiveScreen(Screen):
         super().__init__(output)
         self.console = Console(file=output, highlight=False, force_terminal=True)
         self._live: Live | None = None
+        self._terminal = contextlib.ExitStack()
         self._drawn = 0.0
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         super().began(experiment, run_dir, startup)
         settings = experiment.settings
         self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic())
-        self._live = Live(console=self.console, auto_refresh=False, transient=True)
-        self._live.start()
+        self._terminal.enter_context(quiet_control_keys(self.output))
+        self._live = self._terminal.enter_context(
+            Live(console=self.console, auto_refresh=False, transient=True)
+        )
         # A hidden cursor would stay hidden if this process were killed.
         self.console.show_cursor(True)
 
@@ -188,6 +212,5 @@ class LiveScreen(Screen):
         self.console.print(Text(text, style), soft_wrap=True)
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._terminal.close()
+        self._live = None

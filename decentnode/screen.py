@@ -25,14 +25,12 @@ class Screen:
 
     def __init__(self, output: TextIO) -> None:
         self.output = output
-        self._nodes = 0
         self._evaluations = 0
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         """The first round has begun, `startup` seconds after the command."""
         settings = experiment.settings
-        self._nodes = experiment.graph.num_nodes
-        nodes, rounds = counted(self._nodes, "node"), counted(settings.rounds, "round")
+        nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
         size = f"{experiment.layout.numel:,} parameters"
         self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
@@ -45,8 +43,7 @@ class Screen:
         if self._evaluations % HEADING_EVERY == 0:
             self.line(HEADING, "bold")
         self._evaluations += 1
-        missing = self._nodes - len(row.accuracy)
-        self.line(evaluation_line(row) + (f"  without {counted(missing, 'node')}" if missing > 0 else ""))
+        self.line(evaluation_line(row))
 
     def note(self, text: str) -> None:
         """One line about something that happened."""
@@ -63,7 +60,7 @@ class Screen:
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
-        for name, value in closing_lines(summary, run_dir, pictures):
+        for name, value in closing_lines(summary, code, run_dir, pictures):
             self.line(f"  {name:<19}{value}")
 
     def close(self) -> None:

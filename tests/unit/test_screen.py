@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,12 +62,10 @@ def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
     assert len(HEADING) == len(line) <= 80
 
 
-def test_what_is_not_known_is_a_dash_and_missing_nodes_are_counted(output) -> None:
-    screen = Screen(output)
-    screen.began(EXPERIMENT, Path("x"), 1.0)
-    screen.evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
+def test_what_is_not_known_is_a_dash(output) -> None:
+    Screen(output).evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
     assert output.getvalue().splitlines()[-1] == (
-        "     1       50.00   50.00    50.00        -       -         -      0 B    1.0 s  without 2 nodes"
+        "     1       50.00   50.00    50.00        -       -         -      0 B    1.0 s"
     )
 
 
@@ -102,9 +101,9 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     Screen(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
     lines = output.getvalue().splitlines()
     assert lines[1] == "trial: failed; 0 of 16 nodes finished (exit code 4)"
-    assert lines[4] == "  lost               rank 0, round 2: the loss is nan"
-    assert lines[5] == "                     rank 1, round 2: the loss is nan"
-    assert lines[14:] == [
+    assert lines[3] == "  lost               rank 0, round 2: the loss is nan"
+    assert lines[4] == "                     rank 1, round 2: the loss is nan"
+    assert lines[13:] == [
         "                     and 2 more, named in summary.json",
         "  pictures           none: no luck",
         "  results            /runs/x",
@@ -125,6 +124,12 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
 def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
     Screen(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
     assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
+
+
+def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
+    summary = SUMMARY | {"finished_nodes": 0, "lost_nodes": {"0": "its process ended with exit code 143"}}
+    Screen(output).ended(summary, Path("x"), Pictures(), ExitCode.INTERRUPTED)
+    assert "exit code 143" not in output.getvalue()
 
 
 def test_the_end_of_a_log_is_shown(output, tmp_path) -> None:
@@ -172,14 +177,14 @@ def test_the_standing_counts_those_who_still_count() -> None:
 
 def shown(dashboard: Dashboard, now: float) -> str:
     output = io.StringIO()
-    Console(file=output, width=100, color_system=None).print(dashboard.panel(now))
+    Console(file=output, width=80, color_system=None).print(dashboard.panel(now))
     return output.getvalue()
 
 
 def test_the_panel_shows_where_the_run_is() -> None:
     dashboard = Dashboard("trial", 40, began=100.0)
     dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=0), now=118.0)
-    assert "after the first evaluation" in shown(dashboard, 118.0)
+    assert "not tested yet" in shown(dashboard, 118.0)
     dashboard.row = ROW
     dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=12_400_000, loss=0.0712), now=120.0)
     text = shown(dashboard, 120.0)
@@ -227,6 +232,24 @@ def test_a_live_screen_is_chosen_for_a_terminal_only(output, monkeypatch) -> Non
             assert type(screen_for(output)) is Screen
             monkeypatch.setenv("TERM", "dumb")
             assert type(screen_for(terminal)) is Screen
+    finally:
+        os.close(leader)
+
+
+def test_a_terminal_shows_no_control_keys_until_the_screen_is_closed() -> None:
+    leader, follower = pty.openpty()
+
+    def echoes() -> bool:
+        return bool(termios.tcgetattr(leader)[3] & termios.ECHOCTL)
+
+    try:
+        with os.fdopen(follower, "w") as terminal:
+            assert echoes()
+            screen = LiveScreen(terminal)
+            screen.began(EXPERIMENT, Path("x"), 1.0)
+            assert not echoes()
+            screen.close()
+            assert echoes()
     finally:
         os.close(leader)
 
