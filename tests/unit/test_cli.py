@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -284,8 +285,11 @@ def test_the_doctor_examines_this_machine():
     findings = {finding.what: finding for check in doctor.CHECKS for finding in check()}
     for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):
         assert findings[what].level == "ok", findings[what]
-    assert findings["torch"].found == python("import torch; print(torch.__version__)").strip()
+    assert findings["torch"].found == version("torch")
     assert {"GPU", "open files", "/dev/shm", "addresses", "memory"} <= findings.keys()
+    import torch
+
+    assert not torch.cuda.is_initialized(), "a child has asked for the GPUs"
 
 
 def test_the_doctor_says_why_torch_does_not_load(monkeypatch):
@@ -293,11 +297,6 @@ def test_the_doctor_says_why_torch_does_not_load(monkeypatch):
     (finding,) = doctor.torch()
     assert finding.level == "fail"
     assert finding.found == "ModuleNotFoundError: No module named 'tooorch'"
-
-
-def test_the_doctor_never_loads_cuda_itself():
-    code = "import sys; from decentnode import doctor; list(doctor.torch()); import torch; "
-    assert python(code + "print(torch.cuda.is_initialized())") == "False\n"
 
 
 def test_versions_compare_as_numbers():
@@ -391,3 +390,90 @@ def test_too_few_files_are_said(monkeypatch):
         "raise it as root (ulimit -n 76), or take a sparser graph"
     )
     assert preflight.file_shortage(config.load(QUICKSTART, ["communication=inproc"]), 0) == ""
+
+
+# eval/run.sh, with an interpreter that only writes down what it is asked to do.
+
+FAKE_PYTHON = """#!/bin/bash
+case "$*" in
+    *version_info*) exit ${TOO_OLD:-0} ;;
+    *ensurepip*) exit ${NO_VENV:-0} ;;
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip --version") ;;
+    "-m pip install "*) sleep 0.2; echo "$*" >>"$LOG"; exit ${NO_NETWORK:-0} ;;
+    "-m decentnode "*) echo "$*"; exit 3 ;;
+    *) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the run.sh of a copied checkout in another folder."""
+    for name in ("eval/run.sh", "eval/setup.sh", "pyproject.toml", "constraints.txt"):
+        copy = tmp_path / "checkout" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "bin").mkdir()
+    for name in ("python3", *(f"python3.{minor}" for minor in range(11, 15))):
+        (tmp_path / "bin" / name).write_text(FAKE_PYTHON)
+        (tmp_path / "bin" / name).chmod(0o755)
+    unset = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+
+    def started(*words: str, **environment: str) -> subprocess.Popen[str]:
+        environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "LOG": str(tmp_path / "log")}
+        return subprocess.Popen(
+            ["bash", tmp_path / "checkout" / "eval" / "run.sh", *words],
+            cwd=tmp_path,
+            env=unset | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return started
+
+
+INSTALLING = "decentnode: installing into .venv, once; this takes a few minutes ...\n"
+
+
+def test_two_starts_at_once_install_once_and_pass_words_and_exit_code_on(start, tmp_path):
+    both = [start("a.yaml", "seed=2"), start("a.yaml", "seed=2")]
+    said = [one.communicate() for one in both]
+    assert [one.returncode for one in both] == [3, 3]
+    assert {out for out, _ in said} == {"-m decentnode run a.yaml seed=2\n"}
+    assert sorted(err for _, err in said) == ["", INSTALLING]
+    (installation,) = (tmp_path / "log").read_text().splitlines()
+    root = tmp_path / "checkout"
+    assert installation.endswith(f"-c {root}/constraints.txt -e {root}")
+
+
+def test_without_words_the_quickstart_runs(start, tmp_path):
+    out, _ = start().communicate()
+    assert out == f"-m decentnode run {tmp_path}/checkout/configs/quickstart.yaml\n"
+
+
+def test_a_second_start_installs_nothing_until_versions_change(start, tmp_path):
+    start().communicate()
+    assert start().communicate()[1] == ""
+    with (tmp_path / "checkout" / "constraints.txt").open("a") as file:
+        file.write("more==1\n")
+    assert start().communicate()[1] == INSTALLING
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TOO_OLD": "1"}, "decentnode: needs Python 3.11 or newer; install one, or name it: PYTHON="),
+        (
+            {"NO_VENV": "1"},
+            "decentnode: python3 cannot make environments; "
+            "install python3-venv (apt-get install python3-venv) and start again\n",
+        ),
+        ({"NO_NETWORK": "1"}, INSTALLING + "decentnode: the installation failed; its reason is above\n"),
+    ],
+)
+def test_a_start_that_cannot_install_says_why(start, environment, message):
+    one = start(**environment)
+    assert one.communicate()[1].startswith(message)
+    assert one.returncode == 4
