@@ -245,7 +245,8 @@ class Assembly:
         missing = set(self.machines) - {0}
         while missing:
             if is_stopped():
-                self._refuse("the run was stopped on machine 0")
+                self.send(Refuse("the run was stopped on machine 0"))
+                raise StartError("stopped")
             if time.monotonic() > limit:
                 self._refuse(f"these have not come within {deadline:.0f} s: {self._name(missing)}")
             for note in self.receive(timeout=0.1):

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,11 +25,14 @@ class Run:
     config: Path = QUICKSTART
     prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    figures: bool = False
 
     def __post_init__(self) -> None:
         command = [sys.executable, "-m", "decentnode", "run", str(self.config), f"run_dir={self.run_dir}"]
+        command.append(f"evaluation.figures={str(self.figures).lower()}")
         # Short, because the paths of ipc sockets are limited.
         self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.output = self.run_dir.with_suffix(".out")
         paths = f"{ROOT}:{Path(__file__).parent}"
         with self.output.open("wb") as out:
@@ -56,11 +61,13 @@ class Run:
     def wait_for_round(self, round: int, seconds: float = 40) -> None:
         """Until rank 0 has recorded this round."""
         record = self.run_dir / "records" / "00000.jsonl"
-        wait_until(lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.text)
+        wait_until(
+            lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.text
+        )
 
     def leftovers(self) -> list[str]:
-        """What the run left in the temporary directory that only it uses."""
-        return [path.name for path in self.temporary.iterdir()]
+        """What the run left in the temporary directory that only it uses (torch keeps a cache there)."""
+        return [path.name for path in self.temporary.glob("decentnode*")]
 
     def tree(self) -> list[int]:
         """All living processes of the run below the launcher."""

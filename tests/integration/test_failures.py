@@ -49,7 +49,11 @@ def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
     assert run.wait() == 3, run.text
     assert set(run.summary["lost_nodes"]) == {"7"}
     assert run.summary["broken_edges"] == []
-    accused = {edge.split()[-1] for edge in run.text.split("goes on without rank")[1:] for edge in [edge.split(":")[0]]}
+    accused = {
+        edge.split()[-1]
+        for edge in run.text.split("goes on without rank")[1:]
+        for edge in [edge.split(":")[0]]
+    }
     assert accused == {"7"}
 
 

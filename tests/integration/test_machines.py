@@ -53,7 +53,8 @@ def machines(addresses: list[str], counts: list[int]) -> str:
 def start(tmp_path, overrides, which=(0, 1, 2)) -> list[Run]:
     everywhere = [machines(ADDRESSES, [6, 5, 5]), *overrides]
     return [
-        Run(tmp_path / f"machine{i}", everywhere, prefix=["ip", "netns", "exec", NAMESPACES[i]]) for i in which
+        Run(tmp_path / f"machine{i}", everywhere, prefix=["ip", "netns", "exec", NAMESPACES[i]])
+        for i in which
     ]
 
 
@@ -78,7 +79,9 @@ def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
     runs = start(tmp_path, ["rounds=60", "failures.grace=0.5"])
     runs[0].wait_for_round(5)
     tree = runs[0].tree()
-    launcher = next(p for p in [runs[0].process.pid, *tree] if "decentnode" in open(f"/proc/{p}/cmdline").read())
+    launcher = next(
+        p for p in [runs[0].process.pid, *tree] if "decentnode" in open(f"/proc/{p}/cmdline").read()
+    )
     os.kill(launcher, signal.SIGKILL)
     assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].text
     wait_until(lambda: not any(map(alive, tree)), 5)

@@ -9,8 +9,9 @@ from tests.integration.running import Run
 
 
 def test_quickstart_reaches_its_accuracy_and_cleans_up(tmp_path):
-    run = Run(tmp_path / "run")
+    run = Run(tmp_path / "run", figures=True)
     assert run.wait() == 0, run.text
+    assert (run.run_dir / "overview.png").stat().st_size > 10_000
     summary = run.summary
     assert summary["finished_nodes"] == summary["nodes"] == 16
     assert summary["lost_nodes"] == {}
@@ -18,7 +19,9 @@ def test_quickstart_reaches_its_accuracy_and_cleans_up(tmp_path):
     assert summary["test_accuracy"]["min"] > 0.90
     assert summary["startup_seconds"] + summary["wall_seconds"] < 20
     # 16 nodes, 4 neighbors, 40 rounds, one fp32 vector and one header each.
-    assert summary["bytes_sent"] == summary["bytes_received"] == 16 * 4 * 40 * (4 * summary["parameters"] + 64)
+    assert (
+        summary["bytes_sent"] == summary["bytes_received"] == 16 * 4 * 40 * (4 * summary["parameters"] + 64)
+    )
     assert not run.leftovers()
 
 

@@ -1,0 +1,88 @@
+"""Every benchmark runs in its small mode and ends with one line of JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ("exchange", "experiment", "scale", "startup")
+LIMIT = 120.0
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[dict[str, subprocess.Popen]]:
+    """All benchmarks at once: what they measure here means nothing anyway."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, f"eval/benchmarks/{name}.py", "--small"],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for name in BENCHMARKS
+    }  # fmt: skip
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
+def ended(process: subprocess.Popen) -> tuple[list[str], dict]:
+    """What a benchmark printed, and its last line read as JSON."""
+    output, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, errors
+    lines = output.splitlines()
+    return lines, json.loads(lines[-1])
+
+
+def test_these_are_all_benchmarks() -> None:
+    assert sorted(path.stem for path in (ROOT / "eval" / "benchmarks").glob("[!_]*.py")) == sorted(BENCHMARKS)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_small_run_ends_with_its_figures(name: str, running: dict[str, subprocess.Popen]) -> None:
+    lines, result = ended(running[name])
+    assert result["benchmark"] == name
+    assert result["small"] is True
+    assert "a small run: its figures say nothing about speed" in lines
+    assert result["ratio"]
+    assert all(0 < value < 100 for value in result["ratio"].values())
+    for target in result["targets"]:
+        value, limit = target["value"], target["limit"]
+        assert target["met"] is (value >= limit if target["bound"] == "at least" else value <= limit)
+    for figures in result["figures"]:
+        CHECKS[name](figures)
+
+
+def check_exchange(figures: dict) -> None:
+    assert figures["ours_gb_per_s"] == pytest.approx(figures["raw_gb_per_s"] * figures["of_raw"], rel=0.01)
+
+
+def check_experiment(figures: dict) -> None:
+    assert figures["startup_seconds"] + figures["wall_seconds"] < figures["command_seconds"] < LIMIT
+
+
+def check_scale(figures: dict) -> None:
+    if "growth" in figures:
+        assert figures["growth"] > 0
+        return
+    assert figures["finished_nodes"] == figures["nodes"]
+    assert len(figures["round_seconds"]) == figures["rounds"]
+    assert all(0 < seconds < LIMIT for seconds in figures["round_seconds"])
+
+
+def check_startup(figures: dict) -> None:
+    assert figures["startup_seconds"] < figures["first_round_seconds"] < figures["command_seconds"]
+    assert 1 < figures["private_mb_per_node"] < 200
+
+
+CHECKS = {
+    "exchange": check_exchange,
+    "experiment": check_experiment,
+    "scale": check_scale,
+    "startup": check_startup,
+}
