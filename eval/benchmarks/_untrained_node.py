@@ -1,0 +1,85 @@
+"""A real node without samples: it goes through its rounds as always, and exchanges and mixes."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch._dynamo  # or every forked process would import it at its first optimizer
+from _raw_exchange import Stopwatch
+from torch import nn
+
+from decentnode.clock import Clock
+from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
+from decentnode.communication.zeromq import ZeroMQ
+from decentnode.datasets.base import Samples
+from decentnode.graph.families import FullyConnected
+from decentnode.mixing import MetropolisHastings, WeightedGraph
+from decentnode.node import Exchanger, Node
+from decentnode.node_evaluation import EvaluationPlan, NodeEvaluation
+from decentnode.records import Records
+from decentnode.reports import Reporter
+from decentnode.sharing.gossip import Gossip
+from decentnode.snapshots import Snapshots
+from decentnode.training import Factory, Shard, Training, TrainingSettings
+from decentnode.transforms.chain import Chain
+from decentnode.vector import ParameterLayout, Vector
+
+RUN_ID = 1
+PATIENCE = 60.0
+NO_SAMPLES = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One run of the product's nodes."""
+
+    local: str
+    nodes: int
+    elements: int
+    rounds: int
+    warm_up: int
+    base_port: int
+    directory: Path
+
+
+class OneTensor(nn.Module):
+    """A model that is nothing but a vector."""
+
+    def __init__(self, elements: int, value: float) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.full((elements,), value))
+
+
+async def run_rounds(node: Node, case: NodeCase) -> dict[str, float]:
+    """All rounds, timed from the end of the warm-up."""
+    watch = Stopwatch(case.warm_up)
+    for round in range(case.rounds):
+        watch.round(round)
+        await node.run_round(round)
+    return watch.stop(node.training.vector.values)
+
+
+def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoint]:
+    """The transport of one process, bound and not yet connected, and the node's end of it."""
+    communication = ZeroMQ(local=case.local, base_port=case.base_port)  # type: ignore[arg-type]
+    processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(case.nodes))
+    communication.prepare(Place(processes, rank, str(case.directory)), 4 * case.elements)
+    return communication, communication.endpoint(rank, Memory(case.elements))
+
+
+def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
+    """D-PSGD's averaging on a complete graph, starting from the vector that is `rank` everywhere."""
+    clock, reporter = Clock(), Reporter(os.open(os.devnull, os.O_WRONLY))
+    network = OneTensor(case.elements, float(rank))
+    layout = ParameterLayout.of(network)
+    settings = TrainingSettings(Factory(torch.optim.SGD, {"lr": 0.1}), steps_per_round=0)
+    shard = Shard(NO_SAMPLES, torch.empty(0, dtype=torch.int64), 1, rank)
+    training = Training(network, Vector(network, layout, endpoint.slots), settings, shard)
+    sharing = Gossip()
+    sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
+    never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
+    evaluation = NodeEvaluation(never, training, endpoint.counters, Snapshots([rank], 1), reporter, clock)
+    graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
+    exchanger = Exchanger(endpoint, sharing, clock, reporter, PATIENCE)
+    return Node(rank, training, graph, sharing, exchanger, evaluation, Records(case.directory, rank))

@@ -1,0 +1,186 @@
+"""How fast nodes exchange and mix models: 4 nodes, a complete graph, no training.
+
+    python eval/benchmarks/exchange.py [--small] [--local shared_memory|ipc|tcp ...] [--repeats N]
+
+Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
+right after it, over the same bytes.
+"""
+
+import asyncio
+import random
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from _forked import run_forked
+from _raw_exchange import RawCase, RawLoop, eventfd_loop, frames_loop, shared_memory_loop
+from _report import Target, conclude, median, median_ratio, parser, show
+from _untrained_node import PATIENCE, RUN_ID, NodeCase, build_node, open_communication, run_rounds
+
+NODES = 4
+SIZES = (100_000, 1_000_000, 10_000_000)
+PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
+"""Payload GB/s of decentralizepy on 2 cores."""
+FASTER = dict(zip(SIZES, (6, 10, 30), strict=True))
+OF_SHARED_MEMORY = dict(zip(SIZES, (0.6, 0.8, 0.75), strict=True))
+OF_FRAMES = {1_000_000: 0.9, 10_000_000: 0.9}
+BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9}
+"""Enough for about a second."""
+FEWEST_ROUNDS, MOST_ROUNDS = 12, 2000
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run in one line of the table."""
+
+    local: str
+    elements: int
+    rounds: int
+
+    @property
+    def warm_up(self) -> int:
+        """Rounds that are not timed."""
+        return max(2, self.rounds // 10)
+
+    @property
+    def payload_bytes(self) -> int:
+        """What all nodes together receive in the timed rounds."""
+        return NODES * (NODES - 1) * 4 * self.elements * (self.rounds - self.warm_up)
+
+
+def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
+    """The product: one process per node."""
+    spec = NodeCase(case.local, NODES, case.elements, case.rounds, case.warm_up, free_ports(NODES), directory)
+
+    def work(rank: int) -> dict[str, float]:
+        communication, endpoint = open_communication(spec, rank)
+        node = build_node(spec, rank, endpoint)
+        communication.open([j for j in range(NODES) if j != rank], RUN_ID, PATIENCE)
+        measured = asyncio.run(run_rounds(node, spec))
+        endpoint.leave(case.rounds)
+        communication.close(5.0)
+        return measured
+
+    return run_forked(range(NODES), work)
+
+
+def raw_run(case: Case, directory: Path, loop: RawLoop) -> list[dict[str, float]]:
+    """A hand-written loop: one process per node as well."""
+    if case.local == "tcp":
+        first = free_ports(NODES)
+        endpoints = [f"tcp://127.0.0.1:{first + i}" for i in range(NODES)]
+    else:
+        endpoints = [f"ipc://{directory}/raw{i}" for i in range(NODES)]
+    raw = RawCase(NODES, case.elements, case.rounds, case.warm_up, tuple(endpoints))
+    try:
+        return run_forked(range(NODES), lambda rank: loop(raw, rank))
+    finally:
+        raw.close()
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free TCP ports in a row, below those that the kernel gives out by itself."""
+    for _ in range(100):
+        first = random.randrange(20_000, 32_000)
+        try:
+            for port in range(first, first + count):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return first
+    raise RuntimeError(f"no {count} free TCP ports in a row")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one run reached."""
+
+    rate: float
+    """Payload GB/s over all nodes."""
+    cpu: float
+    """Processor microseconds of one node and round, which other programs disturb less than the rate."""
+
+
+def speed(case: Case, run: Callable[[Path], list[dict[str, float]]]) -> Speed:
+    """Runs once; raises RuntimeError when a node's model is not the mean of all, as it has to be."""
+    with tempfile.TemporaryDirectory() as directory:
+        measured = run(Path(directory))
+    mean = (NODES - 1) / 2
+    if any(m[end] != mean for m in measured for end in ("first", "last")):
+        raise RuntimeError(f"the models are not {mean}: {measured}")
+    seconds = max(m["ended"] for m in measured) - min(m["began"] for m in measured)
+    cpu = sum(m["cpu"] for m in measured) / NODES / (case.rounds - case.warm_up)
+    return Speed(case.payload_bytes / seconds / 1e9, cpu * 1e6)
+
+
+def measure(case: Case, repeats: int) -> dict[str, Any]:
+    """One line of the table: the product and the raw loops, in turn."""
+    contestants: dict[str, Callable[[Path], list[dict[str, float]]]] = {"ours": lambda d: node_run(case, d)}
+    loops = {"raw": frames_loop}
+    if case.local == "shared_memory":
+        loops = {"raw": shared_memory_loop, "eventfd": eventfd_loop}
+    for name, loop in loops.items():
+        contestants[name] = lambda d, loop=loop: raw_run(case, d, loop)  # type: ignore[misc]
+    speeds: dict[str, list[Speed]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            speeds[name].append(speed(case, run))
+    rates = {name: [s.rate for s in found] for name, found in speeds.items()}
+    figures: dict[str, Any] = {"local": case.local, "elements": case.elements}
+    figures |= {f"{name}_gb_per_s": median(values) for name, values in rates.items()}
+    figures |= {f"{name}_cpu_us": median([s.cpu for s in found]) for name, found in speeds.items()}
+    figures |= {f"of_{name}": median_ratio(rates["ours"], rates[name]) for name in loops}
+    return figures
+
+
+def targets_of(figures: dict[str, Any]) -> list[Target]:
+    """What this line has to reach."""
+    local, elements = figures["local"], figures["elements"]
+    name = f"{local} d={elements:g}"
+    targets = []
+    if local == "shared_memory" and elements in PREDECESSOR:
+        times = figures["ours_gb_per_s"] / PREDECESSOR[elements]
+        targets.append(Target(f"{name}, times decentralizepy", times, "at least", FASTER[elements]))
+    of_raw = {"shared_memory": OF_SHARED_MEMORY, "tcp": OF_FRAMES}.get(local, {}).get(elements)
+    if of_raw:
+        targets.append(Target(f"{name}, of a raw loop", figures["of_raw"], "at least", of_raw))
+    return targets
+
+
+def cases(locals_: list[str], small: bool) -> list[Case]:
+    """The lines of the table."""
+    if small:
+        return [Case(local, 10_000, 20) for local in locals_]
+    return [Case(local, d, rounds_of(local, d)) for local in locals_ for d in SIZES]
+
+
+def rounds_of(local: str, elements: int) -> int:
+    """How many rounds take about a second."""
+    rounds = BYTES_PER_RUN[local] / (NODES * (NODES - 1) * 4 * elements)
+    return int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, rounds)))
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument(
+        "--local", action="append", choices=list(BYTES_PER_RUN), help="default: shared_memory, tcp"
+    )
+    options.add_argument("--repeats", type=int, default=5)
+    arguments = options.parse_args()
+    torch.set_num_threads(1)
+    table = []
+    for case in cases(arguments.local or ["shared_memory", "tcp"], arguments.small):
+        table.append(measure(case, 1 if arguments.small else arguments.repeats))
+        show(table[-1])
+    ratio = {f"{f['local']} d={f['elements']:g}": f["of_raw"] for f in table}
+    targets = [target for figures in table for target in targets_of(figures)]
+    conclude("exchange", arguments.small, table, ratio, targets)
+
+
+if __name__ == "__main__":
+    main()

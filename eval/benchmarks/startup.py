@@ -1,0 +1,78 @@
+"""How fast nodes start and how much memory each takes: digits, a 4-regular graph.
+
+    python eval/benchmarks/startup.py [--small] [--nodes N ...] [--repeats N]
+
+The raw counterpart forks as many bare training loops from a process that has torch in memory.
+"""
+
+import json
+import time
+from statistics import fmean
+from typing import Any
+
+from _command import ROOT, Run, call, regular_graph, run_decentnode
+from _report import Target, conclude, median, median_ratio, parser, show
+
+START_LIMITS = {64: 5.0}
+"""Seconds; decentralizepy takes 11 for 16 nodes and 45 for 64."""
+MEMORY_LIMIT = 15.0
+"""Private MB of each further node; decentralizepy takes about 200."""
+ROUNDS = 5
+
+
+def bare_start(nodes: int) -> float:
+    """Seconds until every bare process has made its first step."""
+    began = time.time()
+    printed = call([str(ROOT / "eval" / "benchmarks" / "_bare_nodes.py"), str(nodes), "1"])
+    return float(json.loads(printed)["first"]) - began
+
+
+def measure(nodes: int, repeats: int) -> dict[str, Any]:
+    """One line of the table."""
+    runs: list[Run] = []
+    bare = []
+    for _ in range(repeats):
+        runs.append(run_decentnode("startup.yaml", regular_graph(nodes), f"rounds={ROUNDS}"))
+        bare.append(bare_start(nodes))
+    last = [max(run.first_round) for run in runs]
+    return {
+        "nodes": nodes,
+        "startup_seconds": median([run.summary["startup_seconds"] for run in runs]),
+        "first_round_seconds": median(last),
+        "bare_seconds": median(bare),
+        "of_bare": median_ratio(bare, last),
+        "private_mb_per_node": median([run.summary["peak_memory_mb_per_node"]["mean"] for run in runs]),
+        "machine_mb": median([run.used_mb for run in runs]),
+        "command_seconds": median([run.seconds for run in runs]),
+    }
+
+
+def targets_of(table: list[dict[str, Any]]) -> list[Target]:
+    """The targets that these numbers of nodes have."""
+    targets = []
+    for figures in table:
+        limit = START_LIMITS.get(figures["nodes"])
+        if limit:
+            name = f"{figures['nodes']} nodes, seconds until the last has begun its first round"
+            targets.append(Target(name, figures["first_round_seconds"], "at most", limit))
+    private = fmean(f["private_mb_per_node"] for f in table)
+    targets.append(Target("private MB of a further node", private, "at most", MEMORY_LIMIT))
+    return targets
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--nodes", action="append", type=int, help="default: 16 and 64")
+    options.add_argument("--repeats", type=int, default=3)
+    arguments = options.parse_args()
+    counts = arguments.nodes or ([6] if arguments.small else [16, 64])
+    table = []
+    for nodes in counts:
+        table.append(measure(nodes, 1 if arguments.small else arguments.repeats))
+        show(table[-1])
+    ratio = {f"{figures['nodes']} nodes": figures["of_bare"] for figures in table}
+    conclude("startup", arguments.small, table, ratio, targets_of(table))
+
+
+if __name__ == "__main__":
+    main()
