@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from decentnode.errors import BadInput, DecentnodeError, ExitCode
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
 if TYPE_CHECKING:
     from decentnode.settings import Settings
@@ -236,12 +236,6 @@ def complain(text: str, code: ExitCode) -> ExitCode:
     """Prints to standard error; gives the code back."""
     print(text, file=sys.stderr)
     return code
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, torch or CUDA asked for memory in vain."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
 if __name__ == "__main__":

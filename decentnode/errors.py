@@ -93,3 +93,9 @@ class PeerTimeout(PeerError):
 
 class ProtocolError(PeerError):
     """What the peer sent breaks the message rules."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch or CUDA asked for memory in vain."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text

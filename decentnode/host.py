@@ -17,7 +17,7 @@ import torch
 
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
-from decentnode.errors import DecentnodeError, ExitCode
+from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.experiment import Experiment, Surroundings
 from decentnode.node import Node
 from decentnode.records import private_megabytes
@@ -161,7 +161,7 @@ def _report_failure(inheritance: Inheritance, position: int, error: BaseExceptio
 def _explain(inheritance: Inheritance, rank: int, error: BaseException) -> ExitCode:
     """Writes the traceback to the node's log and one line to the launcher."""
     traceback.print_exception(error)
-    out_of_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+    out_of_memory = is_out_of_memory(error)
     line = str(error) if isinstance(error, DecentnodeError) else f"{type(error).__name__}: {error}"
     inheritance.reporter.send(Failed(rank, line[:1000], out_of_memory))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

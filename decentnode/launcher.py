@@ -346,6 +346,7 @@ def make_socket_directory() -> str:
 
 
 def seconds_since_process_start() -> float:
-    """How long this process has existed, as the kernel counts it."""
+    """How long this process has existed, without what `run.sh` spent on the set-up."""
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return age - float(os.environ.get("DECENTNODE_SETUP_SECONDS", "0"))

@@ -5,4 +5,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 prepare run
 (($#)) || set -- "$root/configs/quickstart.yaml"
+# What the set-up took is not the experiment's start-up.
+export DECENTNODE_SETUP_SECONDS=$SECONDS
 exec "$python" -m decentnode run "$@"

@@ -201,7 +201,7 @@ class Communication(ABC):
 
     @abstractmethod
     def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
-        """Connects to `peers`, the ranks that local nodes meet first; raises StartError naming the silent ones."""
+        """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent."""
 
     @abstractmethod
     def close(self, timeout: float) -> None:

@@ -12,7 +12,7 @@ from decentnode.payload import Payload
 
 
 class OnDevice(Endpoint):
-    """Wraps an endpoint: payloads are copied to host memory on their way out, to the device on their way in."""
+    """Wraps an endpoint: payloads are copied to host memory going out, to the device coming in."""
 
     def __init__(self, inner: Endpoint, memory: Memory, device: torch.device) -> None:
         self.rank = inner.rank
