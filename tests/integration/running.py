@@ -35,11 +35,12 @@ class Run:
         weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.output = self.run_dir.with_suffix(".out")
         paths = f"{ROOT}:{Path(__file__).parent}"
+        own = {"PYTHONPATH": paths, "TMPDIR": str(self.temporary)}
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 [*self.prefix, *command, *self.overrides],
                 stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                cwd=self.run_dir.parent, env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(self.temporary)} | self.environment,
+                cwd=self.run_dir.parent, env=os.environ | own | self.environment,
             )  # fmt: skip
 
     def wait(self, seconds: float = 60) -> int:
@@ -83,7 +84,7 @@ class Run:
         log = str(self.run_dir / "logs" / f"{rank:05d}.log")
         for pid in self.tree():
             try:
-                if os.readlink(f"/proc/{pid}/fd/1") == log:
+                if str(Path(f"/proc/{pid}/fd/1").readlink()) == log:
                     return pid
             except OSError:
                 continue

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,7 @@ def start(tmp_path, overrides, which=(0, 1, 2)) -> list[Run]:
 
 
 def test_three_machines_train_together(network, tmp_path):
-    """Each machine finds its own place; machine 0 ends with everything; the models are those of one machine."""
+    """Each machine finds its own place; machine 0 ends with everything; models as on one machine."""
     runs = start(tmp_path, ["rounds=20"])
     assert [run.wait() for run in runs] == [0, 0, 0], runs[0].text + runs[1].text
     summary = runs[0].summary
@@ -79,9 +80,8 @@ def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
     runs = start(tmp_path, ["rounds=60", "failures.grace=0.5"])
     runs[0].wait_for_round(5)
     tree = runs[0].tree()
-    launcher = next(
-        p for p in [runs[0].process.pid, *tree] if "decentnode" in open(f"/proc/{p}/cmdline").read()
-    )
+    command_lines = {p: Path(f"/proc/{p}/cmdline").read_text() for p in [runs[0].process.pid, *tree]}
+    launcher = next(pid for pid, words in command_lines.items() if "decentnode" in words)
     os.kill(launcher, signal.SIGKILL)
     assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].text
     wait_until(lambda: not any(map(alive, tree)), 5)

@@ -43,5 +43,5 @@ def test_devices_without_a_gpu():
         pytest.skip("this machine has a GPU")
     assert device_for("cpu", 3) == device_for("auto", 3) == torch.device("cpu")
     check_device("auto")
-    with pytest.raises(BadInput, match="^device: cuda is asked for, but torch finds no GPU here; use cpu or auto$"):
+    with pytest.raises(BadInput, match=r"^device: cuda is asked for, but torch finds no GPU here"):
         check_device("cuda")
