@@ -88,7 +88,7 @@ class Sockets(threading.Thread):
             os.eventfd_write(self._wakeup, 1)
 
     def meet(self, processes: set[int], timeout: float) -> None:
-        """Connects and waits until every process has said hello; raises StartError naming the silent ranks."""
+        """Connects and waits until every process has said hello; raises StartError naming silent ranks."""
         self.post(lambda: self._connect_all(sorted(processes)))
         with self._met:
             if not self._met.wait_for(lambda: processes <= self._met_processes, timeout):
@@ -118,8 +118,7 @@ class Sockets(threading.Thread):
         try:
             while not self._stopping:
                 self._serve()
-            while has_input(self._router):
-                self._receive()
+            self._see_off(time.monotonic() + self._linger)
         except BaseException as error:
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
@@ -346,6 +345,15 @@ class Sockets(threading.Thread):
 
     def _end(self) -> None:
         self._stopping = True
+
+    def _see_off(self, limit: float) -> None:
+        """Serves on until every living reader has released what it was sent; hears who else is leaving."""
+        while time.monotonic() < limit and not all(mailbox.is_read() for mailbox in self.mailboxes.values()):
+            self._next_look = min(self._next_look, limit)
+            self._serve()
+        while has_input(self._router):
+            self._receive()
+        self._linger = max(0.0, limit - time.monotonic())
 
     def _has_left(self, process: int) -> bool:
         """True when no node there needs anything more: it would be waited for in vain."""

@@ -1,0 +1,265 @@
+"""What nodes see of each other when one dies, stands still, or says what nobody understands."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+import zmq
+
+from decentnode.communication import wire
+from decentnode.communication.base import HostProcess, Memory, Place
+from decentnode.communication.zeromq import ZeroMQ
+from decentnode.errors import StartError
+from decentnode.graph.families import Chain, Ring
+from decentnode.payload import Payload, dense_layout
+from tests.contract.troupe import (
+    IPC,
+    MACHINES,
+    RUN_ID,
+    SHARED,
+    SHARED_SIBLINGS,
+    TCP,
+    Actor,
+    free_ports,
+    play,
+)
+
+LAYOUT = dense_layout(1000)
+MEMORY = Memory(1000, payload_bytes=4096)
+SHORT, LONG = 0.4, 1.2
+"""Deadlines in seconds; the second is thrice the first."""
+PATIENT = dict.fromkeys(range(5), 20.0)
+APART = (SHARED, IPC, TCP, MACHINES)
+
+
+def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
+    """A part that makes plain exchanges and returns (reason by missing peer, slowest round in seconds).
+
+    `timeout` is by rank; those that are not named have the short one.
+    """
+
+    async def part(actor: Actor):
+        missing, slowest = {}, 0.0
+        for round in range(rounds):
+            before_round(actor.rank, round)
+            began = time.monotonic()
+            slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
+            outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(slot))
+            sources = graph.sources(actor.rank, round)
+            patience = timeout.get(actor.rank, SHORT)
+            inbox = await actor.exchange(outgoing, sources, (round, 0, 0), LAYOUT, patience)
+            for j, payload in inbox.items():
+                assert payload["vector"].unique().tolist() == [j + round]
+            for j, error in inbox.missing.items():
+                missing.setdefault(j, (round, f"{type(error).__name__}: {error.reason}"))
+            slowest = max(slowest, time.monotonic() - began)
+        return missing, slowest
+
+    return part
+
+
+def signal_oneself(victim, at_round, signum):
+    def act(rank, round):
+        if rank == victim and round == at_round:
+            time.sleep(0.2)  # what was posted in the round before is on its way
+            os.kill(os.getpid(), signum)
+
+    return act
+
+
+@pytest.mark.parametrize("stage", APART, ids=lambda stage: stage.name)
+def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
+    part = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
+    performance = play(stage, 4, part, MEMORY, absent=[3])
+    assert {r: missing for r, (missing, _) in performance.results.items()} == {
+        0: {3: (2, "PeerLost: its process ended or its link broke")},
+        1: {},
+        2: {3: (2, "PeerLost: its process ended or its link broke")},
+    }
+    assert max(slowest for _, slowest in performance.results.values()) < 2.0
+    assert max(performance.close_seconds) < 3.5
+
+
+@pytest.mark.parametrize(
+    ("stage", "nodes"), [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5)], ids=["shared", "tcp", "siblings"]
+)
+def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(stage, nodes):
+    """The last of a chain stops; the others wait thrice as long as their deadline, and accuse nobody."""
+    last = nodes - 1
+    part = in_rounds(Chain(nodes), nodes + 2, {last - 1: LONG}, signal_oneself(last, 2, signal.SIGSTOP))
+    performance = play(stage, nodes, part, MEMORY, tick=0.05, absent=[last])
+    missing = {rank: missing for rank, (missing, _) in performance.results.items()}
+    accusation = {last: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
+    assert missing == {rank: accusation if rank == last - 1 else {} for rank in range(last)}
+    assert LONG < performance.results[last - 1][1] < 2.5
+
+
+def test_a_node_that_was_stopped_learns_that_it_was_given_up():
+    """It is woken after the verdict: its neighbors have withdrawn, and it goes on alone without an error."""
+
+    def act(rank, round):
+        if rank == 2 and round == 2:
+            waker = f"sleep 1.4; kill -CONT {os.getpid()}"
+            os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", waker)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    results = play(
+        IPC, 3, in_rounds(Ring(3), 4, dict.fromkeys(range(3), 0.6), act), MEMORY, tick=0.05
+    ).results
+    for rank in (0, 1):
+        assert results[rank][0] == {2: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
+    for rank in (0, 1):
+        assert results[2][0][rank][1] == "PeerLost: gave up on this node in round 2"
+
+
+def message(body=b"", **changes):
+    """A control message as a peer would write it, with some fields changed."""
+    header = wire.Header(wire.Kind.WAITING, RUN_ID, 1, 0, length=len(body))._replace(**changes)
+    return [header.pack(wire.digest(body)), body]
+
+
+def greeting(rank, fd):
+    hello = wire.Hello([1], [wire.SharedSegment(rank, 1, fd, 64)])
+    return message(wire.pack_hello(hello), kind=wire.Kind.HELLO)
+
+
+GOOD = message()
+NESTED = b"\x81\xa1x" + b"\x91" * 50_000 + b"\x00"
+JUNK = [
+    ("frame count", [b"x"]),
+    ("frame count", [GOOD[0], b"", b"", b"", b""]),
+    ("frame count", [GOOD[0], b"", b"third"]),
+    ("header length", [b"", b""]),
+    ("header length", [GOOD[0] + b"\0", b""]),
+    ("magic", [b"GET / HTTP/1.1\r\n".ljust(64), b""]),
+    ("version", [GOOD[0][:4] + b"\x09\x00" + GOOD[0][6:], b""]),
+    ("kind", [GOOD[0][:6] + b"\x63" + GOOD[0][7:], b""]),
+    ("kind", [GOOD[0][:7] + b"\x01" + GOOD[0][8:], b""]),
+    ("run id", message(run_id=RUN_ID + 1)),
+    ("rank", message(sender=7)),
+    ("rank", message(sender=0)),
+    ("rank", message(receiver=1)),
+    ("checksum", [GOOD[0], b"another body"]),
+    ("checksum", [GOOD[0][:-1] + bytes([GOOD[0][-1] ^ 1]), b""]),
+    ("body length", message(b"12345", kind=wire.Kind.PAYLOAD, length=4)),
+    ("hello", message(b"\xc1", kind=wire.Kind.HELLO)),
+    ("hello", message(NESTED, kind=wire.Kind.HELLO)),
+    ("hello", greeting(0, fd=1)),
+    ("control length", message(bytes(wire.MOST_CONTROL_BYTES + 1), kind=wire.Kind.HELLO)),
+    ("shared memory cannot be attached", greeting(1, fd=9999)),
+    ("notice without shared memory", message(b"12345678", kind=wire.Kind.NOTICE)),
+]
+
+
+async def attacked(actor: Actor):
+    """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
+    exchanges = in_rounds(Ring(2), 3, PATIENT)
+    sockets = actor.communication._sockets
+    first = await exchanges(actor)
+    if actor.rank == 1:
+        await asyncio.to_thread(send_junk, sockets._endpoint_of(0))
+    else:
+        limit = time.monotonic() + 5.0
+        while sockets.refused.total() < len(JUNK) and time.monotonic() < limit:
+            await asyncio.sleep(0.01)
+    other = 1 - actor.rank
+    outgoing = {other: Payload.dense(torch.full((1000,), 5.0))}
+    last = await actor.exchange(outgoing, [other], (9, 0, 0), LAYOUT)
+    return first[0], last[other]["vector"].unique().tolist(), sockets.refused
+
+
+def send_junk(endpoint):
+    context = zmq.Context()
+    for _, frames in JUNK:
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(endpoint)
+        stranger.send_multipart(frames)
+        stranger.close(2000)
+    oversized = context.socket(zmq.DEALER)
+    oversized.connect(endpoint)
+    oversized.send_multipart([GOOD[0], bytes(1 << 21)])
+    oversized.close(200)
+    context.term()
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_junk_is_counted_by_its_reason_and_disturbs_nothing(stage):
+    results = play(stage, 2, attacked, MEMORY).results
+    assert results[0] == ({}, [5.0], Counter(reason for reason, _ in JUNK))
+    assert results[1] == ({}, [5.0], Counter())
+
+
+async def corrupted(actor: Actor):
+    """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
+    other, reasons = 1 - actor.rank, []
+    if actor.rank == 1:
+        actor.endpoint._sockets.send = flip_first_payload(actor.endpoint._sockets.send)
+    for round in range(2):
+        outgoing = {other: Payload.dense(torch.ones(1000))}
+        inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
+        reasons.append({j: str(error) for j, error in inbox.missing.items()})
+    return reasons
+
+
+def flip_first_payload(send):
+    pending = [wire.Kind.PAYLOAD]
+
+    def flip(messages):
+        for process, header, body in messages:
+            if wire.Header.unpack(header).kind in pending:
+                pending.clear()
+                body = bytearray(body)
+                body[17] ^= 4
+            send([(process, header, bytes(body))])
+
+    return flip
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_a_corrupted_payload_is_not_mixed_and_the_next_one_is(stage):
+    results = play(stage, 2, corrupted, MEMORY).results
+    assert results[0] == [{1: "rank 1: sent a payload with a wrong checksum"}, {}]
+    assert results[1] == [{}, {}]
+
+
+def place_of(directory, processes=1):
+    return Place(tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(processes)), 0, str(directory))
+
+
+def test_who_does_not_come_is_named_after_the_deadline(tmp_path):
+    transport = ZeroMQ("ipc")
+    transport.prepare(place_of(tmp_path, processes=3), 1 << 20)
+    transport.endpoint(0, MEMORY)
+    with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[1, 2\] within 0 s$"):
+        transport.open([1, 2], RUN_ID, 0.2)
+    began = time.monotonic()
+    transport.close(0.5)
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_port_in_use_is_named_with_the_key_to_change(tmp_path):
+    port = free_ports(1)
+    first, second = ZeroMQ("tcp", port), ZeroMQ("tcp", port)
+    first.prepare(place_of(tmp_path), 1 << 20)
+    message = rf"^tcp://127.0.0.1:{port} is in use by another program \(key communication.base_port\)$"
+    with pytest.raises(StartError, match=message):
+        second.prepare(place_of(tmp_path), 1 << 20)
+    for transport in (first, second):
+        transport.close(0.1)
+
+
+def test_closing_what_was_never_opened_is_quick(tmp_path):
+    transport = ZeroMQ("shared_memory")
+    transport.close(1.0)
+    transport.prepare(place_of(tmp_path), 1 << 20)
+    transport.endpoint(0, MEMORY)
+    began = time.monotonic()
+    transport.close(1.0)
+    assert time.monotonic() - began < 0.5
+    assert not [t for t in threading.enumerate() if t.name == "decentnode-sockets"]

@@ -1,0 +1,244 @@
+"""Every transport keeps the same promises: what was sent arrives, whole, once, and unchanged."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from decentnode.communication.base import HEADER_BYTES, Memory
+from decentnode.graph.base import Graph
+from decentnode.graph.families import Exponential, Ring
+from decentnode.payload import Field, Form, Layout, Payload, Role, dense_layout
+from tests.contract.troupe import INPROC, MACHINES, SHARED, STAGES, Actor, play
+
+NODES = 4
+ELEMENTS = 20_000
+"""80 kB: enough that ZeroMQ really sends without a copy."""
+MEMORY = Memory(ELEMENTS, payload_bytes=4096)
+VECTOR = dense_layout(ELEMENTS)
+SMALL = dense_layout(100)
+LIST_FIELDS = (Field("indices", torch.int32, 50, True, Role.INDEX), Field("values", torch.float32, 50, True))
+LISTS = Layout(LIST_FIELDS, Form.SPARSE)
+NOTHING = dense_layout(0)
+
+
+@dataclass(frozen=True)
+class Shifting(Graph):
+    """Directed, one target, another one each round."""
+
+    directed = True
+    static = False
+
+    @property
+    def num_nodes(self):
+        return NODES
+
+    def targets(self, rank, round):
+        return ((rank + 1 + round % (NODES - 1)) % NODES,)
+
+
+ACTS = {"undirected": (Ring(NODES), 0), "directed": (Exponential(NODES), 10), "changing": (Shifting(), 20)}
+ROUNDS, PHASES = 6, 2
+
+
+def mark(sender, round, phase=0, receiver=NODES):
+    """A number that says where it belongs; exact in float32."""
+    return float(((sender * 8 + receiver) * 64 + round) * 4 + phase)
+
+
+class Exchanges:
+    """The parts of the play; each returns what one node saw, by exchange."""
+
+    def __init__(self, actor: Actor):
+        self.actor = actor
+        self.turn = 0
+
+    async def vectors(self, graph, first_round):
+        """Slots take turns and are written again at once; some readers look only after a while."""
+        seen, rank = {}, self.actor.rank
+        for round in range(first_round, first_round + ROUNDS):
+            for phase in range(PHASES):
+                slot = self.actor.endpoint.slots[self.turn]
+                self.turn = 1 - self.turn
+                slot.fill_(mark(rank, round, phase))
+                inbox = await self._swap(Payload.dense(slot), graph, (round, phase, 0), VECTOR)
+                if (rank + round) % 3 == 0:
+                    await asyncio.sleep(0.01)
+                seen[round, phase] = {source: inbox[source]["vector"].unique().tolist() for source in inbox}
+        return seen
+
+    async def one_each(self, round):
+        """Another payload for each neighbor."""
+        rank, targets = self.actor.rank, Ring(NODES).targets(self.actor.rank, 0)
+        outgoing = {j: Payload.dense(torch.full((100,), mark(rank, round, 0, j))) for j in targets}
+        inbox = await self.actor.exchange(outgoing, Ring(NODES).sources(rank, 0), (round, 0, 0), SMALL)
+        return {source: inbox[source]["vector"].unique().tolist() for source in inbox}
+
+    async def lists(self, round):
+        """Payloads of another length from everybody, one of them of none."""
+        rank = self.actor.rank
+        payload = Payload.empty(LISTS, indices=rank * 7, values=rank * 3)
+        payload["indices"].copy_(torch.arange(rank * 7))
+        payload["values"].fill_(rank + 0.5)
+        inbox = await self._swap(payload, Ring(NODES), (round, 0, 0), LISTS)
+        return {
+            source: (inbox[source]["indices"].tolist(), inbox[source]["values"].tolist()) for source in inbox
+        }
+
+    async def nothing(self, round):
+        """Payloads of no bytes."""
+        payload = Payload.empty(NOTHING)
+        inbox = await self._swap(payload, Ring(NODES), (round, 0, 0), NOTHING)
+        return {source: inbox[source].nbytes for source in inbox}
+
+    async def _swap(self, payload, graph, key, layout):
+        rank, round = self.actor.rank, key[0]
+        outgoing = dict.fromkeys(graph.targets(rank, round), payload)
+        return await self.actor.exchange(outgoing, graph.sources(rank, round), key, layout)
+
+
+async def everything(actor: Actor):
+    exchanges = Exchanges(actor)
+    seen = {name: await exchanges.vectors(*act) for name, act in ACTS.items()}
+    seen["one each"] = await exchanges.one_each(30)
+    seen["lists"] = await exchanges.lists(31)
+    seen["nothing"] = await exchanges.nothing(32)
+    return seen, actor.endpoint.counters
+
+
+@pytest.fixture(scope="module", params=STAGES, ids=lambda stage: stage.name)
+def performance(request):
+    return play(request.param, NODES, everything, MEMORY)
+
+
+def seen(performance, what):
+    assert sorted(performance.results) == list(range(NODES))
+    return {rank: result[0][what] for rank, result in performance.results.items()}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_every_exchange_brings_the_vectors_of_its_sources_unchanged(performance, act):
+    graph, first_round = ACTS[act]
+    for rank, exchanges in seen(performance, act).items():
+        assert exchanges == {
+            (round, phase): {j: [mark(j, round, phase)] for j in graph.sources(rank, round)}
+            for round in range(first_round, first_round + ROUNDS)
+            for phase in range(PHASES)
+        }
+
+
+def test_every_neighbor_can_get_its_own_payload(performance):
+    for rank, inbox in seen(performance, "one each").items():
+        assert inbox == {j: [mark(j, 30, 0, rank)] for j in Ring(NODES).sources(rank, 0)}
+
+
+def test_payloads_of_any_length_arrive(performance):
+    for rank, inbox in seen(performance, "lists").items():
+        assert inbox == {j: (list(range(j * 7)), [j + 0.5] * (j * 3)) for j in Ring(NODES).sources(rank, 0)}
+
+
+def test_a_payload_of_no_bytes_arrives(performance):
+    for rank, inbox in seen(performance, "nothing").items():
+        assert inbox == dict.fromkeys(Ring(NODES).sources(rank, 0), 0)
+
+
+def list_bytes(ranks):
+    """Index bytes, and all others, of the payloads with lists that these ranks send."""
+    index = sum(j * 7 * 4 for j in ranks)
+    whole = sum(16 + (-(-j * 28 // 8) * 8 if j else 0) + j * 12 for j in ranks)
+    return index, whole - index
+
+
+def booked(rank, peers_of):
+    """What a node should have booked, as (payload, index, header), by formula."""
+    vectors = PHASES * sum(
+        len(peers_of(graph, rank, round))
+        for graph, first in ACTS.values()
+        for round in range(first, first + ROUNDS)
+    )
+    degree = len(Ring(NODES).targets(rank, 0))
+    return vectors * 4 * ELEMENTS + degree * 400, (vectors + 3 * degree) * HEADER_BYTES
+
+
+def test_bytes_are_counted_by_the_formula_on_every_transport(performance):
+    for rank, (_, counters) in performance.results.items():
+        neighbors = Ring(NODES).targets(rank, 0)
+        index, rest = list_bytes([rank] * len(neighbors))
+        payload, header = booked(rank, lambda graph, i, round: graph.targets(i, round))
+        sent = (counters.sent_payload, counters.sent_index, counters.sent_header)
+        assert sent == (payload + rest, index, header)
+        index, rest = list_bytes(neighbors)
+        payload, header = booked(rank, lambda graph, i, round: graph.sources(i, round))
+        received = (counters.received_payload, counters.received_index, counters.received_header)
+        assert received == (payload + rest, index, header)
+
+
+def test_closing_is_quick_and_leaves_nothing_behind(performance):
+    assert max(performance.close_seconds) < 2.0
+    assert performance.left_behind == []
+
+
+async def look_twice(actor: Actor):
+    """Rank 0 breaks the rules: it writes to a slot that is being read, and says so in a second exchange."""
+    other, slot = 1 - actor.rank, actor.endpoint.slots[0]
+    slot.fill_(1.0)
+    first = await actor.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), VECTOR)
+    if actor.rank == 0:
+        actor.release()
+        slot.fill_(2.0)
+        await actor.exchange({other: Payload.dense(torch.ones(100))}, [other], (1, 0, 0), SMALL)
+        return None
+    small = Payload.dense(torch.ones(100))
+    await actor.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0)
+    return first[other]["vector"].unique().tolist()
+
+
+@pytest.mark.parametrize("stage", [INPROC, SHARED], ids=lambda stage: stage.name)
+def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
+    assert play(stage, 2, look_twice, MEMORY).results[1] == [2.0]
+
+
+async def other_layout(actor: Actor):
+    other = 1 - actor.rank
+    elements = 100 if actor.rank else 101
+    outgoing = {other: Payload.dense(torch.ones(elements))}
+    inbox = await actor.exchange(outgoing, [other], (0, 0, 0), dense_layout(elements))
+    return dict(inbox), {j: f"{type(e).__name__}: {e}" for j, e in inbox.missing.items()}
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_a_payload_of_another_layout_is_a_protocol_error(stage):
+    results = play(stage, 2, other_layout, MEMORY).results
+    for rank in range(2):
+        other = 1 - rank
+        assert results[rank] == ({}, {other: f"ProtocolError: rank {other}: sent another payload layout"})
+
+
+async def leave_early(actor: Actor):
+    """Rank 3 leaves after two rounds; everybody else does five."""
+    graph, missing = Ring(NODES), {}
+    for round in range(2 if actor.rank == 3 else 5):
+        began = time.monotonic()
+        outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(torch.ones(100)))
+        inbox = await actor.exchange(outgoing, graph.sources(actor.rank, round), (round, 0, 0), SMALL)
+        missing[round] = {j: str(e) for j, e in inbox.missing.items()}
+        assert time.monotonic() - began < 2.0
+    return missing
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(stage):
+    results = play(stage, NODES, leave_early, MEMORY).results
+    gone = {3: "rank 3: left after round 1"}
+    for rank in (0, 2):
+        assert results[rank] == {0: {}, 1: {}, 2: gone, 3: gone, 4: gone}
+    assert results[1] == {round: {} for round in range(5)}
+
+
+def test_two_machines_talk_by_tcp_and_each_by_shared_memory():
+    places = MACHINES.processes(NODES)
+    assert [(p.machine, p.index, p.ranks) for p in places] == [
+        (0, 0, (0,)), (0, 1, (1,)), (1, 0, (2,)), (1, 1, (3,))
+    ]  # fmt: skip

@@ -1,0 +1,238 @@
+"""Small groups of nodes over any transport, each host process a fork of the test."""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from zmq.utils.garbage import gc as buffers_sent
+
+from decentnode.communication import sockets
+from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
+from decentnode.communication.inproc import InProcess
+from decentnode.communication.zeromq import ZeroMQ
+
+FORK = multiprocessing.get_context("fork")
+RUN_ID = 0x1234_5678_9ABC
+LIMIT = 30.0
+"""Seconds after which a play is given up and its processes are killed."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A transport and how the nodes are spread over processes and machines."""
+
+    name: str
+    local: str = ""
+    nodes_per_process: int = 1
+    machines: int = 1
+
+    def communication(self, base_port: int = 29600):
+        if not self.local:
+            return InProcess()
+        return ZeroMQ(self.local, base_port, self.nodes_per_process)
+
+    def processes(self, nodes: int) -> tuple[HostProcess, ...]:
+        per_machine = -(-nodes // self.machines)
+        places = []
+        for machine in range(self.machines):
+            ranks = range(machine * per_machine, min(nodes, (machine + 1) * per_machine))
+            size = self.nodes_per_process
+            groups = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+            address = f"127.0.0.{machine + 1}"
+            places += [HostProcess(machine, i, tuple(group), address) for i, group in enumerate(groups)]
+        return tuple(places)
+
+
+INPROC = Stage("inproc")
+SHARED = Stage("shared_memory", "shared_memory")
+IPC = Stage("ipc", "ipc")
+TCP = Stage("tcp", "tcp")
+SHARED_SIBLINGS = Stage("shared_memory, 2 nodes per process", "shared_memory", 2)
+TCP_SIBLINGS = Stage("tcp, 2 nodes per process", "tcp", 2)
+MACHINES = Stage("two machines", "shared_memory", 1, 2)
+STAGES = (INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES)
+
+
+@dataclass
+class Actor:
+    """One node of a play."""
+
+    rank: int
+    endpoint: Endpoint
+    communication: object
+    inbox: Inbox | None = None
+    last_round: int = 0
+
+    async def exchange(self, outgoing, sources, key, layout, timeout=20.0) -> Inbox:
+        """Releases what the exchange before brought, and makes the next one."""
+        self.release()
+        self.last_round = key[0]
+        handle = await self.endpoint.exchange(outgoing, sources, key, timeout)
+        self.inbox = Inbox(handle, layout, self.endpoint)
+        return self.inbox
+
+    def release(self):
+        if self.inbox is not None:
+            self.inbox.release()
+            self.inbox = None
+
+
+Part = Callable[[Actor], Awaitable[object]]
+
+
+@dataclass
+class Play:
+    """What every rank returned; ranks that did not come to their end are missing."""
+
+    results: dict[int, object] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    close_seconds: list[float] = field(default_factory=list)
+    left_behind: list[str] = field(default_factory=list)
+    """Descriptors and threads that outlived `close`."""
+
+
+def free_ports(count: int) -> int:
+    """The first of some ports in a row that nobody listens to, below those that the system gives out."""
+    for first in range(20000 + os.getpid() % 10000, 32000, count):
+        with ExitStack() as probes:
+            try:
+                for port in range(first, first + count):
+                    probes.enter_context(socket.create_server(("0.0.0.0", port)))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
+
+
+def play(stage: Stage, nodes: int, part: Part, memory: Memory, tick: float = 1.0, absent=()) -> Play:
+    """Lets every node play its part and gathers what they return; `absent` ranks never end by themselves."""
+    with tempfile.TemporaryDirectory(prefix="dn-") as directory:
+        if not stage.local:
+            return _play_here(stage, nodes, part, memory)
+        processes = stage.processes(nodes)
+        places = [_place(processes, own, Path(directory)) for own in range(len(processes))]
+        return _play_apart(stage, places, part, memory, tick, set(absent))
+
+
+def _place(processes: tuple[HostProcess, ...], own: int, directory: Path) -> Place:
+    machine = directory / str(processes[own].machine)
+    machine.mkdir(exist_ok=True)
+    return Place(processes, own, str(machine), grace=0.3)
+
+
+def _play_here(stage: Stage, nodes: int, part: Part, memory: Memory) -> Play:
+    place = Place((HostProcess(0, 0, tuple(range(nodes)), "127.0.0.1"),), 0, "")
+    return Play(*_perform(stage.communication(), place, part, memory, lambda: None))
+
+
+def _perform(communication, place: Place, part: Part, memory: Memory, ready):
+    before = open_descriptors()
+    communication.prepare(place, 1 << 20)
+    ranks = place.process.ranks
+    actors = [Actor(rank, communication.endpoint(rank, memory), communication) for rank in ranks]
+    ready()
+    communication.open([rank for rank in place.home if rank not in ranks], RUN_ID, 10.0)
+    outcomes = dict(zip(ranks, asyncio.run(_perform_all(actors, part)), strict=True))
+    began = time.monotonic()
+    communication.close(3.0)
+    seconds = time.monotonic() - began
+    errors = {
+        r: "".join(traceback.format_exception(e)) for r, e in outcomes.items() if isinstance(e, Exception)
+    }
+    results = {rank: outcome for rank, outcome in outcomes.items() if rank not in errors}
+    del communication, actors, outcomes
+    gc.collect()
+    buffers_sent.stop()  # the thread with which pyzmq itself collects what was sent without a copy
+    return results, errors, [seconds], left_behind(before)
+
+
+def open_descriptors() -> dict[str, str]:
+    """What each open descriptor of this process points to."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found[entry.name] = str(entry.readlink())
+    return found
+
+
+def left_behind(before: dict[str, str]) -> list[str]:
+    """Descriptors that were not open before, and threads of ours that still run."""
+    threads = [t.name for t in threading.enumerate() if t.name.startswith("decentnode")]
+    return threads + [what for fd, what in open_descriptors().items() if before.get(fd) != what]
+
+
+async def _perform_all(actors: list[Actor], part: Part) -> list[object]:
+    return await asyncio.gather(*(_perform_one(actor, part) for actor in actors), return_exceptions=True)
+
+
+async def _perform_one(actor: Actor, part: Part) -> object:
+    try:
+        return await part(actor)
+    finally:
+        actor.release()
+        actor.endpoint.leave(actor.last_round)
+
+
+def _play_apart(stage: Stage, places: list[Place], part: Part, memory: Memory, tick: float, absent) -> Play:
+    base_port = free_ports(len(places))
+    bound = FORK.Barrier(len(places))
+
+    def host(place: Place, pipe):
+        torch.set_num_threads(1)
+        sockets.TICK = tick
+        pipe.send(_perform(stage.communication(base_port), place, part, memory, lambda: bound.wait(10.0)))
+
+    pipes, hosts = [], []
+    for place in places:
+        receiving, sending = FORK.Pipe(duplex=False)
+        hosts.append(FORK.Process(target=host, args=(place, sending)))
+        hosts[-1].start()
+        sending.close()
+        pipes.append(receiving)
+    whole = Play()
+    limit = time.monotonic() + LIMIT
+    try:
+        for place, pipe in zip(places, pipes, strict=True):
+            if not absent & set(place.process.ranks):
+                _collect(whole, place, pipe, limit)
+    finally:
+        for process, pipe in zip(hosts, pipes, strict=True):
+            _end(process, absent, limit)
+            pipe.close()
+    assert not whole.errors, "\n".join(whole.errors.values())
+    return whole
+
+
+def _collect(whole: Play, place: Place, pipe, limit: float) -> None:
+    if not pipe.poll(max(0.0, limit - time.monotonic())):
+        raise AssertionError(f"ranks {place.process.ranks} did not end")
+    try:
+        results, errors, seconds, left = pipe.recv()
+    except EOFError:
+        raise AssertionError(f"ranks {place.process.ranks} ended without a result") from None
+    whole.results |= results
+    whole.errors |= errors
+    whole.close_seconds += seconds
+    whole.left_behind += left
+
+
+def _end(process, absent, limit: float) -> None:
+    if absent:
+        process.join(0.3)
+    else:
+        process.join(max(0.0, limit - time.monotonic()))
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
