@@ -154,10 +154,8 @@ class Endpoint(ABC):
     device: torch.device = torch.device("cpu")
     """Where the node's vector lives."""
 
-    @property
-    @abstractmethod
-    def slots(self) -> tuple[Tensor, Tensor]:
-        """Two tensors of `Memory.vector_elements`; a payload that lies in one is sent without a copy."""
+    slots: tuple[Tensor, Tensor]
+    """Two tensors of `Memory.vector_elements`; a payload that lies in one is sent without a copy."""
 
     @abstractmethod
     def exchange(

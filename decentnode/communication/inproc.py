@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
 from decentnode.communication.mailbox import Handle, Key, Mailbox, left
@@ -39,11 +38,7 @@ class LocalEndpoint(Endpoint):
         self._seq = 0
         shape = (2, memory.vector_elements)
         first, second = torch.zeros(shape, dtype=memory.vector_dtype)
-        self._slots = (first, second)
-
-    @property
-    def slots(self) -> tuple[Tensor, Tensor]:
-        return self._slots
+        self.slots = (first, second)
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float

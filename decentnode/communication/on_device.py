@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Memory
 from decentnode.communication.mailbox import Handle, Key
@@ -21,11 +20,7 @@ class OnDevice(Endpoint):
         self._inner = inner
         shape = (2, memory.vector_elements)
         first, second = torch.zeros(shape, dtype=memory.vector_dtype, device=device)
-        self._slots = (first, second)
-
-    @property
-    def slots(self) -> tuple[Tensor, Tensor]:
-        return self._slots
+        self.slots = (first, second)
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float

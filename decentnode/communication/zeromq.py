@@ -33,7 +33,7 @@ class ZeroMQEndpoint(Endpoint):
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, self._released, alone=len(place.process.ranks) == 1)
         self.segment = segment
-        self._slots = slots
+        self.slots = slots
         self._sockets = sockets
         self._siblings = siblings
         self._seq = 0
@@ -44,10 +44,6 @@ class ZeroMQEndpoint(Endpoint):
             rank: 0 if process == place.own else 1 if segment and place.co_located(process) else 2
             for rank, process in place.home.items()
         }
-
-    @property
-    def slots(self) -> tuple[Tensor, Tensor]:
-        return self._slots
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
