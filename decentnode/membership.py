@@ -229,7 +229,8 @@ class Assembly:
             attach = self._socket.bind if self.machine == 0 else self._socket.connect
             attach(self._endpoint)
         except zmq.ZMQError as error:
-            raise StartError(f"{self._endpoint}: {error} (key mapping.rendezvous_port)") from error
+            reason = zmq.strerror(error.errno or 0)
+            raise StartError(f"{self._endpoint}: {reason} (key mapping.rendezvous_port)") from error
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
         """The run id, once all machines are here; raises StartError naming who is missing or differs."""

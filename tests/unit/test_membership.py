@@ -1,0 +1,268 @@
+"""Machines that meet, and the roster of their nodes."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+import zmq
+
+from decentnode import membership
+from decentnode.errors import StartError
+from decentnode.mapping import Linear, Machine, tcp_endpoint
+from decentnode.membership import (
+    Assembly,
+    Join,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    Relay,
+    Roster,
+    State,
+    how_it_ended,
+)
+from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress
+from tests.contract.troupe import free_ports
+
+FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
+
+
+def roster():
+    return Roster(range(4), {0: (0, 1), 1: (2,)})
+
+
+def state(members, rank):
+    return members.members[rank].state
+
+
+class TestRoster:
+    def test_nodes_start_run_and_finish(self):
+        members = roster()
+        assert members.active == [0, 1, 2, 3]
+        members.start()
+        assert members.ranks(State.RUNNING) == [0, 1, 2, 3]
+        members.take(FINISHED)
+        assert members.ranks(State.FINISHED) == [2]
+        assert members.active == [0, 1, 3]
+        assert members.members[2].finished == FINISHED
+        assert (members.members[2].round, members.members[2].bytes_sent) == (9, 700)
+
+    def test_progress_never_goes_back(self):
+        members = roster()
+        members.take(Progress(1, 5, 0.5, 100))
+        members.take(Evaluated(1, 4, 0.5, 0.5, None, 80, 0.1, True))
+        assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
+
+    def test_a_failure_is_a_loss_with_its_reason(self):
+        members = roster()
+        members.take(Failed(1, "ValueError: no", out_of_memory=True))
+        assert state(members, 1) is State.LOST
+        assert members.members[1].error == "ValueError: no"
+        assert members.members[1].out_of_memory
+
+    def test_the_first_reason_stays(self):
+        members = roster()
+        members.take(Failed(0, "ValueError: no"))
+        members.take(Exited(0, 4))
+        assert members.members[0].error == "ValueError: no"
+        assert members.members[1].error == "its process ended with exit code 4"
+
+    def test_an_end_of_a_process_loses_all_its_unfinished_nodes_and_no_others(self):
+        members = roster()
+        members.take(FINISHED)
+        members.take(Exited(1, -9))
+        assert state(members, 2) is State.FINISHED
+        members.take(Exited(0, -9))
+        assert members.ranks(State.LOST) == [0, 1]
+        assert members.members[0].error == "killed by signal 9"
+        members.take(Exited(7, 0))
+        assert state(members, 3) is State.STARTING
+
+    def test_a_lost_node_does_not_run_again_at_the_start(self):
+        members = roster()
+        members.lose(3, "gone")
+        members.start()
+        assert state(members, 3) is State.LOST
+
+    def test_an_edge_is_broken_only_where_both_ends_finished(self):
+        members = roster()
+        first, second = PeerMissing(0, 3, 2, "silent"), PeerMissing(0, 4, 1, "gone")
+        members.take(first)
+        members.take(second)
+        assert members.broken_edges() == []
+        assert members.members[1].accused and members.members[2].accused
+        members.take(FINISHED)
+        assert members.broken_edges() == [first]
+
+    def test_a_node_hangs_when_it_was_silent_for_much_longer_than_usual(self, monkeypatch):
+        clock = [0.0]
+        monkeypatch.setattr(membership.time, "monotonic", lambda: clock[0])
+        members = roster()
+        for member in members.members.values():
+            member.last_report = 0.0
+        clock[0] = 4.0
+        members.take(Progress(0, 1, None, 0))
+        clock[0] = 14.5
+        assert members.hung([0, 1], patience=10.0) == [1]
+        clock[0] = 24.5
+        assert members.hung([0, 1], patience=10.0) == [0, 1]
+
+    def test_words_for_an_end(self):
+        assert how_it_ended(-11) == "killed by signal 11"
+        assert how_it_ended(3) == "its process ended with exit code 3"
+
+
+def mapping_of(count):
+    machines = tuple(Machine(f"127.0.0.{i + 1}", 2) for i in range(count))
+    return Linear(machines, free_ports(1))
+
+
+def greeting(machine, **changes):
+    return msgspec.structs.replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
+
+
+class Meeting:
+    """The machines of a mapping, each in a thread, until one context ends."""
+
+    def __init__(self, count):
+        self.mapping = mapping_of(count)
+        self.assemblies = {}
+        self._pool = ThreadPoolExecutor(count)
+
+    def come(self, machine, deadline=10.0, is_stopped=lambda: False, **changes):
+        """Has a machine come to the meeting; the future gives its run id."""
+        assembly = Assembly(self.mapping, machine, greeting(machine, **changes))
+        self.assemblies[machine] = assembly
+        return self._pool.submit(assembly.meet, deadline, is_stopped)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.shutdown()
+        for assembly in self.assemblies.values():
+            assembly.close()
+
+
+def refusal(future):
+    with pytest.raises(StartError) as caught:
+        future.result(10.0)
+    return str(caught.value)
+
+
+class TestMeeting:
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+    def test_all_get_the_same_run_id_whoever_comes_first(self, order):
+        with Meeting(3) as meeting:
+            came = []
+            for machine in order:
+                came.append(meeting.come(machine))
+                time.sleep(0.05)
+            ids = {future.result(10.0) for future in came}
+        assert len(ids) == 1
+        assert 0 < ids.pop() < 2**63
+
+    def test_run_ids_differ_and_one_machine_opens_no_socket(self):
+        alone = Assembly(mapping_of(1), 0, greeting(0))
+        threads = threading.active_count()
+        assert alone.meet(0.0, lambda: False) != alone.meet(0.0, lambda: False)
+        assert alone.send(Relay(0, [])) == 0
+        assert alone.receive() == []
+        assert threading.active_count() == threads
+        alone.close()
+
+    def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
+        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.3)
+        with Meeting(3) as meeting:
+            present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
+            absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
+            assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
+
+    def test_a_machine_that_cannot_reach_the_first_names_it_and_where(self):
+        with Meeting(2) as meeting:
+            port = meeting.mapping.rendezvous_port
+            assert refusal(meeting.come(1, 0.3)) == (
+                f"these have not come within 0 s: machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+            )
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            ({"dataset": "f" * 64}, "dataset's content: ffffffffffff; machine 0: eeeeeeeeeeee"),
+        ],
+        ids=["version", "digest", "dataset"],
+    )
+    def test_what_differs_is_refused_on_both_sides(self, change, what):
+        with Meeting(2) as meeting:
+            both = meeting.come(0), meeting.come(1, **change)
+            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
+            assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
+
+    def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
+        stopped = threading.Event()
+        with Meeting(3) as meeting:
+            both = meeting.come(0, is_stopped=stopped.is_set), meeting.come(1)
+            time.sleep(0.3)
+            stopped.set()
+            assert refusal(both[0]) == "stopped"
+            assert refusal(both[1]) == "machine 0: the run was stopped on machine 0"
+
+    def test_a_stop_ends_the_waiting_elsewhere(self):
+        with Meeting(2) as meeting:
+            began = time.monotonic()
+            assert refusal(meeting.come(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
+        assert time.monotonic() - began < 3.0
+
+    def test_a_port_in_use_is_named_with_its_key(self):
+        with Meeting(2) as meeting:
+            endpoint = tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port)
+            context = zmq.Context()
+            other = context.socket(zmq.ROUTER)
+            other.bind(endpoint)
+            message = refusal(meeting.come(0))
+            other.close(0)
+            context.term()
+        assert message == f"{endpoint}: Address already in use (key mapping.rendezvous_port)"
+
+    def test_notes_travel_both_ways_after_the_start(self):
+        notes = [
+            Relay(1, [Progress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
+            PartialSum(1, 4, 2, b"\0" * 16),
+            PartialDistance(1, 4, 2, 0.5),
+        ]
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for note in notes:
+                assert second.send(note) == len(msgspec.msgpack.encode(note))
+            assert receive(first, len(notes)) == notes
+            first.send(MeanVector(4, b"\1" * 16), 1)
+            assert receive(second, 1) == [MeanVector(4, b"\1" * 16)]
+
+    def test_junk_at_the_meeting_point_disturbs_nothing(self):
+        with Meeting(2) as meeting:
+            host = meeting.come(0)
+            context = zmq.Context()
+            stranger = context.socket(zmq.DEALER)
+            stranger.connect(tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port))
+            nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
+            elsewhere = msgspec.msgpack.encode(greeting(7, digest="f" * 64))
+            for content in (b"", b"\xc1", b"GET /", nested, elsewhere):
+                stranger.send(content)
+            stranger.send_multipart([b"a", b"b", b"\xc1"])
+            time.sleep(0.2)
+            ids = {host.result(10.0) for host in (host, meeting.come(1))}
+            stranger.close(0)
+            context.term()
+        assert len(ids) == 1
+
+
+def receive(assembly, count):
+    notes, limit = [], time.monotonic() + 5.0
+    while len(notes) < count and time.monotonic() < limit:
+        notes += assembly.receive(timeout=0.1)
+    return notes

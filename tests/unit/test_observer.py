@@ -1,0 +1,201 @@
+"""The observer: mean and distance against numpy, over one machine and two, and what it never holds up."""
+
+import asyncio
+import queue
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from decentnode import observer as module
+from decentnode.clock import Clock
+from decentnode.evaluation import Scores
+from decentnode.observer import Observer
+from decentnode.reports import Evaluated
+from decentnode.snapshots import Snapshots
+
+ELEMENTS = 50
+
+
+def evaluated(rank, round, published=True):
+    return Evaluated(rank, round, 0.5, 0.5, None, 0, 0.1, published)
+
+
+def vectors(count, seed=0):
+    return torch.randn(count, ELEMENTS, generator=torch.Generator().manual_seed(seed))
+
+
+def expected(models):
+    """Mean over nodes of |x_i - mean|, over |mean|, in float64."""
+    models = models.double().numpy()
+    mean = models.mean(0)
+    return np.linalg.norm(models - mean, axis=1).mean() / np.linalg.norm(mean)
+
+
+class Machine:
+    """One machine's snapshots and observer, without nodes."""
+
+    def __init__(self, ranks, index=0, send=lambda note: None, test=None):
+        self.snapshots = Snapshots(ranks, ELEMENTS)
+        self.observer = Observer(self.snapshots, list(ranks), index, send, test)
+
+    def __enter__(self):
+        self.observer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.observer.finish()
+        self.observer.join(5.0)
+        assert not self.observer.is_alive()
+
+    def show(self, rank, round, vector):
+        assert asyncio.run(self.snapshots.publish(rank, round, vector, Clock()))
+        self.observer.take(evaluated(rank, round))
+
+    def next(self):
+        return self.observer.observations.get(timeout=5.0)
+
+
+def test_mean_and_distance_are_those_of_numpy():
+    models, means = vectors(4), []
+    test = lambda vector: means.append(vector.clone()) or Scores(0.75, 1.5)
+    with Machine(range(4), test=test) as machine:
+        for rank in (2, 0, 3, 1):
+            machine.show(rank, 7, models[rank])
+        seen = machine.next()
+    assert (seen.round, seen.nodes, seen.average_model) == (7, 4, Scores(0.75, 1.5))
+    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+    assert np.allclose(means[0].numpy(), models.double().numpy().mean(0), rtol=0, atol=1e-15)
+
+
+def test_equal_models_have_no_distance_and_zero_models_divide_by_nothing():
+    with Machine(range(2)) as machine:
+        for round, value in enumerate((3.0, 0.0)):
+            for rank in range(2):
+                machine.show(rank, round, torch.full((ELEMENTS,), value))
+            seen = machine.next()
+            assert (seen.consensus_distance, seen.average_model) == (0.0, None)
+
+
+def test_each_round_is_observed_once_and_releases_its_vectors():
+    models = {round: vectors(3, seed=round) for round in range(5)}
+    with Machine(range(3)) as machine:
+        for round in models:
+            for rank in range(3):
+                machine.show(rank, round, models[round][rank])
+            seen = machine.next()
+            assert seen.round == round
+            assert seen.consensus_distance == pytest.approx(expected(models[round]), rel=1e-12)
+    assert machine.observer.observations.empty()
+
+
+def test_a_node_that_did_not_publish_is_left_out():
+    models = vectors(3)
+    with Machine(range(3)) as machine:
+        machine.show(0, 0, models[0])
+        machine.show(2, 0, models[2])
+        machine.observer.take(evaluated(1, 0, published=False))
+        seen = machine.next()
+    assert seen.nodes == 2
+    assert seen.consensus_distance == pytest.approx(expected(models[[0, 2]]), rel=1e-12)
+
+
+def test_a_node_that_is_lost_is_not_waited_for():
+    models = vectors(3)
+    with Machine(range(3)) as machine:
+        machine.show(0, 0, models[0])
+        machine.show(1, 0, models[1])
+        with pytest.raises(queue.Empty):
+            machine.observer.observations.get(timeout=0.3)
+        machine.observer.forget(2)
+        assert machine.next().nodes == 2
+
+
+def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    models = vectors(2)
+    with Machine(range(2)) as machine:
+        machine.show(0, 0, models[0])
+        assert machine.next().nodes == 1
+        machine.show(1, 0, models[1])
+        with pytest.raises(queue.Empty):
+            machine.observer.observations.get(timeout=0.7)
+        for rank in range(2):
+            machine.show(rank, 1, models[rank])
+        seen = machine.next()
+        assert (seen.round, seen.nodes) == (1, 2)
+
+
+class Pair:
+    """Two machines with two nodes each; what they send each other is handed over at once."""
+
+    def __enter__(self):
+        self.second = Machine((2, 3), 1, send=lambda note: self.first.observer.take(note))
+        self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
+        self.first.observer.expect_machines({0, 1})
+        self.first.__enter__()
+        self.second.__enter__()
+        return self
+
+    def __exit__(self, *_):
+        self.second.__exit__()
+        self.first.__exit__()
+
+    def show(self, round, models):
+        for rank, model in enumerate(models):
+            (self.first if rank < 2 else self.second).show(rank, round, model)
+
+
+def test_two_machines_put_their_sums_together():
+    with Pair() as pair:
+        for round in range(3):
+            models = vectors(4, seed=round)
+            pair.show(round, models)
+            seen = pair.first.next()
+            assert (seen.round, seen.nodes) == (round, 4)
+            assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+    assert pair.second.observer.observations.empty()
+
+
+def test_a_machine_that_is_gone_is_not_waited_for():
+    models = vectors(4)
+    with Pair() as pair:
+        for rank in range(2):
+            pair.first.show(rank, 0, models[rank])
+        pair.first.observer.expect_machines({0})
+        pair.second.observer.stand_alone()
+        seen = pair.first.next()
+    assert seen.nodes == 2
+    assert seen.consensus_distance == pytest.approx(expected(models[:2]), rel=1e-12)
+
+
+def test_without_machine_0_nodes_are_let_go_on():
+    with Machine((2, 3), 1) as machine:
+        machine.observer.stand_alone()
+        for round in range(3):
+            for rank in (2, 3):
+                machine.show(rank, round, torch.ones(ELEMENTS))
+
+
+def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
+    def test(vector):
+        raise ValueError("broken test")
+
+    with Machine(range(2), test=test) as machine:
+        began = time.monotonic()
+        for round in range(4):
+            for rank in range(2):
+                machine.show(rank, round, torch.ones(ELEMENTS))
+        assert time.monotonic() - began < 2.0
+    assert str(machine.observer.error) == "broken test"
+
+
+def test_an_error_at_the_very_end_does_not_hang():
+    def test(vector):
+        time.sleep(0.2)
+        raise ValueError("broken test")
+
+    with Machine(range(1), test=test) as machine:
+        machine.show(0, 0, torch.ones(ELEMENTS))
+    assert str(machine.observer.error) == "broken test"

@@ -1,0 +1,178 @@
+"""Reports through a pipe: whole lines, whatever the pieces, and nobody is held up."""
+
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode.reports import (
+    MOST_BYTES,
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    Inflow,
+    PeerMissing,
+    Progress,
+    Ready,
+    Reporter,
+)
+
+REAL = st.floats(allow_nan=False, allow_infinity=False)
+COUNT = st.integers(0, 2**53)
+WORDS = st.text(max_size=200).filter(lambda text: text.isprintable())
+REPORTS = st.one_of(
+    st.builds(Ready, COUNT, COUNT),
+    st.builds(Progress, COUNT, COUNT, st.none() | REAL, COUNT),
+    st.builds(Evaluated, COUNT, COUNT, REAL, REAL, st.none() | REAL, COUNT, REAL, st.booleans()),
+    st.builds(PeerMissing, COUNT, COUNT, COUNT, WORDS),
+    st.builds(
+        Finished,
+        COUNT,
+        COUNT,
+        WORDS,
+        COUNT,
+        COUNT,
+        REAL,
+        accuracy=st.none() | REAL,
+        test_loss=st.none() | REAL,
+    ),
+    st.builds(Failed, COUNT, WORDS, st.booleans()),
+    st.builds(Exited, COUNT, st.integers(-64, 255)),
+)
+
+
+class Pipe:
+    def __init__(self):
+        read, self.write = os.pipe()
+        self.inflow, self.reporter = Inflow(read), Reporter(self.write)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.inflow.fd)
+        if self.write is not None:
+            os.close(self.write)
+
+    def hang_up(self):
+        os.close(self.write)
+        self.write = None
+
+
+@pytest.fixture
+def pipe():
+    with Pipe() as pipe:
+        yield pipe
+
+
+@given(st.lists(REPORTS, max_size=8))
+def test_every_report_comes_back(reports):
+    with Pipe() as pipe:
+        assert all(pipe.reporter.send(report) for report in reports)
+        assert pipe.inflow.read() == reports
+        assert pipe.inflow.read() == []
+
+
+@given(st.lists(REPORTS, min_size=1, max_size=4), st.integers(1, 60))
+def test_reports_are_put_together_from_any_pieces(reports, size):
+    with Pipe() as pipe, Pipe() as slow:
+        for report in reports:
+            pipe.reporter.send(report)
+        content = os.read(pipe.inflow.fd, 1 << 16)
+        found = []
+        for start in range(0, len(content), size):
+            os.write(slow.write, content[start : start + size])
+            found += slow.inflow.read()
+        assert found == reports
+
+
+def test_nothing_there_is_no_report_and_no_waiting(pipe):
+    began = time.monotonic()
+    assert pipe.inflow.read() == []
+    assert not pipe.inflow.closed
+    assert time.monotonic() - began < 0.5
+
+
+def test_the_end_of_all_writers_is_seen_after_their_last_report(pipe):
+    pipe.reporter.send(Ready(1, 2))
+    pipe.hang_up()
+    assert pipe.inflow.read() == [Ready(1, 2)]
+    assert pipe.inflow.closed
+    assert pipe.inflow.read() == []
+
+
+def fill(pipe):
+    sent = 0
+    while pipe.reporter.send(Progress(0, sent, 0.5, 0)):
+        sent += 1
+    return sent
+
+
+def test_progress_is_dropped_at_once_when_nobody_reads(pipe):
+    assert fill(pipe) > 100
+    began = time.monotonic()
+    assert not pipe.reporter.send(Progress(1, 1, 0.5, 0))
+    assert time.monotonic() - began < 0.5
+
+
+def test_other_reports_wait_a_second_for_room(pipe):
+    fill(pipe)
+    began = time.monotonic()
+    assert not pipe.reporter.send(Failed(1, "x" * 500))
+    assert 0.9 < time.monotonic() - began < 3.0
+
+
+def test_a_report_goes_out_as_soon_as_there_is_room(pipe):
+    sent = fill(pipe)
+    found = []
+    reader = threading.Timer(0.1, lambda: found.extend(pipe.inflow.read()))
+    reader.start()
+    assert pipe.reporter.send(Failed(1, "late"))
+    reader.join()
+    found += pipe.inflow.read()
+    assert found == [*(Progress(0, i, 0.5, 0) for i in range(sent)), Failed(1, "late")]
+
+
+def test_a_reader_that_is_gone_is_no_error():
+    read, write = os.pipe()
+    reporter = Reporter(write)
+    os.close(read)
+    assert not reporter.send(Failed(1, "nobody hears"))
+    os.close(write)
+
+
+def test_a_line_that_could_mix_with_others_is_refused(pipe):
+    with pytest.raises(
+        ValueError, match=rf"^a report of \d+ bytes; at most {MOST_BYTES} go through the pipe"
+    ):
+        pipe.reporter.send(Failed(1, "x" * MOST_BYTES))
+    assert pipe.inflow.read() == []
+
+
+def test_lines_of_many_writers_never_mix(pipe):
+    writers, lines, found = 6, 200, []
+    done = threading.Event()
+
+    def write(rank):
+        for i in range(lines):
+            assert pipe.reporter.send(PeerMissing(rank, i, 0, "x" * (rank * 150)))
+
+    def read():
+        while not done.is_set() or len(found) < writers * lines:
+            found.extend(pipe.inflow.read())
+            time.sleep(0.001)
+
+    reader = threading.Thread(target=read, daemon=True)
+    threads = [threading.Thread(target=write, args=(rank,)) for rank in range(writers)]
+    for thread in (reader, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    reader.join(5.0)
+    for rank in range(writers):
+        assert [r.round for r in found if r.rank == rank] == list(range(lines))
