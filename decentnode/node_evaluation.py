@@ -36,6 +36,7 @@ class NodeEvaluation:
     ) -> None:  # fmt: skip
         self.plan = plan
         self.scores: Scores | None = None
+        self.peak_memory_mb = 0.0
         self._training = training
         self._counters = counters
         self._snapshots = snapshots
@@ -55,6 +56,7 @@ class NodeEvaluation:
         )  # fmt: skip
         record.test_accuracy, record.test_loss = scores.accuracy, scores.loss
         record.memory_mb = private_megabytes()
+        self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
         published = await self._snapshots.publish(
             record.rank, record.round, training.vector.values, self._clock
         )
