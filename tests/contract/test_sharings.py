@@ -1,7 +1,10 @@
 """What every sharing scheme owes, and the closed forms of those that are linear."""
 
 import asyncio
+import importlib
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.inproc import InProcess
 from decentnode.graph.families import FullyConnected, Ring, Star
 from decentnode.graph.random_graphs import Regular
 from decentnode.mixing import MetropolisHastings, WeightedGraph
@@ -16,6 +21,7 @@ from decentnode.payload import Payload
 from decentnode.registry import SHARINGS
 from decentnode.sharing import AllReduce, Gossip
 from decentnode.transforms import Cast
+from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 from decentnode.vector import ParameterLayout
 
@@ -279,3 +285,48 @@ def test_the_baseline_asks_nobody():
         return out
 
     assert asyncio.run(run()).tolist() == [1.0] * 7
+
+
+def documented(number, tmp_path, monkeypatch):
+    """The module that the given block of code of docs/adding_a_scheme.md makes."""
+    document = Path(__file__).parents[2] / "docs" / "adding_a_scheme.md"
+    code = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)[number]
+    (tmp_path / f"documented_{number}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module(f"documented_{number}")
+
+
+def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
+    scheme_class = documented(0, tmp_path, monkeypatch).TwiceGossip
+    models = random_models(8)
+    communication, results = InProcess(), torch.empty_like(models)
+
+    async def node(endpoint):
+        rank, phases, scheme = endpoint.rank, iter(range(2)), bind(scheme_class, 8, 7)
+
+        async def exchange(outgoing, sources):
+            handle = await endpoint.exchange(outgoing, sources, (0, next(phases), 0), 5.0)
+            inbox = Inbox(handle, scheme.payload_layout(), endpoint)
+            copies = {j: Payload.parse(p.layout, p.buffer.clone()) for j, p in inbox.items()}
+            inbox.release()
+            return copies
+
+        view = await weighted(Ring(8)).view(rank, 0)
+        await scheme.share(models[rank], view, exchange, results[rank])
+
+    async def all_nodes():
+        await asyncio.gather(*(node(communication.endpoint(rank, Memory(7))) for rank in range(8)))
+
+    asyncio.run(all_nodes())
+    matrix = weighted(Ring(8)).matrix()
+    assert np.allclose(results.numpy(), matrix @ matrix @ models.numpy(), rtol=0, atol=1e-14)
+
+
+def test_the_documented_transform_keeps_signs_and_the_mean_magnitude(tmp_path, monkeypatch):
+    chain = Chain([documented(1, tmp_path, monkeypatch).Sign()], 21)
+    values, context = random_models(1, 21, dtype=torch.float32)[0], Context(0, 0, 0)
+    payload = chain.encode(values, context)
+    assert payload.nbytes == 8 + 3
+    decoded = chain.decode(Payload.parse(chain.layout, payload.buffer.clone()), context)
+    assert torch.equal(decoded.sign(), values.sign())
+    assert torch.allclose(decoded.abs(), values.abs().mean().expand(21))
