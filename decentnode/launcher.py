@@ -212,11 +212,10 @@ class Launcher:
             self._show_progress()
 
     def _take(self, report: Report) -> None:
-        before = set(self.roster.ranks(State.LOST))
         if isinstance(report, Ready):
             self._pids[report.process] = report.pid
             return
-        self.roster.take(report)
+        lost = self.roster.take(report)
         if isinstance(report, Evaluated):
             self.evaluations.add(report)
             if report.rank in self._local and self.run_id:
@@ -225,7 +224,7 @@ class Launcher:
             self._forget(report.peer)
             where = f"rank {report.rank}, round {report.round + 1}"
             self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
-        for rank in set(self.roster.ranks(State.LOST)) - before:
+        for rank in lost:
             self._note_loss(rank)
 
     def _note_loss(self, rank: int) -> None:

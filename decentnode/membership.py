@@ -60,8 +60,8 @@ class Roster:
         self._home = home
         self.missing_edges: list[PeerMissing] = []
 
-    def take(self, report: Report) -> None:
-        """Learns from one report."""
+    def take(self, report: Report) -> list[int]:
+        """Learns from one report; returns the ranks that are lost by it."""
         match report:
             case Progress() | Evaluated():
                 member = self._heard(report.rank)
@@ -77,17 +77,21 @@ class Roster:
                 member.state, member.finished = State.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
             case Failed():
-                self.lose(report.rank, report.error)
                 self.members[report.rank].out_of_memory = report.out_of_memory
+                return self.lose([report.rank], report.error)
             case Exited():
-                for rank in self._home.get(report.process, ()):
-                    self.lose(rank, how_it_ended(report.status))
+                return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
+        return []
 
-    def lose(self, rank: int, error: str) -> None:
-        """Counts a node as lost unless it has finished; the first reason stays."""
-        member = self.members[rank]
-        if member.state not in (State.FINISHED, State.LOST):
-            member.state, member.error = State.LOST, error
+    def lose(self, ranks: Iterable[int], error: str) -> list[int]:
+        """Counts nodes as lost unless they have finished, and returns those; the first reason stays."""
+        lost = []
+        for rank in ranks:
+            member = self.members[rank]
+            if member.state not in (State.FINISHED, State.LOST):
+                member.state, member.error = State.LOST, error
+                lost.append(rank)
+        return lost
 
     def start(self) -> None:
         """The nodes have been given the start."""

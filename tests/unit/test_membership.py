@@ -81,7 +81,7 @@ class TestRoster:
 
     def test_a_lost_node_does_not_run_again_at_the_start(self):
         members = roster()
-        members.lose(3, "gone")
+        members.lose([3], "gone")
         members.start()
         assert state(members, 3) is State.LOST
 
