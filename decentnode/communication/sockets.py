@@ -348,12 +348,16 @@ class Sockets(threading.Thread):
 
     def _see_off(self, limit: float) -> None:
         """Serves on until every living reader has released what it was sent; hears who else is leaving."""
-        while time.monotonic() < limit and not all(mailbox.is_read() for mailbox in self.mailboxes.values()):
+        self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
+        # Peers that are leaving, too, have said so by then; what is for them would be kept in vain.
+        grace = min(limit, time.monotonic() + LOCAL_GRACE)
+        self._serve_until(grace, lambda: all(map(self._has_left, self._dealers)))
+        self._linger = max(0.0, limit - time.monotonic())
+
+    def _serve_until(self, limit: float, is_done: Callable[[], bool]) -> None:
+        while not is_done() and time.monotonic() < limit:
             self._next_look = min(self._next_look, limit)
             self._serve()
-        while has_input(self._router):
-            self._receive()
-        self._linger = max(0.0, limit - time.monotonic())
 
     def _has_left(self, process: int) -> bool:
         """True when no node there needs anything more: it would be waited for in vain."""

@@ -75,7 +75,7 @@ def test_fields_start_at_multiples_of_eight_and_overlap_nowhere(made):
 
 @given(filled_payloads())
 def test_bytes_between_the_fields_are_zero(made):
-    payload, contents = made
+    payload, _ = made
     for tensor in fields_of(payload).values():
         tensor.zero_()
     counts = 8 * len(payload.layout.variable)
@@ -105,12 +105,12 @@ def test_a_count_out_of_range_is_refused_by_both_ends(count):
 
 
 def test_a_buffer_shorter_than_its_counts_is_refused():
-    with pytest.raises(PayloadError, match="^15 bytes are too few for the counts of 2 fields$"):
+    with pytest.raises(PayloadError, match=r"^15 bytes are too few for the counts of 2 fields$"):
         Payload.parse(TWO_LISTS, torch.zeros(15, dtype=torch.uint8))
 
 
 def test_the_error_names_both_sizes():
-    with pytest.raises(PayloadError, match="^39 bytes where the layout needs 40$"):
+    with pytest.raises(PayloadError, match=r"^39 bytes where the layout needs 40$"):
         Payload.parse(dense_layout(10), torch.zeros(39, dtype=torch.uint8))
 
 
