@@ -256,7 +256,7 @@ class Training:
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(
-                    f"rank {self.shard.rank}, round {round}, step {step}: the loss is {value}; "
+                    f"rank {self.shard.rank}, round {round + 1}, step {step + 1}: the loss is {value}; "
                     f"a learning rate below {self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))

@@ -285,7 +285,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_says_where():
     with pytest.raises(RunFailed) as caught:
         run(training_of(toy_net(), Factory(torch.optim.SGD, {"lr": 1e30}), samples), [12])
     assert str(caught.value) == (
-        "rank 3, round 12, step 1: the loss is nan; "
+        "rank 3, round 13, step 2: the loss is nan; "
         "a learning rate below 1e+30 or training.clip_norm would help"
     )
 
