@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ class Run:
 
     seconds: float
     """From the start of the command to its end."""
+    cpu_seconds: float
+    """Processor time of all its processes, which other programs disturb less."""
     used_mb: float
     """By how much the memory of the whole machine was fuller at the fullest moment than before."""
     summary: dict[str, Any]
@@ -41,16 +44,26 @@ def run_decentnode(config: str, *overrides: str) -> Run:
         words = ["run", str(CONFIGS / config), f"run_dir={run_dir}", *overrides]
         began = time.time()
         with MemoryWatch() as memory:
-            call(["-m", "decentnode", *words])
-        seconds = time.time() - began
+            ended = call(["-m", "decentnode", *words])
         histories = [read_history(path, began) for path in sorted((run_dir / "records").iterdir())]
         summary = json.loads((run_dir / "summary.json").read_text())
         rounds = [median(column) for column in zip(*(h.rounds for h in histories), strict=True)]
-        return Run(seconds, memory.used_mb, summary, [h.first_round for h in histories], rounds)
+        starts = [history.first_round for history in histories]
+        return Run(ended.seconds, ended.cpu_seconds, memory.used_mb, summary, starts, rounds)
 
 
-def call(words: list[str], **environment: str) -> str:
-    """What a Python command prints; raises RuntimeError with the end of its output when it fails."""
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended well."""
+
+    output: str
+    seconds: float
+    cpu_seconds: float
+
+
+def call(words: list[str], **environment: str) -> Ended:
+    """Runs a Python command; raises RuntimeError with the end of its output when it fails."""
+    began, before = time.monotonic(), cpu_of_children()
     ended = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True,
         timeout=LIMIT, check=False,
@@ -58,7 +71,13 @@ def call(words: list[str], **environment: str) -> str:
     if ended.returncode:
         tail = "\n".join((ended.stdout + ended.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(words)} ended with {ended.returncode}:\n{tail}")
-    return ended.stdout
+    return Ended(ended.stdout, time.monotonic() - began, cpu_of_children() - before)
+
+
+def cpu_of_children() -> float:
+    """Processor seconds of every process that was started here and has ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @dataclass(frozen=True)

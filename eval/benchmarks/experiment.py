@@ -8,12 +8,11 @@ processes as there are processors.
 
 import os
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _command import ROOT, Run, call, regular_graph, run_decentnode
+from _command import ROOT, Ended, Run, call, regular_graph, run_decentnode
 from _images import write_images
 from _report import Target, conclude, median, median_ratio, parser, show
 
@@ -57,31 +56,30 @@ def whole_command(size: Size, images: Path) -> Run:
     return run_decentnode("experiment.yaml", *overrides)
 
 
-def bare_experiment(size: Size, images: Path) -> float:
-    """Seconds of the bare loop."""
-    began = time.monotonic()
+def bare_experiment(size: Size, images: Path) -> Ended:
+    """The bare loop."""
     script = ROOT / "eval" / "benchmarks" / "_bare_experiment.py"
     numbers = (size.steps, size.tests, os.cpu_count() or 1)
-    call([str(script), str(images), *map(str, numbers)], **KEEP_MEMORY)
-    return time.monotonic() - began
+    return call([str(script), str(images), *map(str, numbers)], **KEEP_MEMORY)
 
 
 def measure(size: Size, repeats: int) -> dict[str, Any]:
     """The figures."""
     runs: list[Run] = []
-    bare = []
+    bare: list[Ended] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-images-") as folder:
         write_images(Path(folder), size.training_images, size.test_images)
         for _ in range(repeats):
             runs.append(whole_command(size, Path(folder)))
             bare.append(bare_experiment(size, Path(folder)))
-    seconds = [run.seconds for run in runs]
     return {
         "nodes": size.nodes,
         "rounds": size.rounds,
-        "command_seconds": median(seconds),
-        "bare_seconds": median(bare),
-        "of_bare": median_ratio(bare, seconds),
+        "command_seconds": median([run.seconds for run in runs]),
+        "command_cpu_seconds": median([run.cpu_seconds for run in runs]),
+        "bare_seconds": median([loop.seconds for loop in bare]),
+        "bare_cpu_seconds": median([loop.cpu_seconds for loop in bare]),
+        "of_bare": median_ratio([loop.seconds for loop in bare], [run.seconds for run in runs]),
         "startup_seconds": median([run.summary["startup_seconds"] for run in runs]),
         "wall_seconds": median([run.summary["wall_seconds"] for run in runs]),
         "test_accuracy": median([run.summary["test_accuracy"]["mean"] for run in runs]),

@@ -24,7 +24,7 @@ def bare_start(nodes: int) -> float:
     """Seconds until every bare process has made its first step."""
     began = time.time()
     printed = call([str(ROOT / "eval" / "benchmarks" / "_bare_nodes.py"), str(nodes), "1"])
-    return float(json.loads(printed)["first"]) - began
+    return float(json.loads(printed.output)["first"]) - began
 
 
 def measure(nodes: int, repeats: int) -> dict[str, Any]:
