@@ -163,5 +163,5 @@ def _explain(inheritance: Inheritance, rank: int, error: BaseException) -> ExitC
     traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
     line = str(error) if isinstance(error, DecentnodeError) else f"{type(error).__name__}: {error}"
-    inheritance.reporter.send(Failed(rank, line[:1000], out_of_memory))
+    inheritance.reporter.send(Failed(rank, line[:500], out_of_memory))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

@@ -21,6 +21,8 @@ from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing,
 
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
+TWIN_SECONDS = 3.0
+"""How long a machine that says nothing still counts as here, so that no second one takes its place."""
 MOST_BYTES = 1 << 30
 
 
@@ -308,12 +310,22 @@ class Assembly:
             except (msgspec.MsgspecError, RecursionError):
                 continue
             machine = getattr(note, "machine", 0)
-            if machine in self.last_heard:
+            if machine in self.last_heard and self._keeps_route(machine, route):
                 self.last_heard[machine] = time.monotonic()
-                if route:
-                    self._routes[machine] = route[0]
                 notes.append(note)
         return notes
+
+    def _keeps_route(self, machine: int, route: list[bytes]) -> bool:
+        """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
+        if not route:
+            return True
+        known = self._routes.setdefault(machine, route[0])
+        if known != route[0] and time.monotonic() - self.last_heard[machine] < TWIN_SECONDS:
+            reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
+            self._socket.send_multipart([route[0], msgspec.msgpack.encode(Refuse(reason))], zmq.NOBLOCK)
+            return False
+        self._routes[machine] = route[0]
+        return True
 
     def close(self) -> None:
         """Lets what was sent leave within two seconds, and frees the sockets."""

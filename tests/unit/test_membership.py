@@ -216,6 +216,17 @@ class TestMeeting:
             assert refusal(meeting.come(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
         assert time.monotonic() - began < 3.0
 
+    def test_a_machine_that_is_started_twice_is_refused_and_the_first_stays(self):
+        with Meeting(3) as meeting:
+            zero, first = meeting.come(0), meeting.come(1)
+            time.sleep(0.3)
+            twin = Assembly(meeting.mapping, 1, greeting(1))
+            with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already; was it started twice"):
+                twin.meet(5.0, lambda: False)
+            twin.close()
+            last = meeting.come(2)
+            assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
+
     def test_a_port_in_use_is_named_with_its_key(self):
         with Meeting(2) as meeting:
             endpoint = tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port)
