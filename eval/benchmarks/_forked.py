@@ -1,5 +1,6 @@
 """Functions run in forked processes, as the nodes of a run are."""
 
+import gc
 import json
 import os
 import traceback
@@ -9,6 +10,9 @@ from typing import Any, NoReturn
 
 def run_forked(ranks: range, work: Callable[[int], Any]) -> list[Any]:
     """What `work(rank)` gives in a process of its own for each rank, all at once; it must fit into JSON."""
+    gc.collect()
+    # As the product does: no collection in a child may visit, and so copy, what it has inherited.
+    gc.freeze()
     readers = [_fork(work, rank) for rank in ranks]
     found = []
     for pid, reader in readers:
