@@ -27,7 +27,9 @@ from decentnode.errors import PeerLost, StartError
 TICK = 1.0
 LOCAL_GRACE = 0.1
 """Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
-_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+RETRY_GRACE = 1.0
+"""The same for a link that never came about: time for a few more attempts."""
+_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 class Sockets(threading.Thread):
@@ -88,13 +90,15 @@ class Sockets(threading.Thread):
             os.eventfd_write(self._wakeup, 1)
 
     def meet(self, processes: set[int], timeout: float) -> None:
-        """Connects and waits until every process has said hello; raises StartError naming silent ranks."""
+        """Connects and waits for a hello from every process; raises StartError naming silent ranks.
+
+        Who has died by then is lost as in any round, and not waited for.
+        """
         self.post(lambda: self._connect_all(sorted(processes)))
         with self._met:
-            if not self._met.wait_for(lambda: processes <= self._met_processes, timeout):
-                silent = [
-                    r for p in sorted(processes - self._met_processes) for r in self.place.processes[p].ranks
-                ]
+            if not self._met.wait_for(lambda: processes <= self._met_processes | self._gone, timeout):
+                missing = sorted(processes - self._met_processes - self._gone)
+                silent = [rank for p in missing for rank in self.place.processes[p].ranks]
                 raise StartError(
                     f"rank {self.hello.ranks[0]}: no hello from ranks {silent} within {timeout:.0f} s"
                 )
@@ -284,16 +288,20 @@ class Sockets(threading.Thread):
         local = self.place.co_located(process)
         while has_input(monitor):
             event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
-                grace = LOCAL_GRACE if local else self.place.grace
-                verdict = self._suspects.setdefault(process, time.monotonic() + grace)
-                self._next_look = min(self._next_look, verdict)
-            elif not local:
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._suspects.pop(process, None)
+                continue
+            # Everybody listened before the start: who can no longer be connected to has died.
+            at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
+            grace = at_once if local else self.place.grace
+            verdict = self._suspects.setdefault(process, time.monotonic() + grace)
+            self._next_look = min(self._next_look, verdict)
 
     def _lose_process(self, process: int) -> None:
         self._suspects.pop(process, None)
-        self._gone.add(process)
+        with self._met:
+            self._gone.add(process)
+            self._met.notify_all()
         for rank in self.place.processes[process].ranks:
             self._segments.pop(rank, None)
             for mailbox in self.mailboxes.values():

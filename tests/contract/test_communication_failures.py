@@ -243,6 +243,18 @@ def test_who_does_not_come_is_named_after_the_deadline(tmp_path):
     assert time.monotonic() - began < 2.0
 
 
+@pytest.mark.parametrize("local", ["shared_memory", "ipc", "tcp"])
+def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, local):
+    transport = ZeroMQ(local, free_ports(2))
+    transport.prepare(place_of(tmp_path, processes=2), 1 << 20)
+    mailbox = transport.endpoint(0, MEMORY).mailbox
+    began = time.monotonic()
+    transport.open([1], RUN_ID, 10.0)
+    assert time.monotonic() - began < 5.0
+    assert str(mailbox.gone[1]) == "rank 1: its process ended or its link broke"
+    transport.close(0.5)
+
+
 def test_a_port_in_use_is_named_with_the_key_to_change(tmp_path):
     port = free_ports(1)
     first, second = ZeroMQ("tcp", port), ZeroMQ("tcp", port)
