@@ -222,8 +222,9 @@ class Launcher:
                 self._observer.take(report)
         if isinstance(report, PeerMissing):
             self._forget(report.peer)
-            where = f"rank {report.rank}, round {report.round + 1}"
-            self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
+            if self._signal is None:
+                where = f"rank {report.rank}, round {report.round + 1}"
+                self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
         for rank in lost:
             self._note_loss(rank)
 
@@ -314,6 +315,8 @@ class Launcher:
         while self._observer.is_alive() and self._signal is None and time.monotonic() < limit:
             self._watch(TICK)
         self._show_progress()
+        if self._observer.error is not None:
+            self.screen.note(f"what the models are together is not known: {self._observer.error!r}")
         for row in self.evaluations.complete(set(), observed=False):
             self.screen.evaluated(row)
 
