@@ -133,7 +133,7 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     except Exception as error:
         return _explain(inheritance, node.rank, error)
     finally:
-        node.exchange.endpoint.leave(rounds)
+        node.exchange.endpoint.leave(node.round)
         node.records.close()
 
 

@@ -3,7 +3,7 @@
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
@@ -32,6 +32,8 @@ class Node:
     exchange: "Exchanger"
     evaluation: NodeEvaluation
     records: Records
+    round: int = field(default=0, init=False)
+    """The round that was begun last."""
 
     async def run(self, rounds: int) -> None:
         """All rounds, one after the other."""
@@ -40,6 +42,7 @@ class Node:
 
     async def run_round(self, round: int) -> None:
         """Train, see who the neighbors are, share (send, hear, mix), evaluate, record."""
+        self.round = round
         record = RoundRecord(self.rank, round)
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
         report = await self.training.train(round)

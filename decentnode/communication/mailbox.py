@@ -259,4 +259,4 @@ class Mailbox:
 
 def left(peer: int, round: int) -> PeerLost:
     """Why a peer that said goodbye is not waited for."""
-    return PeerLost(peer, f"left after round {round}")
+    return PeerLost(peer, f"left in round {round + 1}")

@@ -63,6 +63,7 @@ def test_a_raising_node_shows_its_traceback(tmp_path):
     assert run.summary["lost_nodes"] == {"2": "RuntimeError: a defect on purpose"}
     assert "Traceback" in (run.run_dir / "logs" / "00002.log").read_text()
     assert "Traceback" in run.text and "a defect on purpose" in run.text
+    assert "round 4: goes on without rank 2: left in round 4" in run.text
 
 
 def test_a_raising_node_does_not_end_the_others_of_its_process(tmp_path):
@@ -98,6 +99,7 @@ def test_a_signal_ends_everything_within_five_seconds(tmp_path, signum, code):
     assert not any(map(alive, tree))
     assert not run.leftovers()
     assert run.summary["finished_nodes"] == 0
+    assert "goes on without" not in run.text
 
 
 def test_a_killed_launcher_leaves_nothing_behind(tmp_path):
