@@ -25,7 +25,11 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, epilog=EXIT_CODES
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides: training.optimizer.lr=0.05")]
@@ -42,7 +46,10 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def decentnode(
-    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
 ) -> None:
     """Decentralized machine learning, one node per process."""
 
@@ -123,7 +130,9 @@ def list_plugins(
 @app.command()
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
-    out: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go; default: into a single run, or comparison.")
+    ] = None,
 ) -> None:
     """Draw the figures of one run, or of several for comparison."""
     from decentnode import figures
@@ -219,6 +228,8 @@ def explain(error: BaseException) -> int:
     """Says on standard error what went wrong, in one line where it can be expected; gives the exit code."""
     if isinstance(error, USAGE_ERROR):
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        if not message:  # no word was given, and the help has been shown
+            return ExitCode.BAD_INPUT
         return complain(f"decentnode: {message} (see decentnode --help)", ExitCode.BAD_INPUT)
     if isinstance(error, BadInput):
         return complain(str(error), ExitCode.BAD_INPUT)

@@ -44,6 +44,12 @@ def python(code: str) -> str:
 # Words that are wrong.
 
 
+def test_no_word_shows_the_help_and_nothing_else(call):
+    code, out, err = call()
+    assert (code, err) == (2, "")
+    assert out.rstrip() == call("-h")[1].rstrip()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
