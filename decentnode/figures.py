@@ -206,7 +206,7 @@ def _draw_distances(axes: Axes, runs: Sequence[Run]) -> None:
     for run, color, marker in _styled(runs):
         rounds = list(run.distances)
         axes.plot(rounds, list(run.distances.values()), color=color, marker=_marker(marker, rounds))
-    axes.set(xlabel="round", ylabel="distance to the mean model, over its norm", yscale="log")
+    axes.set(xlabel="round", ylabel="distance to the mean model, relative", yscale="log")
     _number_decades(axes)
     axes.xaxis.set_major_locator(_locator(ROUNDS))
     axes.set_title("Consensus distance")
