@@ -18,6 +18,7 @@ from decentnode.mapping import Mapping as RankMapping
 from decentnode.mixing import Mixing
 from decentnode.models.base import Model
 from decentnode.option_types import REQUIRED, Unfit, describe, is_path, parameters_of, show, typed, unknown
+from decentnode.registry import near_file
 from decentnode.settings import ModelPlugin, Plugin
 from decentnode.sharing.base import Sharing
 from decentnode.torch_classes import TorchClasses, plain_defaults
@@ -127,7 +128,9 @@ class PluginReader:
         found = next((path for path in candidates if path.exists()), None)
         # A dataset looks by itself, and knows the command that would fetch what is missing.
         if found is None and key[0] != "dataset":
-            self.document.add(key, f"no such file: {' or '.join(dict.fromkeys(map(str, candidates)))}")
+            places = list(dict.fromkeys(map(str, candidates)))
+            meant = next(filter(None, map(near_file, places)), "")
+            self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 
     def _named(self, key: Key, kind: Kind, default: str) -> tuple[str, Mapping[str, Any]]:

@@ -7,6 +7,7 @@ says what it is. Registering is one decorator: `@SHARING.register("gossip")`.
 import difflib
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from decentnode.errors import UnknownPlugin
@@ -18,6 +19,17 @@ def guess(word: str, known: Iterator[str] | list[str]) -> str:
     """Returns `; did you mean 'x'?` for the known word nearest to `word`, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def near_file(path: str) -> str:
+    """`guess` among the files beside a path where there is none, whatever their endings."""
+    missing = Path(path)
+    if missing.exists() or not missing.parent.is_dir():
+        return ""
+    beside = sorted(missing.parent.iterdir(), key=lambda file: (file.suffix == missing.suffix, file.name))
+    names = {file.stem: file.name for file in beside}
+    near = difflib.get_close_matches(missing.stem, list(names), n=1, cutoff=0.6)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 class Registry:

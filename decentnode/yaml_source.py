@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import yaml
 
 from decentnode.errors import ConfigError
+from decentnode.registry import near_file
 
 Key = tuple[str | int, ...]
 """Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
@@ -165,12 +166,19 @@ class _Unreadable(Exception):
         self.what = what
 
 
+def _instead(path: str) -> str:
+    """What to write in place of a path where no file is."""
+    if "=" in path and not Path(path).exists():
+        return "; the configuration comes first, then what it changes"
+    return near_file(path)
+
+
 def _text(path: str | Path) -> str:
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path))}") from error
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{path}: too large for a configuration; at most {MOST_BYTES} bytes are read")
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from decentnode.errors import GraphError
-from decentnode.registry import guess
+from decentnode.registry import near_file
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
@@ -46,7 +46,7 @@ def read_lines(path: str) -> list[Line]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise GraphError(f"{path}: cannot be read: {error.strerror}{_near(path)}") from error
+        raise GraphError(f"{path}: cannot be read: {error.strerror}{near_file(path)}") from error
     except UnicodeDecodeError as error:
         raise GraphError(f"{path}: is not a text file; expected numbers in UTF-8") from error
     lines = []
@@ -74,10 +74,3 @@ def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> lis
         else:
             found.append(int(word))
     return found
-
-
-def _near(path: str) -> str:
-    folder = Path(path).parent
-    if Path(path).exists() or not folder.is_dir():
-        return ""
-    return guess(Path(path).name, sorted(file.name for file in folder.iterdir()))

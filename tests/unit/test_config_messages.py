@@ -200,7 +200,9 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "steps twice": ("steps_per_round: 5", "steps_per_round: 5\n  epochs_per_round: 1", [
         "10 training: give exactly one of steps_per_round and epochs_per_round"
     ]),
-    "file": ("ring.edges", "rong.edges", ["4 graph.path: no such file: {here}/rong.edges"]),
+    "file": ("ring.edges", "rong.edges", [
+        "4 graph.path: no such file: {here}/rong.edges; did you mean 'ring.edges'?"
+    ]),
     # what a plug-in itself refuses
     "graph file": ("ring.edges", "bad.edges", [
         "4 graph: {here}/bad.edges:2: rank 9 is out of range; with 4 nodes it is 0..3",
@@ -389,3 +391,14 @@ def test_scheme_that_needs_a_static_graph() -> None:
 def test_missing_file() -> None:
     with pytest.raises(ConfigError, match=r"^nowhere\.yaml: cannot be read: No such file or directory$"):
         config.load("nowhere.yaml")
+
+
+def test_a_missing_file_names_the_one_beside_it(tmp_path) -> None:
+    (tmp_path / "quickstart.yaml").write_text("seed: 1\n")
+    with pytest.raises(ConfigError, match=r"No such file or directory; did you mean 'quickstart\.yaml'\?$"):
+        config.load(tmp_path / "quickstart.yml")
+
+
+def test_an_override_is_not_taken_for_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"; the configuration comes first, then what it changes$"):
+        config.load("rounds=5")
