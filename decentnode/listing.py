@@ -1,6 +1,7 @@
 """What `decentnode list` prints: every registered plug-in with its options."""
 
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,4 +41,5 @@ def options(cls: type) -> Iterator[str]:
 def _shown(default: Any) -> str:
     if default is REQUIRED:
         return "required"
-    return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    # As YAML has it: null, true, [64].
+    return default if isinstance(default, str) else json.dumps(default, default=str)

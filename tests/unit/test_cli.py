@@ -221,6 +221,7 @@ def test_list_shows_every_plugin(call):
     assert "      gamma" not in out
     assert "      base_port: a whole number > 0 and < 65536 (29600)\n" in out
     assert "      nodes: a whole number > 0 (required)\n" in out
+    assert "      hidden: a list of whole numbers > 0 ([64])\n" in out
 
 
 def test_list_of_one_kind(call):
