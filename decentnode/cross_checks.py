@@ -68,7 +68,7 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
         (sharing.needs_undirected_graph and graph.directed, "that is undirected"),
         (
             sharing.needs_complete_graph and not is_complete(graph),
-            "where everyone hears everyone",
+            "where everyone hears everyone, such as fully_connected",
         ),
     ]
     scheme = type(sharing).__name__

@@ -73,6 +73,9 @@ def import_class(path: str) -> type:
     module_name, _, class_name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        where = "" if error.name != module_name else f" in {Path.cwd()}, or installed"
+        raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
     except ImportError as error:
         raise UnknownPlugin(f"cannot import '{path}': {error}") from error
     found = getattr(module, class_name, None)

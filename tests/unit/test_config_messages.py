@@ -120,7 +120,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "9 model.name: must be a name, not 3; name one of: {models}"
     ]),
     "module that is not there": ("{name: mlp, hidden: [8]}", "nowhere:Net", [
-        "9 model: cannot import 'nowhere:Net': No module named 'nowhere'"
+        "9 model: cannot import 'nowhere:Net': No module named 'nowhere' in {here}, or installed"
     ]),
     "class that is not there": ("{name: mlp, hidden: [8]}", "outside:Net", [
         "9 model: module 'outside' has no class 'Net'"
@@ -251,7 +251,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "14 sharing.transforms[1]: Cast takes dense but Cast gives quantized"
     ]),
     "complete graph": ("name: gossip", "name: all_reduce", [
-        "14 sharing: AllReduce needs a graph where everyone hears everyone; this one is not"
+        "14 sharing: AllReduce needs a graph where everyone hears everyone, such as fully_connected; "
+        "this one is not"
     ]),
     "directed graph": ("ring.edges", "ring.edges, directed: true", [
         "14 sharing.weights: metropolis_hastings weights need an undirected graph; use uniform or file"
