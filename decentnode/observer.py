@@ -157,6 +157,9 @@ class Observer(threading.Thread):
         if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
+            if not gathering.shown:
+                # There may never be a mean to measure a distance from.
+                self._contribute(PartialDistance(self._machine, round, 0, 0.0))
         if (
             self._machine == 0
             and gathering.mean is None
@@ -169,13 +172,12 @@ class Observer(threading.Thread):
         complete = self._machine != 0 or self._machines <= gathering.distances.keys()
         if gathering.mean is not None and gathering.summed and (late or complete):
             self._conclude(round, gathering)
-        elif late:
-            self._release(round, gathering)
+        elif late or (gathering.summed and complete and not self._count(gathering)):
             self._close(round)
 
     def _close(self, round: int) -> None:
         """Forgets what came for a round; what comes later is too late for it."""
-        del self._rounds[round]
+        self._release(round, self._rounds.pop(round))
         self._concluded.add(round)
 
     def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
@@ -190,13 +192,17 @@ class Observer(threading.Thread):
         return total.numpy().tobytes()
 
     def _make_mean(self, round: int, gathering: _Gathering) -> None:
-        count = sum(part.count for part in gathering.sums.values())
+        count = self._count(gathering)
         if not count:
             return
         parts = [np.frombuffer(gathering.sums[m].content) for m in sorted(gathering.sums)]
         mean = np.sum(parts, axis=0) / count
         gathering.mean = torch.from_numpy(mean)
         self._send(MeanVector(round, mean.tobytes()))
+
+    def _count(self, gathering: _Gathering) -> int:
+        """Over how many nodes the sums that have come are."""
+        return sum(part.count for part in gathering.sums.values())
 
     def _distance(self, round: int, gathering: _Gathering) -> float:
         assert gathering.mean is not None

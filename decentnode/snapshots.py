@@ -63,4 +63,5 @@ class Snapshots:
 
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""
-        self._flags[self._row[rank], _READ] = round + 1
+        flags = self._flags[self._row[rank]]
+        flags[_READ] = max(int(flags[_READ]), round + 1)

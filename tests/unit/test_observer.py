@@ -158,6 +158,23 @@ def test_two_machines_put_their_sums_together():
     assert pair.second.observer.observations.empty()
 
 
+def test_rounds_that_few_or_none_published_hold_nothing_up():
+    models = vectors(4)
+    with Pair() as pair:
+        for round, published in enumerate([(), (0, 1), (2,), ()]):
+            for rank in range(4):
+                machine = pair.first if rank < 2 else pair.second
+                if rank in published:
+                    machine.show(rank, round, models[rank])
+                else:
+                    machine.observer.take(evaluated(rank, round, published=False))
+            if published:
+                seen = pair.first.next()
+                assert (seen.round, seen.nodes) == (round, len(published))
+                assert seen.consensus_distance == pytest.approx(expected(models[list(published)]))
+    assert pair.first.observer.observations.empty()
+
+
 def test_a_machine_that_is_gone_is_not_waited_for():
     models = vectors(4)
     with Pair() as pair:
