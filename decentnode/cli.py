@@ -211,6 +211,7 @@ def first_line(script: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
+    fill_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     try:
@@ -222,6 +223,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             traceback.print_exc()
         code = explain(error)
     sys.exit(code)
+
+
+def fill_standard_streams() -> None:
+    """Opens the null device for those that are closed, so that no file of a run gets their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w"))
 
 
 def explain(error: BaseException) -> int:

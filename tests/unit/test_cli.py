@@ -441,6 +441,16 @@ def start(tmp_path):
     return started
 
 
+def test_closed_standard_streams_give_their_numbers_to_no_file_of_a_run(tmp_path):
+    code = (
+        "import os, sys; from decentnode import cli; cli.fill_standard_streams(); print('', flush=True);"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(str(os.dup(2)))"
+    )
+    closed = ["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    subprocess.run(closed, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    assert int((tmp_path / "found").read_text()) > 2
+
+
 INSTALLING = "decentnode: installing into .venv, once; this takes a few minutes ...\n"
 
 
