@@ -56,7 +56,7 @@ class Handle:
             self._call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
         if self._mailbox.failure is not None:
-            raise RunFailed("the transport broke") from self._mailbox.failure
+            raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
         return self
 
     def wait(self, timeout: float) -> bool:

@@ -323,7 +323,7 @@ def test_a_broken_transport_ends_every_exchange_now_and_later(hand):
         await handle
 
     for handle in (now_open, later):
-        with pytest.raises(RunFailed, match=r"^the transport broke$") as caught:
+        with pytest.raises(RunFailed, match=r"^the transport broke: no more$") as caught:
             asyncio.run(wait_for(handle))
         assert caught.value.__cause__ is broken
 
