@@ -86,7 +86,7 @@ def unused_directory(name: str) -> Path:
 def make_run_directory(experiment: Experiment, machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
     settings = experiment.settings
-    path = (Path(settings.run_dir) if settings.run_dir else unused_directory(settings.name)).resolve()
+    path = (Path(settings.run_dir) if settings.run_dir else unused_directory(settings.name)).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
