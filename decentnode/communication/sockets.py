@@ -1,6 +1,9 @@
-"""The thread that owns every socket of a host process, so that peers are answered while a node computes.
+"""The sockets of a host process, and the thread that serves them while a node computes.
 
-One ROUTER receives from everybody; one DEALER per peer process sends. Other threads only post commands.
+One ROUTER receives from everybody; it, the links' monitors and all timers belong to the thread alone. One
+DEALER per peer process sends, behind a lock: a node's own thread may send over a link that exists, since
+waking the other thread for it costs more than the sending (libzmq lets a socket change threads behind a
+full fence).
 """
 
 import errno

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import torch
@@ -68,7 +67,7 @@ class ZeroMQEndpoint(Endpoint):
                 messages += self._messages(wire.Kind.PAYLOAD, payload, remote, key, content)
         messages += self._acknowledgements()
         if messages:
-            self._sockets.post(partial(self._sockets.send, messages))
+            self._sockets.dispatch(messages)
         return handle
 
     def leave(self, round: int) -> None:
@@ -79,7 +78,7 @@ class ZeroMQEndpoint(Endpoint):
             elif self._sockets.knows(process):
                 header = wire.Header(wire.Kind.LEAVE, self._sockets.run_id, self.rank, rank, round)
                 messages.append((process, header.pack(), b""))
-        self._sockets.post(partial(self._sockets.send, messages))
+        self._sockets.dispatch(messages)
 
     def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Targets in this process, those that read this node's shared memory, and those that get frames."""
@@ -120,7 +119,7 @@ class ZeroMQEndpoint(Endpoint):
         self._last_read[source] = max(seq, self._last_read.get(source, 0))
         self._unsaid.add(source)
         if source not in self._targets:
-            self._sockets.post(partial(self._sockets.send, self._acknowledgements(source)))
+            self._sockets.dispatch(self._acknowledgements(source))
 
     def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
         messages: list[wire.Outgoing] = []
