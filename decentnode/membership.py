@@ -79,7 +79,7 @@ class Roster:
                 member.state, member.finished = State.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
             case Failed():
-                self.members[report.rank].out_of_memory = report.out_of_memory
+                self.members[report.rank].out_of_memory |= report.out_of_memory
                 return self.lose([report.rank], report.error)
             case Exited():
                 return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
@@ -310,7 +310,8 @@ class Assembly:
             except (msgspec.MsgspecError, RecursionError):
                 continue
             machine = getattr(note, "machine", 0)
-            if machine in self.last_heard and self._keeps_route(machine, route):
+            known = machine in self.last_heard and machine != self.machine
+            if known and self._keeps_route(machine, route):
                 self.last_heard[machine] = time.monotonic()
                 notes.append(note)
         return notes

@@ -59,6 +59,7 @@ class TestRoster:
         members.take(Failed(1, "ValueError: no", out_of_memory=True))
         assert state(members, 1) is State.LOST
         assert members.members[1].error == "ValueError: no"
+        members.take(Failed(1, "machine 1 fell silent"))
         assert members.members[1].out_of_memory
 
     def test_the_first_reason_stays(self):
@@ -262,7 +263,8 @@ class TestMeeting:
             stranger.connect(tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port))
             nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
             elsewhere = msgspec.msgpack.encode(greeting(7, digest="f" * 64))
-            for content in (b"", b"\xc1", b"GET /", nested, elsewhere):
+            itself = msgspec.msgpack.encode(greeting(0, digest="f" * 64))
+            for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself):
                 stranger.send(content)
             stranger.send_multipart([b"a", b"b", b"\xc1"])
             time.sleep(0.2)
