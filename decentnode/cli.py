@@ -1,6 +1,7 @@
 """The command line: `decentnode run CONFIG.yaml [key=value ...]` and what belongs to it."""
 
 import ast
+import errno
 import os
 import sys
 import traceback
@@ -250,6 +251,8 @@ def explain(error: BaseException) -> int:
         return ExitCode.INTERRUPTED
     if is_out_of_memory(error):
         return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return complain(f"error: {error}", ExitCode.FAILED)
     traceback.print_exception(error)
     return ExitCode.FAILED
 

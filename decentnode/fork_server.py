@@ -5,6 +5,7 @@ When the launcher is gone, however it went, the server ends its children and rem
 """
 
 import contextlib
+import ctypes
 import gc
 import os
 import select
@@ -16,6 +17,7 @@ from typing import NoReturn
 from decentnode.host import Inheritance, run_host
 from decentnode.reports import Exited
 
+_PR_SET_PDEATHSIG = 1
 STOP, KILL = b"s", b"k"
 KILL_AFTER = 3.0
 """Seconds between asking the host processes to stop and killing them."""
@@ -96,8 +98,10 @@ class _Children:
             self._reap()
 
     def _fork(self, position: int, own_fds: tuple[int, ...]) -> None:
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
+            die_with(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in own_fds:
@@ -127,3 +131,10 @@ class _Children:
                 return
             code = os.waitstatus_to_exitcode(status)
             self._inheritance.reporter.send(Exited(self._position.pop(pid), code))
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, also when that has happened already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

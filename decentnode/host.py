@@ -1,6 +1,7 @@
 """What runs in a host process: its nodes, from their construction to their last report."""
 
 import asyncio
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -24,7 +25,6 @@ from decentnode.reports import Failed, Finished, Ready, Reporter
 from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT_BLOCK = 64 << 20
 MOST_KEPT_BYTES = 128 << 20
@@ -61,14 +61,14 @@ def run_host(inheritance: Inheritance, position: int) -> NoReturn:
     except BaseException as error:
         code = _report_failure(inheritance, position, error)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         # Not sys.exit: the interpreter's own clean-up belongs to the process this one was forked from.
         os._exit(code)
 
 
 def _settle_in(inheritance: Inheritance, position: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, _stop)
     log = inheritance.run_dir / "logs" / f"{inheritance.experiment.processes[position].ranks[0]:05d}.log"
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -160,7 +160,8 @@ def _report_failure(inheritance: Inheritance, position: int, error: BaseExceptio
 
 def _explain(inheritance: Inheritance, rank: int, error: BaseException) -> ExitCode:
     """Writes the traceback to the node's log and one line to the launcher."""
-    traceback.print_exception(error)
+    with contextlib.suppress(OSError):
+        traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
     line = str(error) if isinstance(error, DecentnodeError) else f"{type(error).__name__}: {error}"
     inheritance.reporter.send(Failed(rank, line[:500], out_of_memory))

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -111,6 +112,11 @@ def test_torch_without_memory_is_out_of_memory():
 def test_what_nobody_expected_shows_its_traceback(capsys):
     assert cli.explain(ZeroDivisionError("x")) == ExitCode.FAILED
     assert "ZeroDivisionError: x" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(capsys):
+    assert cli.explain(OSError(errno.ENOSPC, "No space left on device", "summary.tmp")) == ExitCode.FAILED
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'summary.tmp'\n"
 
 
 def test_debug_shows_the_traceback_of_what_is_otherwise_a_line(call):
