@@ -1,15 +1,13 @@
 """The sockets of a host process, and the thread that serves them while a node computes.
 
-One ROUTER receives from everybody; it, the links' monitors and all timers belong to the thread alone. One
-DEALER per peer process sends, behind a lock: a node's own thread may send over a link that exists, since
-waking the other thread for it costs more than the sending (libzmq lets a socket change threads behind a
-full fence).
+One ROUTER receives from everybody; it, the making and ending of links, and all timers belong to the thread
+alone. Links send behind a lock: a node's own thread may send over a link that exists, since waking the other
+thread for it costs more than the sending (libzmq lets a socket change threads behind a full fence).
 """
 
 import errno
 import math
 import os
-import select
 import threading
 import time
 from collections import Counter, deque
@@ -17,23 +15,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
+from decentnode.communication.links import LOCAL_GRACE, Links
 from decentnode.communication.mailbox import Key, Mailbox, left
 from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
-from decentnode.communication.polling import descriptor, has_input
+from decentnode.communication.polling import has_input
 from decentnode.communication.shared_memory import attach
 from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
-LOCAL_GRACE = 0.1
-"""Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
-RETRY_GRACE = 1.0
-"""The same for a link that never came about: time for a few more attempts."""
-MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
-_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 class Sockets(threading.Thread):
@@ -49,18 +41,11 @@ class Sockets(threading.Thread):
         self.hello = wire.Hello([], [])
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
-        self._endpoint_of = endpoint_of
         self._router = self._make_router(most_bytes)
-        self._sending = threading.RLock()
-        self._dealers: dict[int, zmq.Socket[bytes]] = {}
-        self._monitors: dict[int, tuple[int, zmq.Socket[bytes]]] = {}
-        self._watched: dict[int, int] = {}
+        self._links = Links(self._context, place, endpoint_of, self._greeting)
         self._segments: dict[int, PeerSegment] = {}
-        self._suspects: dict[int, float] = {}
-        self._gone: set[int] = set()
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._links = select.epoll()
         watched = (self._router, self._wakeup, self._links.fileno())
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
@@ -86,7 +71,7 @@ class Sockets(threading.Thread):
 
     def knows(self, process: int) -> bool:
         """True when there is a link to that process."""
-        return process in self._dealers
+        return process in self._links.processes
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the thread run a command soon, in the order of the posts."""
@@ -96,11 +81,8 @@ class Sockets(threading.Thread):
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
         """Sends at once over links that exist, which spares waking the thread; it makes the others first."""
-        with self._sending:
-            if all(process in self._dealers or process in self._gone for process, _, _ in messages):
-                self.send(messages)
-                return
-        self.post(lambda: self.send(messages))
+        if not self._links.send_over_existing(messages):
+            self.post(lambda: self._links.send(messages))
 
     def meet(self, processes: set[int], timeout: float) -> None:
         """Connects and waits for a hello from every process; raises StartError naming silent ranks.
@@ -109,8 +91,8 @@ class Sockets(threading.Thread):
         """
         self.post(lambda: self._connect_all(sorted(processes)))
         with self._met:
-            if not self._met.wait_for(lambda: processes <= self._met_processes | self._gone, timeout):
-                missing = sorted(processes - self._met_processes - self._gone)
+            if not self._met.wait_for(lambda: processes <= self._met_processes | self._links.gone, timeout):
+                missing = sorted(processes - self._met_processes - self._links.gone)
                 silent = [rank for p in missing for rank in self.place.processes[p].ranks]
                 raise StartError(
                     f"rank {self.hello.ranks[0]}: no hello from ranks {silent} within {timeout:.0f} s"
@@ -148,7 +130,7 @@ class Sockets(threading.Thread):
             self._close()
 
     def _serve(self) -> None:
-        pause = max(0.0, self._next_look - time.monotonic())
+        pause = max(0.0, min(self._next_look, self._links.next_verdict) - time.monotonic())
         for ready, _ in zmq.zmq_poll(self._polled, math.ceil(pause * 1000)):
             if ready is self._router:
                 self._receive()
@@ -157,34 +139,20 @@ class Sockets(threading.Thread):
                 while self._commands:
                     self._commands.popleft()()
             else:
-                for fd, _ in self._links.poll(0):
-                    self._watch_link(self._watched[fd])
+                self._links.watch()
         now = time.monotonic()
-        if now >= self._next_look:
+        if now >= min(self._next_look, self._links.next_verdict):
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
         # What has arrived counts, however late this thread comes to look.
         self._receive_all()
-        for process in [p for p, verdict in self._suspects.items() if verdict <= now]:
+        for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
             self._next_tick = now + TICK
-        self._next_look = min([self._next_tick, *self._suspects.values()])
-
-    def send(self, messages: Iterable[wire.Outgoing]) -> None:
-        """Sends (process, header, body) triples; a peer that is gone is skipped."""
-        with self._sending:
-            for process, header, body in messages:
-                dealer = self._dealer(process)
-                if dealer is None:
-                    continue
-                try:
-                    dealer.send(header, MORE_FOLLOWS)
-                    dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
-                except zmq.Again:
-                    self.refused["peer reads too slowly"] += 1
+        self._next_look = self._next_tick
 
     def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
@@ -196,38 +164,14 @@ class Sockets(threading.Thread):
 
     def _connect_all(self, processes: Iterable[int]) -> None:
         for process in processes:
-            self._dealer(process)
+            self._links.make(process)
 
-    def _dealer(self, process: int) -> "zmq.Socket[bytes] | None":
-        if process in self._gone:
-            return None
-        if process not in self._dealers:
-            self._connect(process)
-        return self._dealers[process]
-
-    def _connect(self, process: int) -> None:
-        dealer = self._context.socket(zmq.DEALER)
-        dealer.set(zmq.LINGER, 0)
-        dealer.set(zmq.IPV6, 1)
-        dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
-        endpoint = self._endpoint_of(process)
-        if endpoint.startswith("tcp"):
-            dealer.set(zmq.HEARTBEAT_IVL, 2000)
-            dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
-        monitor = dealer.get_monitor_socket(_LINK_EVENTS)
-        monitor_fd = descriptor(monitor)
-        self._monitors[process] = (monitor_fd, monitor)
-        self._watched[monitor_fd] = process
-        self._links.register(monitor_fd, select.EPOLLIN)
-        # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
-        self._watch_link(process)
-        dealer.connect(endpoint)
-        self._dealers[process] = dealer
-        body = wire.pack_hello(
-            self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
-        )
+    def _greeting(self, process: int) -> wire.Outgoing:
+        """The first message to a process: who is here, and where on this machine their memory is."""
+        hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
+        body = wire.pack_hello(hello)
         receiver = self.place.processes[process].ranks[0]
-        self.send([(process, self._control(wire.Kind.HELLO, self.hello.ranks[0], receiver, body=body), body)])
+        return process, self._control(wire.Kind.HELLO, hello.ranks[0], receiver, body=body), body
 
     def _receive_all(self) -> None:
         while has_input(self._router):
@@ -298,45 +242,18 @@ class Sockets(threading.Thread):
                 if error.errno == errno.EMFILE:
                     raise
                 raise wire.WireError("shared memory cannot be attached") from error
-        self._dealer(process)
+        self._links.make(process)
         with self._met:
             self._met_processes.add(process)
             self._met.notify_all()
 
-    def _watch_link(self, process: int) -> None:
-        monitor = self._monitors[process][1]
-        local = self.place.co_located(process)
-        while has_input(monitor):
-            event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._suspects.pop(process, None)
-                continue
-            # Everybody listened before the start: who can no longer be connected to has died.
-            at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
-            grace = at_once if local else self.place.grace
-            verdict = self._suspects.setdefault(process, time.monotonic() + grace)
-            self._next_look = min(self._next_look, verdict)
-
     def _lose_process(self, process: int) -> None:
-        self._suspects.pop(process, None)
         with self._met:
-            self._gone.add(process)
             self._met.notify_all()
         for rank in self.place.processes[process].ranks:
             self._segments.pop(rank, None)
             for mailbox in self.mailboxes.values():
                 mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
-        self._disconnect(process, linger=0)
-
-    def _disconnect(self, process: int, linger: int) -> None:
-        fd, monitor = self._monitors.pop(process)
-        self._links.unregister(fd)
-        del self._watched[fd]
-        with self._sending:
-            dealer = self._dealers.pop(process)
-        dealer.disable_monitor()
-        monitor.close(0)
-        dealer.close(linger)
 
     def _tick(self, now: float, late: float) -> None:
         for mailbox in self.mailboxes.values():
@@ -349,7 +266,7 @@ class Sockets(threading.Thread):
                 self._tell(wire.Kind.WAITING, mailbox.rank, peers | self._neighbors(mailbox), key)
 
     def _neighbors(self, mailbox: Mailbox) -> set[int]:
-        linked = {rank for p in self._dealers for rank in self.place.processes[p].ranks}
+        linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
         return (linked | self.mailboxes.keys()) - mailbox.gone.keys() - {mailbox.rank}
 
     def _tell(self, kind: wire.Kind, sender: int, peers: Iterable[int], key: Key) -> None:
@@ -357,7 +274,7 @@ class Sockets(threading.Thread):
         for peer in sorted(peers):
             sibling = self.mailboxes.get(peer)
             if sibling is None:
-                self.send([(home[peer], self._control(kind, sender, peer, key), b"")])
+                self._links.send([(home[peer], self._control(kind, sender, peer, key), b"")])
             else:
                 _hear(sibling, kind, sender, key)
 
@@ -380,7 +297,7 @@ class Sockets(threading.Thread):
         self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
         # Peers that are leaving, too, have said so by then; what is for them would be kept in vain.
         grace = min(limit, time.monotonic() + LOCAL_GRACE)
-        self._serve_until(grace, lambda: all(map(self._has_left, self._dealers)))
+        self._serve_until(grace, lambda: all(map(self._has_left, self._links.processes)))
         self._linger = max(0.0, limit - time.monotonic())
 
     def _serve_until(self, limit: float, is_done: Callable[[], bool]) -> None:
@@ -394,8 +311,8 @@ class Sockets(threading.Thread):
         return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
 
     def _close(self) -> None:
-        for process in list(self._dealers):
-            self._disconnect(process, 0 if self._has_left(process) else int(self._linger * 1000))
+        for process in self._links.processes:
+            self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
         self._router.close(0)
         self._links.close()
         self._context.term()

@@ -163,7 +163,7 @@ async def attacked(actor: Actor):
     sockets = actor.communication._sockets
     first = await exchanges(actor)
     if actor.rank == 1:
-        await asyncio.to_thread(send_junk, sockets._endpoint_of(0))
+        await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
     else:
         limit = time.monotonic() + 5.0
         while sockets.refused.total() < len(JUNK) and time.monotonic() < limit:

@@ -1,0 +1,148 @@
+"""The outgoing links of a host process: one DEALER per peer process, and what its monitor says of it."""
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from decentnode.communication import wire
+from decentnode.communication.base import Place
+from decentnode.communication.polling import descriptor, has_input
+
+LOCAL_GRACE = 0.1
+"""Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
+RETRY_GRACE = 1.0
+"""The same for a link that never came about: time for a few more attempts."""
+NEVER = float("inf")
+_MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
+_LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+
+class Links:
+    """Made and ended by the thread that serves the sockets; sending is for any thread, behind a lock."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        place: Place,
+        endpoint_of: Callable[[int], str],
+        greeting: Callable[[int], wire.Outgoing],
+    ) -> None:
+        """`endpoint_of` says where a process is reached; `greeting` gives the first message for it."""
+        self.gone: set[int] = set()
+        self.next_verdict = NEVER
+        """When a broken link is to be judged, as `time.monotonic` counts."""
+        self.refused = 0
+        """Messages that a peer did not read in time."""
+        self._context = context
+        self._place = place
+        self._endpoint_of = endpoint_of
+        self._greeting = greeting
+        self._sending = threading.RLock()
+        self._dealers: dict[int, zmq.Socket[bytes]] = {}
+        self._monitors: dict[int, zmq.Socket[bytes]] = {}
+        self._watched: dict[int, int] = {}
+        self._suspects: dict[int, float] = {}
+        self._epoll = select.epoll()
+
+    @property
+    def processes(self) -> list[int]:
+        """Whom there is a link to."""
+        return list(self._dealers)
+
+    def fileno(self) -> int:
+        """Readable when some link's state has changed: time for `watch`."""
+        return self._epoll.fileno()
+
+    def send_over_existing(self, messages: list[wire.Outgoing]) -> bool:
+        """Sends if no link has to be made for it; else sends nothing and returns False."""
+        with self._sending:
+            if not all(process in self._dealers or process in self.gone for process, _, _ in messages):
+                return False
+            self.send(messages)
+            return True
+
+    def send(self, messages: Iterable[wire.Outgoing]) -> None:
+        """Sends (process, header, body) triples, making links as needed; who is gone is skipped."""
+        with self._sending:
+            for process, header, body in messages:
+                self.make(process)
+                if process in self._dealers:
+                    self._send(self._dealers[process], header, body)
+
+    def _send(self, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
+        try:
+            dealer.send(header, _MORE_FOLLOWS)
+            dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
+        except zmq.Again:
+            self.refused += 1
+
+    def make(self, process: int) -> None:
+        """Connects to a process and greets it, unless that was done or it is gone."""
+        if process in self._dealers or process in self.gone:
+            return
+        endpoint = self._endpoint_of(process)
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.set(zmq.LINGER, 0)
+        dealer.set(zmq.IPV6, 1)
+        dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
+        if endpoint.startswith("tcp"):
+            dealer.set(zmq.HEARTBEAT_IVL, 2000)
+            dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
+        monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
+        self._watched[descriptor(monitor)] = process
+        self._epoll.register(descriptor(monitor), select.EPOLLIN)
+        # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
+        self._watch(process)
+        dealer.connect(endpoint)
+        with self._sending:
+            _, header, body = self._greeting(process)
+            self._send(dealer, header, body)
+            self._dealers[process] = dealer
+
+    def watch(self) -> None:
+        """Takes in what the monitors say."""
+        for fd, _ in self._epoll.poll(0):
+            self._watch(self._watched[fd])
+
+    def _watch(self, process: int) -> None:
+        monitor = self._monitors[process]
+        local = self._place.co_located(process)
+        while has_input(monitor):
+            event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._suspects.pop(process, None)
+                continue
+            # Everybody listened before the start: who can no longer be connected to has died.
+            at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
+            grace = at_once if local else self._place.grace
+            self._suspects.setdefault(process, time.monotonic() + grace)
+        self.next_verdict = min(self._suspects.values(), default=NEVER)
+
+    def give_up_broken(self, now: float) -> list[int]:
+        """Ends the links that have been broken for too long, and returns whose they were."""
+        broken = [process for process, verdict in self._suspects.items() if verdict <= now]
+        for process in broken:
+            self.gone.add(process)
+            self.end(process, linger=0)
+        self.next_verdict = min(self._suspects.values(), default=NEVER)
+        return broken
+
+    def end(self, process: int, linger: int) -> None:
+        """Closes a link; what it still holds is given `linger` milliseconds."""
+        monitor = self._monitors.pop(process)
+        self._suspects.pop(process, None)
+        self._epoll.unregister(descriptor(monitor))
+        del self._watched[descriptor(monitor)]
+        with self._sending:
+            dealer = self._dealers.pop(process)
+        dealer.disable_monitor()
+        monitor.close(0)
+        dealer.close(linger)
+
+    def close(self) -> None:
+        """Frees the watching; all links have been ended."""
+        self._epoll.close()
