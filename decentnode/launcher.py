@@ -260,7 +260,7 @@ class Launcher:
                 self._observer.take(note)
         if self.machine == 0:
             self._forget_silent_machines(now)
-        elif now - self._assembly.last_heard[0] > SILENT_MACHINE:
+        elif self._is_left_alone():
             self._observer.stand_alone()
 
     def _forget_silent_machines(self, now: float) -> None:
@@ -275,17 +275,28 @@ class Launcher:
                     self._observer.expect_machines(self._machines)
 
     def _end_hung_nodes(self) -> None:
-        """Kills local nodes that hang although all others here have ended, so that a run always ends."""
-        active = self._local & set(self.roster.active)
-        ended = any(self.roster.members[rank].finished for rank in self._local)
-        if not ended:
+        """Ends nodes that hang although all others that it knows of have ended, so that a run always ends.
+
+        Machine 0 knows of all nodes, another one of its own, and that machine 0 is gone.
+        """
+        members = self.roster.members
+        known = self._local if self.machine else members.keys()
+        active = known & set(self.roster.active)
+        if not any(members[rank].finished for rank in known) and not self._is_left_alone():
             return
-        hung = self.roster.hung(active, self.experiment.settings.failures.deadline)
-        if len(hung) == len(active):
-            for position in {self.experiment.home[rank] for rank in hung}:
-                self.screen.note(f"process {self._pids[position]} hangs and is ended")
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pids[position], signal.SIGKILL)
+        hung = set(self.roster.hung(active, self.experiment.settings.failures.deadline))
+        if hung < active:
+            return
+        for position in {self.experiment.home[rank] for rank in hung & self._local}:
+            self.screen.note(f"process {self._pids[position]} hangs and is ended")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[position], signal.SIGKILL)
+        for rank in hung - self._local:
+            self._take(Failed(rank, "hangs, as far as machine 0 knows"))
+
+    def _is_left_alone(self) -> bool:
+        """Whether machine 0 has ended, or cannot be heard any more."""
+        return self.machine != 0 and time.monotonic() - self._assembly.last_heard[0] > SILENT_MACHINE
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
