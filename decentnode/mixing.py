@@ -119,13 +119,14 @@ class WeightedGraph:
         self.static = graph.static
         self._views: dict[int, View] = {}
 
-    async def view(self, rank: int, round: int) -> View:
-        """One node's place in one round; computed once where the graph is static."""
-        if not self.static:
-            return self._compute(rank, round)
-        if rank not in self._views:
-            self._views[rank] = self._compute(rank, round)
-        return replace(self._views[rank], round=round)
+    async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
+        """One node's place in one round, with its learning rate; computed once where the graph is static."""
+        view = self._views.get(rank)
+        if view is None:
+            view = self._compute(rank, round)
+            if self.static:
+                self._views[rank] = view
+        return replace(view, round=round, learning_rate=learning_rate)
 
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""

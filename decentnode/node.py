@@ -3,7 +3,7 @@
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
@@ -47,8 +47,7 @@ class Node:
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
         report = await self.training.train(round)
         trained = clock.now()
-        view = await self.graph.view(self.rank, round)
-        view = replace(view, learning_rate=report.learning_rate)
+        view = await self.graph.view(self.rank, round, report.learning_rate)
         self.exchange.begin(round)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
         vector.flip()

@@ -213,9 +213,12 @@ class Training:
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, then steps the scheduler; raises RunFailed when a loss is not finite."""
-        self.module.train()
-        losses, sizes = [], []
-        for step in range(self.settings.steps(self.shard.rank, round, self.minibatches.per_epoch)):
+        losses: list[Tensor] = []
+        sizes: list[int] = []
+        steps = self.settings.steps(self.shard.rank, round, self.minibatches.per_epoch)
+        if steps:
+            self.module.train()
+        for step in range(steps):
             inputs, labels = self.minibatches.next()
             losses.append(self._step(round, step, inputs, labels))
             sizes.append(len(labels))

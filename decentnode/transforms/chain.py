@@ -19,6 +19,7 @@ class Chain:
         """Raises BadInput when a transform cannot take what its predecessor emits."""
         self.transforms = tuple(transforms)
         check_order(self.transforms)
+        self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         for transform in self.transforms:
             self.layouts.append(transform.layout(self.layouts[-1]))
@@ -30,9 +31,20 @@ class Chain:
 
     def encode(self, signal: Tensor, context: Context) -> Payload:
         """The payload of a flat signal; without transforms it is the signal itself, not a copy."""
+        if not self.transforms:
+            return self._wrapped(signal)
         payload = Payload(self.layouts[0], signal.view(torch.uint8))
         for transform in self.transforms:
             payload = transform.encode(payload, context)
+        return payload
+
+    def _wrapped(self, signal: Tensor) -> Payload:
+        """A payload around the signal's memory; of the two slots that take turns it is made only once."""
+        for known, payload in self._recent:
+            if known is signal:
+                return payload
+        payload = Payload(self.layouts[0], signal.view(torch.uint8))
+        self._recent = [*self._recent[-1:], (signal, payload)]
         return payload
 
     def decode(self, payload: Payload, context: Context) -> Tensor:

@@ -199,7 +199,8 @@ async def corrupted(actor: Actor):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
     other, reasons = 1 - actor.rank, []
     if actor.rank == 1:
-        actor.endpoint._sockets.send = flip_first_payload(actor.endpoint._sockets.send)
+        links = actor.endpoint._sockets._links
+        links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
         inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
