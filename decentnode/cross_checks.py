@@ -3,22 +3,30 @@
 The names of a check's parameters say what it needs: the document, and instances by section.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
+
+import torch
 
 from decentnode.communication.base import Communication
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.mapping import Mapping
-from decentnode.mixing import Mixing
+from decentnode.mixing import Mixing, WeightedGraph
+from decentnode.registry import name_of
+from decentnode.settings import FailureSettings
 from decentnode.sharing.base import Sharing
 from decentnode.training import TrainingSettings
 from decentnode.transforms.base import Transform
-from decentnode.transforms.chain import check_order
+from decentnode.transforms.chain import Chain
+from decentnode.vector import Entry, ParameterLayout
 from decentnode.yaml_source import Document
 
 LAST_PORT = 65535
+TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
+"""A model to try a chain with."""
 
 
 def check_all(document: Document, made: dict[str, Any]) -> None:
@@ -52,14 +60,33 @@ def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> 
             document.add(("training", name), what)
 
 
-def _order(document: Document, transforms: Sequence[Transform]) -> None:
+def _order(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:
+    """A chain for a model of one small matrix: what is wrong with its order is wrong for every model."""
+    first = sharing.first_transforms()
     for index in range(len(transforms)):
         try:
-            check_order(transforms[: index + 1])
+            tried = copy.deepcopy([*first, *transforms[: index + 1]])
+            chain = Chain(tried, TRIAL.numel, parameters=TRIAL)
         except BadInput as error:
-            what = str(error).removeprefix(f"transforms[{index}] ")
-            document.add(("sharing", "transforms", index), what)
+            prefix = f"transforms[{len(first) + index}] "
+            document.add(
+                ("sharing", "transforms", index), *(line.removeprefix(prefix) for line in error.defects)
+            )
             return
+    try:
+        chain = Chain(copy.deepcopy([*first, *transforms]), TRIAL.numel, parameters=TRIAL)
+        sharing.check_chain(chain)
+    except BadInput as error:
+        document.add(("sharing", "transforms"), *error.defects)
+
+
+def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:
+    if sharing.sends != "models":
+        return
+    for index, transform in enumerate(transforms):
+        if transform.needs_differences:
+            what = f"{name_of(transform)} is right for differences, but {name_of(sharing)} sends models"
+            document.add(("sharing", "transforms", index), what)
 
 
 def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
@@ -70,11 +97,56 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
             sharing.needs_complete_graph and not is_complete(graph),
             "where everyone hears everyone, such as fully_connected",
         ),
+        (sharing.needs_tree and not is_tree(graph), "that is a tree, such as chain, star or binary_tree"),
     ]
-    scheme = type(sharing).__name__
+    scheme = name_of(sharing)
     document.add(
         ("sharing",), *(f"{scheme} needs a graph {what}; this one is not" for fails, what in unmet if fails)
     )
+
+
+def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing) -> None:
+    try:
+        weighted = WeightedGraph(graph, weights)
+    except BadInput:
+        return
+    try:
+        sharing.check(weighted)
+    except BadInput as error:
+        document.add(("sharing",), *error.defects)
+
+
+def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
+    if not sharing.needs_plain_sgd:
+        return
+    options = training.optimizer.options
+    wrong = [f"{name} {options[name]}" for name in ("momentum", "weight_decay") if options.get(name)]
+    if training.optimizer.cls is not torch.optim.SGD:
+        wrong = [training.optimizer.cls.__name__]
+    if wrong:
+        what = (
+            f"{name_of(sharing)} needs plain SGD, as its equations are about gradient steps; not {wrong[0]}"
+        )
+        document.add(("training", "optimizer"), what)
+
+
+def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> None:
+    if failures.on_loss == "continue" and not sharing.tolerates_loss:
+        what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
+        document.add(("failures", "on_loss"), what)
+
+
+def is_tree(graph: Graph) -> bool:
+    """Whether an undirected graph that is the same in every round is connected by n - 1 edges."""
+    if graph.directed or not graph.static:
+        return False
+    edges = sum(len(graph.targets(rank, 0)) for rank in range(graph.num_nodes)) // 2
+    seen, queue = {0}, [0]
+    while queue:
+        new = [j for j in graph.targets(queue.pop(), 0) if j not in seen]
+        seen.update(new)
+        queue += new
+    return edges == graph.num_nodes - 1 == len(seen) - 1
 
 
 def is_complete(graph: Graph) -> bool:
@@ -114,5 +186,6 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 
 CHECKS: tuple[Callable[..., None], ...] = (
-    _count, _machine, _lists, _order, _capabilities, _weights, _one_process, _ports,
+    _count, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
+    _losses, _one_process, _ports,
 )  # fmt: skip

@@ -29,6 +29,8 @@ from decentnode.training import Hooks, Shard, Training
 from decentnode.transforms.chain import Chain
 from decentnode.vector import ParameterLayout, Vector
 
+STAGING_ALIGNMENT = 64
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -73,7 +75,9 @@ class Experiment:
         network = initial_model(settings.model.make(), dataset.shape, dataset.num_classes, settings.seed)
         check_scores(network, dataset.shape, dataset.num_classes)
         layout = ParameterLayout.of(network, settings.mix_buffers, settings.training.channels_last(network))
-        return cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
+        experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
+        _ = experiment.most_payload_bytes  # makes the chain once: what cannot work is refused here
+        return experiment
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
@@ -107,13 +111,16 @@ class Experiment:
     @cached_property
     def most_payload_bytes(self) -> int:
         """The largest payload that a node sends to one neighbor."""
-        layout = self.sharing().payload_layout()
-        return layout.max_bytes if layout else 0
+        sharing = self.sharing()
+        layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
+        return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     def sharing(self) -> Sharing:
         """A fresh scheme for one node, bound to the model."""
-        chain = Chain([transform.make() for transform in self.settings.transforms], self.layout.numel)
         sharing: Sharing = self.settings.sharing.make()
+        transforms = [*sharing.first_transforms(), *(t.make() for t in self.settings.transforms)]
+        chain = Chain(transforms, self.layout.numel, parameters=self.layout)
+        sharing.check_chain(chain)
         sharing.bind(self.layout, self.graph.num_nodes, chain, self.settings.seed)
         return sharing
 
@@ -138,9 +145,8 @@ class Experiment:
         snapshots, reporter = surroundings.snapshots, surroundings.reporter
         evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
         failures = settings.failures
-        exchanger = Exchanger(
-            endpoint, sharing, clock, reporter, failures.deadline, failures.on_loss == "stop"
-        )
+        stop = failures.on_loss == "stop" or (failures.on_loss == "auto" and not sharing.tolerates_loss)
+        exchanger = Exchanger(endpoint, sharing, clock, reporter, failures.deadline, stop)
         records = Records(surroundings.records, rank)
         return Node(rank, training, self.graph, sharing, exchanger, evaluation, records)
 
@@ -151,5 +157,9 @@ class Experiment:
         return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
 
     def _memory(self, rank: int) -> Memory:
-        several = 1 if self.sharing().sends_one_payload else self.graph.num_nodes - 1
-        return Memory(self.layout.numel, payload_bytes=several * self.most_payload_bytes)
+        sharing = self.sharing()
+        one = sharing.sends_one_payload and not sharing.chain.per_receiver
+        several = 1 if one else self.graph.most_targets(rank)
+        return Memory(
+            self.layout.numel, payload_bytes=several * (self.most_payload_bytes + STAGING_ALIGNMENT)
+        )

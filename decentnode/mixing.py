@@ -128,6 +128,10 @@ class WeightedGraph:
                 self._views[rank] = view
         return replace(view, round=round, learning_rate=learning_rate)
 
+    def most_targets(self, rank: int) -> int:
+        """The most nodes that `rank` can send to in one round."""
+        return len(self.graph.targets(rank, 0)) if self.static else self.num_nodes - 1
+
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""
         matrix = np.zeros((self.num_nodes, self.num_nodes))
@@ -147,6 +151,7 @@ class WeightedGraph:
             outgoing_weights={
                 j: self.mixing.incoming(self.graph, j, round)[rank] for j in sorted((*targets, rank))
             },
+            co_senders={j: self.graph.sources(j, round) for j in targets},
         )
 
 

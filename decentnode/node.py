@@ -4,6 +4,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
@@ -12,6 +13,7 @@ from decentnode.mixing import WeightedGraph
 from decentnode.node_evaluation import NodeEvaluation
 from decentnode.payload import Payload
 from decentnode.records import Records, RoundRecord
+from decentnode.registry import name_of
 from decentnode.reports import PeerMissing, Progress, Reporter
 from decentnode.sharing.base import Sharing
 from decentnode.training import Training
@@ -37,6 +39,7 @@ class Node:
 
     async def run(self, rounds: int) -> None:
         """All rounds, one after the other."""
+        self.sharing.begin(self.training.vector.values)
         for round in range(rounds):
             await self.run_round(round)
 
@@ -56,6 +59,22 @@ class Node:
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed node needs; tensors are references, not copies."""
+        return {
+            "round": self.round,
+            "vector": self.training.vector.values,
+            "training": self.training.state_dict(),
+            "sharing": self.sharing.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict()`, bit for bit; the next round is `state["round"] + 1`."""
+        self.round = state["round"]
+        self.training.vector.values.copy_(state["vector"])
+        self.training.load_state_dict(state["training"])
+        self.sharing.load_state_dict(state["sharing"])
 
 
 class Exchanger:
@@ -136,5 +155,10 @@ class Exchanger:
         print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
         if self._stop_on_loss:
-            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} (failures.on_loss: stop)")
+            why = (
+                "failures.on_loss: stop"
+                if self._sharing.tolerates_loss
+                else f"{name_of(self._sharing)} tolerates no loss"
+            )
+            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({why})")
         self._sharing.on_peer_lost(peer)

@@ -125,6 +125,15 @@ class Payload:
         return cls(layout, buffer, dict(counts))
 
     @classmethod
+    def of(cls, layout: Layout, fields: Mapping[str, Tensor]) -> "Payload":
+        """A payload with these 1-D tensors copied in, each of its field's dtype and on one device."""
+        counts = {f.name: fields[f.name].numel() for f in layout.variable}
+        payload = cls.empty(layout, **counts)
+        for f in layout.fields:
+            payload[f.name].copy_(fields[f.name])
+        return payload
+
+    @classmethod
     def parse(cls, layout: Layout, buffer: Tensor) -> "Payload":
         """Reads a received buffer without a copy; raises PayloadError when it does not fit the layout."""
         prefix = COUNT_BYTES * len(layout.variable)

@@ -47,6 +47,7 @@ class Registry:
             if name in self._classes:
                 raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
             self._classes[name] = cls
+            cls.registered_name = name  # type: ignore[attr-defined]
             return cls
 
         return add
@@ -66,6 +67,13 @@ class Registry:
                 f"unknown {self.kind} '{name}'{guess(name, list(known))} (known: {', '.join(known)})"
             )
         return known[name]
+
+
+def name_of(plugin: object) -> str:
+    """What a plug-in is called in YAML; its class where it comes from outside."""
+    cls = type(plugin)
+    # Not what it inherits: a plug-in from outside may derive from one that has a name.
+    return str(vars(cls).get("registered_name", cls.__name__))
 
 
 def import_class(path: str) -> type:

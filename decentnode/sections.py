@@ -80,7 +80,9 @@ class Sections:
             self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
             return None
         options = self.reader.options(key, section or {}, parameters, "key", list(parameters))
-        return None if options is None else self.reader.attempt(key, lambda: cls(**options))
+        made = None if options is None else self.reader.attempt(key, lambda: cls(**options))
+        self.made[str(key[-1])] = made
+        return made
 
     def _plugin(
         self, key: Key, kind: Kind, default: str = "", generic: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from decentnode.evaluation import BATCH_SIZE
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training import Factory, TrainingSettings
@@ -54,7 +55,7 @@ class EvaluationSettings:
 
     every: NonNegative = 10
     """Rounds between evaluations; 0: only at the end. The last round is always evaluated."""
-    batch_size: Positive = 500
+    batch_size: Positive = BATCH_SIZE
     average_model: bool = True
     """Whether the mean of all models is tested too."""
     figures: bool = True
@@ -65,7 +66,8 @@ class EvaluationSettings:
 class FailureSettings:
     """What the loss of a node means, and how long anything is waited for, in seconds."""
 
-    on_loss: Literal["continue", "stop"] = "continue"
+    on_loss: Literal["auto", "continue", "stop"] = "auto"
+    """auto: continue, unless the sharing scheme does not tolerate a loss."""
     deadline: PositiveFloat = 60.0
     """How long a silent peer is waited for in a round."""
     grace: NonNegativeFloat = 5.0

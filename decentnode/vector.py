@@ -48,6 +48,13 @@ class ParameterLayout:
         """Whether the module's 4-D weights are kept in that memory order."""
         return any(entry.channels_last for entry in self.entries)
 
+    def name_at(self, index: int) -> str:
+        """The tensor that an element of the vector belongs to, by its name in the module."""
+        ends = [entry.offset + entry.shape.numel() for entry in self.entries]
+        return next(
+            (e.name for e, end in zip(self.entries, ends, strict=True) if index < end), f"element {index}"
+        )
+
     @classmethod
     def of(
         cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False

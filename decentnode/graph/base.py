@@ -2,12 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # so that commands about graphs start without torch
-    from torch import Tensor
 
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
@@ -46,9 +42,10 @@ class View:
     """Whom I hear from, ascending; the same as `targets` when undirected."""
     weights: dict[int, float]
     outgoing_weights: dict[int, float]
+    co_senders: dict[int, tuple[int, ...]]
+    """For each target everybody it hears from, this node included, ascending."""
     learning_rate: float = 0.0
-    start: "Tensor | None" = field(default=None, compare=False)
-    """The vector at the start of the round, before the local steps, where a scheme asks for it."""
+    """The rate of this round's local steps."""
 
     @property
     def degree(self) -> int:

@@ -1,5 +1,6 @@
 """The centralized baseline: every round ends with the exact mean of all models."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,9 +8,7 @@ from torch import Tensor
 
 from decentnode.graph.base import View
 from decentnode.registry import SHARINGS
-from decentnode.sharing.base import Incoming
 from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.weighted_sum import weighted_sum
 
 
 @SHARINGS.register("all_reduce")
@@ -22,9 +21,6 @@ class AllReduce(Gossip):
 
     needs_complete_graph: ClassVar[bool] = True
 
-    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        heard = sorted([view.rank, *incoming])
-        share = 1.0 / len(heard)
-        weighted_sum(
-            ((share, vector if j == view.rank else self._decode(incoming[j], j, view)) for j in heard), out
-        )
+    def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
+        ranks = sorted([view.rank, *heard])
+        return dict.fromkeys(ranks, 1.0 / len(ranks))

@@ -2,12 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from decentnode.graph.base import View
-from decentnode.payload import Layout, Payload
+from decentnode.mixing import WeightedGraph
+from decentnode.payload import Layout, Payload, PayloadError
+from decentnode.stateful import Stateful
+from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
 from decentnode.vector import ParameterLayout
 
@@ -21,7 +24,7 @@ AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 
 
-class Sharing(ABC):
+class Sharing(Stateful, ABC):
     """One scheme on one node. It does no I/O of its own and is tested without a network.
 
     The capabilities say what it needs, so that a combination that cannot work is refused before the start.
@@ -30,19 +33,43 @@ class Sharing(ABC):
     needs_static_graph: ClassVar[bool] = False
     needs_undirected_graph: ClassVar[bool] = False
     needs_complete_graph: ClassVar[bool] = False
+    needs_tree: ClassVar[bool] = False
+    needs_plain_sgd: ClassVar[bool] = False
+    """The equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
     tolerates_loss: ClassVar[bool] = True
+    """Stays right when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     preserves_mean: ClassVar[bool] = True
     sends_one_payload: ClassVar[bool] = True
     """One payload for all neighbors; false when each neighbor gets its own."""
+    sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
+    """What the chain encodes: error feedback is right for differences alone."""
+    phases: ClassVar[int] = 1
+    """Exchanges in a round."""
+    wire: ClassVar[str] = "deg * C(d)"
+    """Bytes sent by a node in a round, C(d) being what the chain makes of d values."""
 
     layout: ParameterLayout
     num_nodes: int
     chain: Chain
     seed: int
 
+    def first_transforms(self) -> tuple[Transform, ...]:
+        """Transforms that belong to the scheme, fresh ones; those of the configuration follow them."""
+        return ()
+
+    def check(self, graph: WeightedGraph) -> None:
+        """Raises BadInput when the scheme cannot work on that graph with those weights."""
+
+    def check_chain(self, chain: Chain) -> None:
+        """Raises BadInput when the scheme cannot work with that chain."""
+
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
         self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
+
+    def begin(self, vector: Tensor) -> None:
+        """Sees, before round 0, the model that all nodes start from, shape (d,); to be copied if kept."""
+        self.chain.begin(vector)
 
     @abstractmethod
     def payload_layout(self, phase: int = 0) -> Layout | None:
@@ -66,12 +93,49 @@ class Sharing(ABC):
         """What this scheme does to the flat gradient inside a local step; None: nothing."""
         return None
 
-    def on_peer_lost(self, rank: int) -> None:  # noqa: B027 - most schemes keep nothing per peer
+    def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs beside the vector."""
-        return {}
+        return {"chain": self.chain.state_dict(), **super().state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most schemes have no state
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`."""
+        self.chain.load_state_dict(state["chain"])
+        super().load_state_dict(state)
+
+    def _encoded(
+        self, signal: Tensor, view: View, chain: Chain | None = None, phase: int = 0
+    ) -> dict[int, Payload]:
+        """A signal through the chain for each target; the same payload for all where the chain allows it."""
+        chain = chain or self.chain
+        if not view.targets:
+            return {}
+        coefficients = chain.to_basis(signal)
+        context = Context(self.seed, view.round, view.rank, phase=phase)
+        if not chain.per_receiver:
+            return dict.fromkeys(view.targets, chain.encode_coefficients(coefficients, context))
+        contexts = {j: Context(self.seed, view.round, view.rank, j, phase=phase) for j in view.targets}
+        return {j: chain.encode_coefficients(coefficients, contexts[j]) for j in view.targets}
+
+    def _decoded(
+        self, incoming: Incoming, view: View, chain: Chain | None = None, phase: int = 0
+    ) -> dict[int, Tensor]:
+        """The signals that arrived, ascending by rank, with zeros for what was not sent.
+
+        They may be of lower precision than the model. A payload that makes no sense is left out, and said so.
+        """
+        chain = chain or self.chain
+        found: dict[int, Tensor] = {}
+        for rank in sorted(incoming):
+            context = Context(self.seed, view.round, rank, view.rank, phase=phase)
+            try:
+                found[rank] = chain.decode(incoming[rank], context)
+            except PayloadError as error:
+                self._refused(rank, view, error)
+        return found
+
+    @staticmethod
+    def _refused(rank: int, view: View, error: PayloadError) -> None:
+        print(f"round {view.round + 1}: goes on without what rank {rank} sent: {error}", flush=True)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from decentnode.graph.base import View
 from decentnode.mixing import live_weights
-from decentnode.payload import Layout, Payload
+from decentnode.payload import Layout, Payload, PayloadError
 from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.weighted_sum import weighted_sum
@@ -21,29 +22,45 @@ class Gossip(Sharing):
 
     x_i <- sum_j w_ij y_j,   y_j the model of j after its local steps
 
-    What did not arrive is replaced by the own model: its weight goes to the node itself.
+    What did not arrive is replaced by the own model: its weight goes to the node itself. Coordinates that a
+    transform did not send are filled from the own model (`own`: partial sharing, and the mean of all models
+    drifts), or count as zero (`zero`: right only for a transform that makes up for it). Where the chain
+    begins with a change of basis, coefficients are mixed, and brought back once.
     """
+
+    fill: Literal["own", "zero"] = "own"
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        if not view.targets:
-            return {}
-        payload = self.chain.encode(vector, Context(self.seed, view.round, view.rank))
-        return dict.fromkeys(view.targets, payload)
+        return self._encoded(vector, view)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        weights = live_weights(view.weights, view.rank, incoming)
-        weighted_sum(
-            (
-                (weight, vector if j == view.rank else self._decode(incoming[j], j, view))
-                for j, weight in weights.items()
-            ),
-            out,
-        )
+        own = self.chain.to_basis(vector)
+        heard = self._signals(incoming, view, own)
+        weights = self.weights(view, heard)
+        terms = ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+        if not self.chain.basis:
+            weighted_sum(terms, out)
+            return
+        mixed = own.new_empty(own.shape)
+        weighted_sum(terms, mixed)
+        out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
 
-    def _decode(self, payload: Payload, sender: int, view: View) -> Tensor:
+    def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
+        """What the own model and each that was heard counts; they sum to 1."""
+        return live_weights(view.weights, view.rank, heard)
+
+    def _signals(self, incoming: Incoming, view: View, own: Tensor) -> dict[int, Tensor]:
         if not self.chain.transforms:
-            return payload["vector"]
-        return self.chain.decode(payload, Context(self.seed, view.round, sender, view.rank))
+            return {j: payload["vector"] for j, payload in incoming.items()}
+        found: dict[int, Tensor] = {}
+        fill = own if self.fill == "own" else None
+        for j, payload in incoming.items():
+            try:
+                context = Context(self.seed, view.round, j, view.rank, fill)
+                found[j] = self.chain.decode_coefficients(payload, context)
+            except PayloadError as error:
+                self._refused(j, view, error)
+        return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from decentnode.sharing.base import Exchange, Incoming, Sharing
 @dataclass
 class NoSharing(Sharing):
     """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""
+
+    sends: ClassVar = "nothing"
+    wire: ClassVar = "0"
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return None

@@ -1,12 +1,23 @@
-"""One step between a signal and its bytes: payload -> payload, with an inverse."""
+"""One step between a signal and its bytes: payload -> payload, with an inverse.
+
+The names of fields are agreed on: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and
+`indices` (int32, ascending, of role INDEX) unless both ends compute them. A transform replaces the fields
+that it is about and passes all others on, so that stages combine freely.
+"""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
-from decentnode.payload import Form, Layout, Payload
+from decentnode.payload import Field, Form, Layout, Payload, Role
+from decentnode.randomness import generator
+from decentnode.stateful import Stateful
+from decentnode.vector import ParameterLayout
+
+VECTOR, VALUES, INDICES = "vector", "values", "indices"
 
 
 @dataclass(frozen=True)
@@ -19,18 +30,59 @@ class Context:
     receiver: int | None = None
     """None when one payload serves all receivers."""
     own: Tensor | None = None
-    """The receiver's own signal at the same point of the chain, for filling in what was not sent."""
+    """The receiver's own signal at the same point of the chain, to fill in what was not sent; None: zeros."""
+    phase: int = 0
+    """The number of the exchange within the round."""
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Randomness of this sender in this exchange, the same at both ends and for all receivers."""
+        return generator(self.seed, purpose, self.round, self.phase, self.sender)
+
+    def at(self, own: Tensor | None) -> "Context":
+        """The same with the own signal at another point of the chain."""
+        return self if own is self.own else replace(self, own=own)
 
 
-class Transform(ABC):
-    """One stage of a chain; both ends know its options, so its payload describes nothing."""
+class Transform(Stateful, ABC):
+    """One stage of a chain; both ends know its options, so its payload describes nothing.
+
+    `begin` and `encode` are the sender's, and only they may change state; `decode` is the receiver's.
+    """
 
     accepts: ClassVar[frozenset[Form]]
-    emits: ClassVar[Form]
+    emits: ClassVar[Form | None]
+    """None: the form that it was given."""
+    changes_basis: ClassVar[bool] = False
+    """A linear map to other coordinates, which keeps the signal DENSE; models may be mixed there."""
+    depends_on_signal: ClassVar[bool] = False
+    """Which coordinates are sent depends on the signal, not on a seed alone."""
+    needs_differences: ClassVar[bool] = False
+    """Right for differences and gradients only, not for models themselves."""
+    unbiased: ClassVar[bool] = False
+    """The expectation of what is decoded is what was encoded."""
+    wire: ClassVar[str] = ""
+    """Bytes on the wire for d values of 4 bytes, as a formula."""
+
+    @property
+    def per_receiver(self) -> bool:
+        """Whether each receiver gets a payload of its own."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what is sent depends on what was sent before."""
+        return bool(self.state)
+
+    def bind(self, parameters: ParameterLayout | None) -> None:
+        """Learns which parameters the signal consists of; None when an earlier stage changed the basis."""
 
     @abstractmethod
     def layout(self, incoming: Layout) -> Layout:
-        """What comes out of `encode` for payloads of layout `incoming`."""
+        """What `encode` gives for payloads of layout `incoming`; called first, once. Raises BadInput."""
+
+    def begin(self, signal: Tensor) -> Tensor:
+        """Sees, before round 0, the signal that all nodes start from; gives what the next stage sees."""
+        return self.own(signal)
 
     @abstractmethod
     def encode(self, payload: Payload, context: Context) -> Payload:
@@ -38,4 +90,33 @@ class Transform(ABC):
 
     @abstractmethod
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """The inverse, on the receiver's side, exact or within the bound that the class documents."""
+        """The inverse, exact or within the bound that the class documents; PayloadError for nonsense."""
+
+    def own(self, signal: Tensor) -> Tensor:
+        """The receiver's own dense signal after this stage, where `context.own` of the next one starts."""
+        return signal
+
+
+def values_field(layout: Layout) -> Field:
+    """The field that holds the numbers of a DENSE or SPARSE payload."""
+    return next(f for f in layout.fields if f.name in (VECTOR, VALUES))
+
+
+def replaced(layout: Layout, name: str, *fields: Field, form: Form | None = None) -> Layout:
+    """A layout with the field `name` replaced by `fields`, in its place; in the same form unless given."""
+    kept: list[Field] = []
+    for f in layout.fields:
+        kept += fields if f.name == name else (f,)
+    return Layout(tuple(kept), form or layout.form)
+
+
+def passed_on(payload: Payload, layout: Layout) -> dict[str, Tensor]:
+    """The fields of a payload that `layout` has, too: what a stage that replaces some leaves alone."""
+    names = {f.name for f in layout.fields}
+    return {f.name: payload[f.name] for f in payload.layout.fields if f.name in names}
+
+
+__all__ = [
+    "INDICES", "VALUES", "VECTOR", "Context", "Field", "Form", "Layout", "Payload", "Role", "Transform",
+    "passed_on", "replaced", "values_field",
+]  # fmt: skip

@@ -1,13 +1,13 @@
 """Half-precision values on the wire."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 
-from decentnode.payload import Form, Layout, Payload, dense_layout
+from decentnode.payload import Form, Layout, Payload
 from decentnode.registry import TRANSFORMS
-from decentnode.transforms.base import Context, Transform
+from decentnode.transforms.base import Context, Transform, passed_on, replaced, values_field
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -21,18 +21,22 @@ class Cast(Transform):
     become infinite, and those under 2^-14 have an error of at most 2^-25.
     """
 
-    accepts: ClassVar = frozenset({Form.DENSE})
+    accepts: ClassVar = frozenset({Form.DENSE, Form.SPARSE})
     emits: ClassVar = Form.QUANTIZED
+    wire: ClassVar = "2 d"
 
     dtype: Literal["fp16", "bf16"] = "bf16"
 
     def layout(self, incoming: Layout) -> Layout:
-        (field,) = incoming.fields
-        return Layout(dense_layout(field.elements, DTYPES[self.dtype]).fields, self.emits)
+        field = values_field(incoming)
+        return replaced(incoming, field.name, replace(field, dtype=DTYPES[self.dtype]), form=self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        rounded = payload["vector"].to(DTYPES[self.dtype])
-        return Payload(self.layout(payload.layout), rounded.view(torch.uint8))
+        outgoing, name = self.layout(payload.layout), values_field(payload.layout).name
+        rounded = payload[name].to(DTYPES[self.dtype])
+        if len(outgoing.fields) == 1 and not outgoing.variable:
+            return Payload(outgoing, rounded.view(torch.uint8))
+        return Payload.of(outgoing, {**passed_on(payload, outgoing), name: rounded})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Leaves the values in half precision: mixing widens them in the pass it makes anyway."""

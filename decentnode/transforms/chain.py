@@ -1,42 +1,127 @@
 """Transforms in sequence, checked when the chain is built."""
 
-from collections.abc import Sequence
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.payload import Form, Layout, Payload, dense_layout
+from decentnode.registry import name_of
 from decentnode.transforms.base import Context, Transform
+from decentnode.vector import ParameterLayout
+
+
+class Wrapper(Transform):
+    """A transform around all that follow it, which are a chain of their own: it sees what they make."""
+
+    rest: "Chain"
 
 
 class Chain:
-    """Encodes a flat signal through all transforms in order, and decodes it in reverse order."""
+    """Encodes a flat signal through all transforms in order, and decodes it in reverse order.
+
+    Leading transforms that only change the basis are also there alone (`to_basis`, `from_basis`), because
+    mixing is linear: sums can be made of coefficients, and brought back once.
+    """
 
     def __init__(
-        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32
-    ) -> None:
+        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
+        parameters: ParameterLayout | None = None,
+    ) -> None:  # fmt: skip
         """Raises BadInput when a transform cannot take what its predecessor emits."""
-        self.transforms = tuple(transforms)
-        check_order(self.transforms)
+        check_order(transforms)
+        self.stages = tuple(transforms)
+        self.parameters = parameters
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
-        for transform in self.transforms:
-            self.layouts.append(transform.layout(self.layouts[-1]))
+        self.transforms = self._bound(transforms, dtype)
+        self.basis = next(
+            (i for i, t in enumerate(self.transforms) if not t.changes_basis), len(self.transforms)
+        )
+
+    def _bound(self, transforms: Sequence[Transform], dtype: torch.dtype) -> tuple[Transform, ...]:
+        parameters, bound = self.parameters, []
+        for index, transform in enumerate(transforms):
+            transform.bind(parameters)
+            if isinstance(transform, Wrapper):
+                elements = self.layouts[-1].fields[0].elements
+                transform.rest = Chain(transforms[index + 1 :], elements, dtype, parameters)
+            try:
+                self.layouts.append(transform.layout(self.layouts[-1]))
+            except BadInput as error:
+                where = f"transforms[{index}] {name_of(transform)}"
+                raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
+            bound.append(transform)
+            if isinstance(transform, Wrapper):
+                break
+            parameters = None if transform.changes_basis else parameters
+        return tuple(bound)
 
     @property
     def layout(self) -> Layout:
         """What the chain puts on the wire."""
         return self.layouts[-1]
 
-    def encode(self, signal: Tensor, context: Context) -> Payload:
-        """The payload of a flat signal; without transforms it is the signal itself, not a copy."""
-        if not self.transforms:
-            return self._wrapped(signal)
-        payload = Payload(self.layouts[0], signal.view(torch.uint8))
+    @property
+    def per_receiver(self) -> bool:
+        """Whether each receiver gets a payload of its own."""
+        return any(transform.per_receiver for transform in self.stages)
+
+    def begin(self, signal: Tensor) -> None:
+        """Shows the transforms, before round 0, the signal that all nodes start from."""
         for transform in self.transforms:
+            signal = transform.begin(signal)
+
+    def encode(self, signal: Tensor, context: Context) -> Payload:
+        """The payload of a flat signal; without transforms it is the signal itself, not a copy.
+
+        Raises RunFailed when there are transforms and the signal is not finite.
+        """
+        return self.encode_coefficients(self.to_basis(signal), context)
+
+    def encode_coefficients(self, coefficients: Tensor, context: Context) -> Payload:
+        """`encode` for a signal that is in the chain's basis already."""
+        if not self.transforms:
+            return self._wrapped(coefficients)
+        self._refuse_nonfinite(coefficients, context)
+        payload = Payload(self.layouts[self.basis], coefficients.view(torch.uint8))
+        for transform in self.transforms[self.basis :]:
             payload = transform.encode(payload, context)
         return payload
+
+    def to_basis(self, signal: Tensor) -> Tensor:
+        """The signal in the chain's basis; itself when no transform changes it."""
+        for transform in self.transforms[: self.basis]:
+            signal = transform.own(signal)
+        return signal
+
+    def from_basis(self, coefficients: Tensor, context: Context) -> Tensor:
+        """The inverse of `to_basis`."""
+        payload = Payload(self.layouts[self.basis], coefficients.view(torch.uint8))
+        for transform in reversed(self.transforms[: self.basis]):
+            payload = transform.decode(payload, context)
+        return payload["vector"]
+
+    def decode(self, payload: Payload, context: Context) -> Tensor:
+        """The flat signal of a payload, without a copy where no transform needs one."""
+        return self._decode(payload, context, 0)
+
+    def decode_coefficients(self, payload: Payload, context: Context) -> Tensor:
+        """`decode` as far as the chain's basis; `context.own` is in that basis, too."""
+        return self._decode(payload, context, self.basis)
+
+    def _decode(self, payload: Payload, context: Context, first: int) -> Tensor:
+        stages = self.transforms[first:]
+        owns: list[Tensor | None] = [context.own]
+        for transform in stages:
+            owns.append(None if owns[-1] is None else transform.own(owns[-1]))
+        for transform, own in zip(reversed(stages), reversed(owns[:-1]), strict=True):
+            payload = transform.decode(payload, context.at(own))
+        return payload["vector"]
 
     def _wrapped(self, signal: Tensor) -> Payload:
         """A payload around the signal's memory; of the two slots that take turns it is made only once."""
@@ -47,19 +132,50 @@ class Chain:
         self._recent = [*self._recent[-1:], (signal, payload)]
         return payload
 
-    def decode(self, payload: Payload, context: Context) -> Tensor:
-        """The flat signal of a payload, without a copy where no transform needs one."""
-        for transform in reversed(self.transforms):
-            payload = transform.decode(payload, context)
-        return payload["vector"]
+    def _refuse_nonfinite(self, signal: Tensor, context: Context) -> None:
+        # One sum is cheaper than a test of every element; it alone may overflow, so it only raises suspicion.
+        if math.isfinite(float(signal.sum())) or bool(torch.isfinite(signal).all()):
+            return
+        index = int((~torch.isfinite(signal)).nonzero()[0])
+        where = f"element {index} of the signal"
+        if self.parameters is not None and not self.basis:
+            where = self.parameters.name_at(index)
+        raise RunFailed(
+            f"rank {context.sender}, round {context.round + 1}: {name_of(self.stages[0])} cannot encode "
+            f"{float(signal[index])}, found in {where}"
+        )
+
+    def copy(self) -> "Chain":
+        """A chain of the same transforms with state of its own, for a second signal."""
+        return copy.deepcopy(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every transform that has one, by its position."""
+        return {str(i): t.state_dict() for i, t in enumerate(self.stages) if t.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict()`."""
+        for index, inner in state.items():
+            self.stages[int(index)].load_state_dict(inner)
 
 
 def check_order(transforms: Sequence[Transform]) -> None:
     """Raises BadInput, naming both neighbors, when some transform cannot take what comes before it."""
     form, before = Form.DENSE, "the signal"
     for index, transform in enumerate(transforms):
-        name = type(transform).__name__
+        name = name_of(transform)
         if form not in transform.accepts:
             allowed = " or ".join(sorted(transform.accepts))
             raise BadInput(f"transforms[{index}] {name} takes {allowed} but {before} gives {form}")
-        form, before = transform.emits, name
+        form, before = transform.emits or form, name
+    _check_memory(transforms)
+
+
+def _check_memory(transforms: Sequence[Transform]) -> None:
+    remembering = [name_of(transform) for transform in transforms if transform.remembers]
+    for index, transform in enumerate(transforms):
+        if transform.per_receiver and remembering:
+            raise BadInput(
+                f"transforms[{index}] {name_of(transform)} gives each neighbor something else, but "
+                f"{remembering[0]} remembers one thing that was sent to all"
+            )

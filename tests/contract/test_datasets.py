@@ -217,7 +217,7 @@ def test_idx_reads_gzipped_and_plain_files(tmp_path, zipped):
 
 
 @given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), zipped=st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_idx_round_trip(tmp_path_factory, shape, zipped):
     array = RNG.integers(0, 256, shape, dtype=np.uint8)
     path = tmp_path_factory.mktemp("idx") / "array"
@@ -402,7 +402,7 @@ def test_a_broken_python_batch_is_named_with_its_defect(tmp_path, defect):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 255), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_damaged_python_batch_never_raises_anything_but_value_error(position, value, cut):
     content = bytearray(python2_batch(PIXELS[:2, :3], LABELS[:2]))
     position %= len(content)

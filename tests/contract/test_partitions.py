@@ -36,7 +36,7 @@ def equal(a, b):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 24), st.integers(120, 300), st.integers(0, 2**31), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_sample_is_given_out_exactly_once_over_the_training_ranks(
     name, num_nodes, count, seed, chooser
 ):

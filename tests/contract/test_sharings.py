@@ -178,7 +178,7 @@ def test_a_scheme_stopped_and_resumed_continues_the_same(name, graph):
 @pytest.mark.parametrize(
     "name", [name for name, cls in SHARINGS.classes().items() if not cls.needs_complete_graph]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), keep=st.floats(0, 1))
 def test_when_both_ends_lose_an_edge_the_mean_is_kept(name, seed, keep):
     live = np.random.default_rng(seed).random((12, 12)) < keep

@@ -109,7 +109,7 @@ def test_an_empty_chain_sends_the_signal_itself():
 
 
 def test_a_wrong_order_is_one_line_that_names_both():
-    message = r"^transforms\[1\] Cast takes dense but Cast gives quantized$"
+    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized$"
     with pytest.raises(BadInput, match=message):
         Chain([Cast(), Cast("fp16")], 10)
 

@@ -248,10 +248,10 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "9 machine: must be the index of a machine, 0..1, not 2"
     ]),
     "order of transforms": ("weights: metropolis_hastings", "transforms: [cast, cast]", [
-        "14 sharing.transforms[1]: Cast takes dense but Cast gives quantized"
+        "14 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized"
     ]),
     "complete graph": ("name: gossip", "name: all_reduce", [
-        "14 sharing: AllReduce needs a graph where everyone hears everyone, such as fully_connected; "
+        "14 sharing: all_reduce needs a graph where everyone hears everyone, such as fully_connected; "
         "this one is not"
     ]),
     "directed graph": ("ring.edges", "ring.edges, directed: true", [

@@ -80,7 +80,7 @@ def test_thin_lattices_are_rings_and_chains():
     assert Hypercube(0).adjacency == ((),)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 24), st.integers(0, 23), st.integers(0, 99))
 def test_regular_is_regular_and_connected_or_names_the_rule(nodes, degree, seed):
     graph = Regular(nodes, degree, seed=seed)

@@ -110,7 +110,7 @@ def test_a_static_view_costs_microseconds():
     assert min(asyncio.run(seconds_for(2000)) for _ in range(10)) / 2000 < 10e-6
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_lost_edges_leave_weights_doubly_stochastic(data):
     n = data.draw(st.integers(2, 12))

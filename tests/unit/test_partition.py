@@ -42,7 +42,7 @@ def test_iid_holds_every_label_near_its_share():
 
 
 @given(st.data(), st.integers(1, 12), st.integers(1, 8), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_shards_gives_exactly_k_labels(chooser, num_nodes, num_labels, seed):
     k = chooser.draw(st.integers(-(-num_labels // num_nodes), num_labels))
     sizes = chooser.draw(st.lists(st.integers(num_nodes, 40), min_size=num_labels, max_size=num_labels))
@@ -75,7 +75,7 @@ def test_shards_mixes_labels_differently_for_different_seeds():
 
 
 @given(st.floats(1e-6, 1e6), st.integers(1, 60), st.integers(0, 4), st.integers(0, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_dirichlet_reaches_its_minimum_size_at_any_alpha(alpha, num_nodes, min_size, seed):
     parts = Dirichlet(alpha=alpha, min_size=min_size).split(balanced(24), num_nodes, seed)
     assert min(sizes_of(parts)) >= min_size
