@@ -57,7 +57,7 @@ install() {
 }
 
 fill() {
-    local extra=""
+    local extra="[compression]"
     [[ $2 == test ]] && extra="[test]"
     echo "decentnode: installing into .venv, once; this takes a few minutes ..." >&2
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then

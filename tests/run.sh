@@ -2,6 +2,6 @@
 # Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare test pytest pytest_timeout hypothesis ruff mypy
+prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec
 cd "$root"
 exec "$python" -m pytest "$@"
