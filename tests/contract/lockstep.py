@@ -24,7 +24,9 @@ def bound(scheme, num_nodes, elements, transforms=(), dtype=torch.float64, seed=
 class Lockstep:
     """`make()` gives a scheme and `transforms()` its chain; `models` is (n, d), its rows begin alike or not.
 
-    `is_live(i, j)` says whether what j sends reaches i. `sent` counts the bytes of all payloads.
+    `is_live(i, j)` says whether what j sends reaches i. `sent` counts the bytes of all payloads, `payloads`
+    are copies of those of the last round. `scribbles`: memory that a scheme may not keep is overwritten once
+    it is void.
     """
 
     make: object
@@ -35,8 +37,11 @@ class Lockstep:
     is_live: object = lambda i, j: True
     parameters: object = None
     seed: int = 0
+    scribbles: bool = False
     round: int = field(default=0, init=False)
     sent: int = field(default=0, init=False)
+    payloads: list = field(default_factory=list, init=False)
+    recent: dict = field(default_factory=lambda: defaultdict(list), init=False)
 
     def __post_init__(self):
         self.weighted = WeightedGraph(self.graph, self.weights)
@@ -51,7 +56,9 @@ class Lockstep:
     def train(self, gradient, eta):
         """One exact gradient step of every node; `gradient(i, x)` has the shape of x."""
         self.eta = eta
-        self.models = self.models.clone()
+        before, self.models = self.models, self.models.clone()
+        if self.scribbles:
+            before.fill_(float("nan"))
         for i, (scheme, x) in enumerate(zip(self.schemes, self.models, strict=True)):
             g = gradient(i, x.clone())
             if scheme.adjust_gradient is not None:
@@ -60,17 +67,26 @@ class Lockstep:
 
     def mix(self):
         """One round of communication."""
-        mixed = torch.full_like(self.models, float("nan"))
+        mixed, before = torch.full_like(self.models, float("nan")), self.models.clone()
         board = defaultdict(None)
+        self.payloads = []
 
         async def node(i, scheme):
             view = await self.weighted.view(i, self.round, getattr(self, "eta", 0.0))
-            phase = -1
+            phase, arrived = -1, []
 
             async def exchange(outgoing, sources):
                 nonlocal phase
+                scribble(arrived)
                 phase += 1
                 here = phase
+                assert set(outgoing) <= set(view.targets)
+                assert type(scheme).sends_one_payload <= (len({id(p) for p in outgoing.values()}) <= 1)
+                copies = [Payload(p.layout, p.buffer.clone(), p.counts) for p in outgoing.values()]
+                for payload, copy in () if self.scribbles else self.recent[i]:
+                    assert torch.equal(payload.buffer, copy.buffer), "written before the next exchange"
+                self.recent[i] = list(zip(outgoing.values(), copies, strict=True))
+                self.payloads += copies
                 for j in view.targets:
                     board[here, i, j].set_result(outgoing.get(j))
                 layout, found = scheme.payload_layout(here), {}
@@ -80,17 +96,26 @@ class Lockstep:
                         assert payload.layout.hash == layout.hash
                         assert payload.nbytes <= layout.max_bytes
                         found[j] = Payload.parse(layout, payload.buffer.clone())
+                        arrived.append(found[j].buffer)
                 self.sent += sum(payload.nbytes for payload in outgoing.values())
                 return found
 
             await scheme.share(self.models[i], view, exchange, mixed[i])
             assert phase + 1 <= scheme.phases
+            scribble(arrived)
+
+        def scribble(buffers):
+            for buffer in buffers if self.scribbles else ():
+                buffer.fill_(255)
 
         async def all_nodes():
             board.default_factory = asyncio.get_running_loop().create_future
             await asyncio.gather(*(node(i, scheme) for i, scheme in enumerate(self.schemes)))
 
         asyncio.run(all_nodes())
+        assert torch.equal(self.models, before), "a scheme wrote to the vector"
+        if self.scribbles:
+            self.models.fill_(float("nan"))
         self.models, self.round = mixed, self.round + 1
         return mixed
 

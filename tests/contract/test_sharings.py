@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from decentnode.communication.base import Inbox, Memory
 from decentnode.communication.inproc import InProcess
-from decentnode.graph.families import FullyConnected, Ring, Star
-from decentnode.graph.random_graphs import Regular
+from decentnode.cross_checks import check_all
+from decentnode.graph.base import Graph
+from decentnode.graph.families import FullyConnected, Ring
 from decentnode.mixing import MetropolisHastings, WeightedGraph
 from decentnode.payload import Payload
 from decentnode.registry import SHARINGS
@@ -23,183 +24,244 @@ from decentnode.sharing import AllReduce, Gossip
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
+from decentnode.yaml_source import Document
+from tests.contract.lockstep import OPTIMUM8, Lockstep, bound, q8_gradient
+from tests.contract.scheme_cases import CASES, random_models
 
-MATRICES = {
-    "gossip": lambda weighted: weighted.matrix(),
-    "none": lambda weighted: np.eye(weighted.num_nodes),
-    "all_reduce": lambda weighted: np.full((weighted.num_nodes,) * 2, 1 / weighted.num_nodes),
-}
-"""The matrix that one round of each linear scheme applies to the models."""
-GRAPHS = [Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6)]
-CASES = [
-    (name, graph)
-    for name, cls in SHARINGS.classes().items()
-    for graph in GRAPHS
-    if isinstance(graph, FullyConnected) or not cls.needs_complete_graph
+
+class Changing(Graph):
+    """A ring in even rounds; in odd ones everybody talks to who is two away."""
+
+    static = False
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    @property
+    def num_nodes(self):
+        return self.nodes
+
+    def targets(self, rank, round):
+        step = 1 + round % 2
+        return tuple(sorted({(rank - step) % self.nodes, (rank + step) % self.nodes}))
+
+
+class DirectedRing(Changing):
+    """Everybody talks to the next."""
+
+    static, directed = True, True
+
+    def targets(self, rank, round):
+        return ((rank + 1) % self.nodes,)
+
+
+ON_GRAPHS = [
+    pytest.param(case, graph, id=f"{name}-{type(graph).__name__}")
+    for name, case in CASES.items()
+    for graph in case.graphs
 ]
-IDS = [f"{name}-{type(graph).__name__}" for name, graph in CASES]
+LINEAR = [one for one in ON_GRAPHS if one.values[0].matrix is not None]
+CHAINED = [
+    pytest.param(case, graph, chain, id=f"{name}-{type(graph).__name__}-{chain.__name__}")
+    for name, case in CASES.items()
+    for graph in case.graphs
+    for chain in case.chains
+]
+on_every_graph = pytest.mark.parametrize(("case", "graph"), ON_GRAPHS)
+with_every_chain = pytest.mark.parametrize(("case", "graph", "chain"), CHAINED)
 
 
 def weighted(graph):
     return WeightedGraph(graph, MetropolisHastings())
 
 
-def bind(cls, num_nodes, elements, transforms=(), dtype=torch.float64, seed=0):
-    scheme = cls()
-    scheme.bind(ParameterLayout(()), num_nodes, Chain(transforms, elements, dtype), seed)
-    return scheme
+def network(make, graph, models, chain=tuple, **options):
+    return Lockstep(make, graph, models, chain, **options)
 
 
-class Network:
-    """All nodes of a graph, mixed in lockstep; `is_live(i, j)` says whether j's payload reaches i."""
-
-    def __init__(self, cls, graph, models, transforms=(), is_live=lambda i, j: True):
-        self.models = models
-        self.graph = weighted(graph)
-        self.is_live = is_live
-        n, d = models.shape
-        self.schemes = [bind(cls, n, d, transforms, models.dtype) for _ in range(n)]
-        self.round = 0
-
-    def mix(self):
-        """One round of communication by the two verbs that every simple scheme has."""
-        views = [asyncio.run(self.graph.view(i, self.round)) for i in range(len(self.models))]
-        sent = [s.outgoing(x, view) for s, x, view in zip(self.schemes, self.models, views, strict=True)]
-        mixed = torch.full_like(self.models, float("nan"))
-        for i, view in enumerate(views):
-            heard = {j: sent[j][i] for j in view.sources if i in sent[j] and self.is_live(i, j)}
-            incoming = {j: Payload.parse(p.layout, p.buffer.clone()) for j, p in heard.items()}
-            self.schemes[i].mix(self.models[i], incoming, view, mixed[i])
-        self.models, self.round = mixed, self.round + 1
-        return mixed
-
-
-def random_models(n, d=7, seed=0, dtype=torch.float64):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def test_every_linear_scheme_is_here():
-    assert set(MATRICES) == set(SHARINGS.classes())
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_one_round_is_one_product_with_the_matrix(name, graph):
-    models = random_models(graph.num_nodes)
-    expected = MATRICES[name](weighted(graph)) @ models.numpy()
-    mixed = Network(SHARINGS.find(name), graph, models).mix()
-    assert np.allclose(mixed.numpy(), expected, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_float32_models_are_mixed_to_float32_precision(name, graph):
-    models = random_models(graph.num_nodes, dtype=torch.float32)
-    expected = MATRICES[name](weighted(graph)) @ models.double().numpy()
-    assert np.allclose(Network(SHARINGS.find(name), graph, models).mix().numpy(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_equal_models_stay_equal(name, graph):
-    models = torch.full((graph.num_nodes, 5), 3.25, dtype=torch.float64)
-    assert torch.allclose(Network(SHARINGS.find(name), graph, models).mix(), models, rtol=1e-15, atol=0)
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_the_mean_of_all_models_is_kept(name, graph):
-    models = random_models(graph.num_nodes)
-    network = Network(SHARINGS.find(name), graph, models)
-    for _ in range(5):
-        network.mix()
-    assert torch.allclose(network.models.mean(0), models.mean(0), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_mixing_neither_changes_the_vector_nor_hands_it_out(name, graph):
-    view = asyncio.run(weighted(graph).view(1, 0))
-    vector, out = random_models(1)[0], torch.full((7,), float("nan"), dtype=torch.float64)
-    before = vector.clone()
-    scheme = bind(SHARINGS.find(name), graph.num_nodes, 7)
-    scheme.outgoing(vector, view)
-    incoming = {j: Payload.dense(random_models(1, seed=j)[0]) for j in view.sources}
-    copies = {j: payload.buffer.clone() for j, payload in incoming.items()}
-    scheme.mix(vector, incoming, view, out)
-    result = out.clone()
-    assert torch.equal(vector, before)
-    assert all(torch.equal(incoming[j].buffer, copies[j]) for j in incoming)
-    assert not out.isnan().any()
-    vector.fill_(9.0)
-    for payload in incoming.values():
-        payload["vector"].fill_(9.0)
-    assert torch.equal(out, result)
-
-
-@pytest.mark.parametrize("transforms", [(), (Cast("fp16"),)], ids=["plain", "cast"])
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_what_is_sent_has_the_layout_that_was_declared(name, graph, transforms):
-    scheme = bind(SHARINGS.find(name), graph.num_nodes, 7, transforms)
-    view = asyncio.run(weighted(graph).view(0, 3))
-    sent = scheme.outgoing(random_models(1)[0], view)
-    declared = scheme.payload_layout()
-    assert set(sent) <= set(view.targets)
-    assert (declared is None) == (not sent)
-    for payload in sent.values():
-        assert payload.layout.hash == declared.hash
-        assert Payload.parse(declared, payload.buffer).nbytes <= declared.max_bytes
-    if type(scheme).sends_one_payload:
-        assert len({id(payload) for payload in sent.values()}) <= 1
-
-
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_the_same_seed_gives_the_same_bytes(name, graph):
-    view = asyncio.run(weighted(graph).view(0, 3))
-    first, second = (
-        bind(SHARINGS.find(name), graph.num_nodes, 7, (Cast(),), seed=5).outgoing(random_models(1)[0], view)
-        for _ in range(2)
+def lockstep(case, graph, models=None, chain=None, **options):
+    """All nodes of a case, from the same model unless said otherwise."""
+    models = case.start(graph.num_nodes) if models is None else models
+    chain = chain or case.chains[0]
+    return Lockstep(
+        case.make, graph, models, chain, weights=case.weights, parameters=case.parameters, **options
     )
-    assert [(j, p.buffer.tolist()) for j, p in first.items()] == [
-        (j, p.buffer.tolist()) for j, p in second.items()
-    ]
 
 
-@pytest.mark.parametrize(("name", "graph"), CASES, ids=IDS)
-def test_a_scheme_stopped_and_resumed_continues_the_same(name, graph):
-    cls, models = SHARINGS.find(name), random_models(graph.num_nodes)
-    straight, resumed = Network(cls, graph, models), Network(cls, graph, models)
-    straight.mix()
-    resumed.mix()
-    states = [scheme.state_dict() for scheme in resumed.schemes]
-    again = Network(cls, graph, resumed.models)
-    again.round = 1
-    for scheme, state in zip(again.schemes, states, strict=True):
-        scheme.load_state_dict(state)
-    assert torch.equal(again.mix(), straight.mix())
+def some_gradient(round):
+    """Gradients that differ between nodes and rounds, and pull towards 0."""
+
+    def gradient(i, x):
+        return x + random_models(1, len(x), seed=1000 * round + i, dtype=x.dtype)[0]
+
+    return gradient
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, cls in SHARINGS.classes().items() if not cls.needs_complete_graph]
-)
-@settings(max_examples=25)
+def run(network, rounds, eta=0.05):
+    for _ in range(rounds):
+        network.run(1, some_gradient(network.round), eta)
+    return network
+
+
+def bytes_of(network):
+    return [payload.buffer.tolist() for payload in network.payloads]
+
+
+def test_every_registered_scheme_has_a_case():
+    assert {case.scheme for case in CASES.values()} == set(SHARINGS.classes().values())
+    names = [case.scheme.registered_name for case in CASES.values()]
+    assert [key.split()[0] for key in CASES] == names, "an id begins with the name of the scheme"
+
+
+@pytest.mark.parametrize(("case", "graph"), LINEAR)
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_one_round_is_one_product_with_the_matrix(case, graph, dtype, error):
+    models = random_models(graph.num_nodes, case.length, dtype=dtype)
+    expected = case.matrix(WeightedGraph(graph, case.weights)) @ models.double().numpy()
+    assert np.allclose(lockstep(case, graph, models).mix().numpy(), expected, rtol=0, atol=error)
+
+
+@with_every_chain
+def test_what_is_sent_fits_the_layout_that_was_declared(case, graph, chain):
+    """Lockstep compares each payload with the layout, its size, and the targets; this says it happened."""
+    network = run(lockstep(case, graph, chain=chain), 3)
+    scheme = network.schemes[0]
+    layouts = [scheme.payload_layout(phase) for phase in range(scheme.phases)]
+    if type(scheme).sends == "nothing":
+        assert layouts == [None] and not network.payloads
+    else:
+        assert {p.layout.hash for p in network.payloads} == {layout.hash for layout in layouts}
+    assert network.models.isfinite().all()
+
+
+@with_every_chain
+def test_a_round_works_in_float32(case, graph, chain):
+    models = case.start(graph.num_nodes).float()
+    mixed = run(lockstep(case, graph, models, chain), 3).models
+    assert mixed.dtype == torch.float32 and mixed.isfinite().all()
+
+
+@on_every_graph
+def test_equal_models_stay_equal(case, graph):
+    if not case.keeps_equal:
+        pytest.skip("the case says that they do not")
+    network = lockstep(case, graph)
+    start = network.models.clone()
+    assert torch.allclose(network.run(4), start, rtol=0, atol=case.tolerance)
+
+
+@on_every_graph
+def test_the_mean_of_all_models_is_kept_in_every_round(case, graph):
+    if not case.scheme.preserves_mean:
+        pytest.skip("the scheme does not claim it")
+    network = lockstep(case, graph)
+    for round in range(6):
+        network.train(some_gradient(round), 0.05)
+        before = network.models.mean(0)
+        assert torch.allclose(network.mix().mean(0), before, rtol=0, atol=case.tolerance)
+
+
+@with_every_chain
+def test_no_memory_is_kept_that_belongs_to_others(case, graph, chain):
+    """The same run once more, with all memory overwritten that a scheme may not keep."""
+    straight = run(lockstep(case, graph, chain=chain), 4)
+    scribbled = run(lockstep(case, graph, chain=chain, scribbles=True), 4)
+    assert torch.equal(straight.models, scribbled.models)
+    assert bytes_of(straight) == bytes_of(scribbled)
+
+
+@with_every_chain
+def test_the_same_seed_gives_the_same_bytes(case, graph, chain):
+    first, second = (run(lockstep(case, graph, chain=chain, seed=5), 3) for _ in range(2))
+    assert bytes_of(first) == bytes_of(second)
+    assert torch.equal(first.models, second.models)
+
+
+@with_every_chain
+def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(case, graph, chain):
+    straight = run(lockstep(case, graph, chain=chain), 3)
+    again = lockstep(case, graph, straight.models.clone(), chain)
+    again.round = straight.round
+    for scheme, stopped in zip(again.schemes, straight.schemes, strict=True):
+        scheme.load_state_dict(stopped.state_dict())
+    run(straight, 1)
+    run(straight, 2)
+    run(again, 3)
+    assert torch.equal(again.models, straight.models)
+    assert bytes_of(again) == bytes_of(straight)
+
+
+@with_every_chain
+def test_a_state_is_made_of_plain_things(case, graph, chain):
+    """What a file can hold without code: numbers, texts, tensors, and dicts and lists of these."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return all(isinstance(key, str | int) and plain(inner) for key, inner in value.items())
+        if isinstance(value, list | tuple):
+            return all(map(plain, value))
+        return value is None or isinstance(value, bool | int | float | str | torch.Tensor)
+
+    network = run(lockstep(case, graph, chain=chain), 2)
+    assert all(plain(scheme.state_dict()) for scheme in network.schemes)
+
+
+UNFIT = {
+    "needs_static_graph": (Changing(8), "that is the same in every round"),
+    "needs_undirected_graph": (DirectedRing(8), "that is undirected"),
+    "needs_complete_graph": (Ring(8), "where everyone hears everyone"),
+    "needs_tree": (Ring(8), "that is a tree"),
+}
+
+
+@pytest.mark.parametrize("need", UNFIT)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_graph_that_a_scheme_cannot_use_is_refused_before_the_start(case, need):
+    graph, words = UNFIT[need]
+    document = Document("x.yaml")
+    check_all(document, {"graph": graph, "sharing": case.make()})
+    refused = any(words in defect.what for defect in document.defects)
+    assert refused == getattr(case.scheme, need)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_graphs_of_a_case_are_not_refused(case):
+    for graph in case.graphs:
+        document, weights = Document("x.yaml"), WeightedGraph(graph, case.weights)
+        check_all(document, {"graph": graph, "sharing": case.make()})
+        case.make().check(weights)
+        assert document.defects == []
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), keep=st.floats(0, 1))
-def test_when_both_ends_lose_an_edge_the_mean_is_kept(name, seed, keep):
-    live = np.random.default_rng(seed).random((12, 12)) < keep
-    models = random_models(12, seed=seed)
-    mixed = Network(
-        SHARINGS.find(name), Regular(12, 4, seed=3), models, is_live=lambda i, j: live[min(i, j), max(i, j)]
-    ).mix()
-    assert torch.allclose(mixed.mean(0), models.mean(0), rtol=0, atol=1e-14)
-    assert (mixed.min(0).values >= models.min(0).values - 1e-14).all()
-    assert (mixed.max(0).values <= models.max(0).values + 1e-14).all()
+def test_when_both_ends_lose_an_edge_the_mean_is_kept(case, seed, keep):
+    if not (case.scheme.preserves_mean and case.scheme.tolerates_loss):
+        return
+    graph = case.graphs[-1]
+    live = np.random.default_rng(seed).random((graph.num_nodes,) * 2) < keep
+    network = lockstep(case, graph, is_live=lambda i, j: live[min(i, j), max(i, j)])
+    if case.scheme.needs_complete_graph:
+        return
+    network.train(some_gradient(seed), 0.05)
+    before = network.models
+    mixed = network.mix()
+    assert torch.allclose(mixed.mean(0), before.mean(0), rtol=0, atol=case.tolerance)
+    if case.matrix is not None:
+        assert (mixed.min(0).values >= before.min(0).values - 1e-14).all()
+        assert (mixed.max(0).values <= before.max(0).values + 1e-14).all()
 
 
 def test_a_node_that_hears_nobody_keeps_its_model():
     models = random_models(8)
-    mixed = Network(Gossip, Ring(8), models, is_live=lambda i, j: False).mix()
+    mixed = network(Gossip, Ring(8), models, is_live=lambda i, j: False).mix()
     assert torch.allclose(mixed, models, rtol=0, atol=1e-15)
 
 
 def test_the_weight_of_the_lost_goes_to_the_node_itself():
     models = torch.eye(8, dtype=torch.float64)
-    mixed = Network(Gossip, Ring(8), models, is_live=lambda i, j: 3 not in (i, j)).mix()
+    mixed = network(Gossip, Ring(8), models, is_live=lambda i, j: 3 not in (i, j)).mix()
     third = 1 / 3
     assert torch.allclose(mixed[3], models[3])
     assert mixed[2].tolist() == pytest.approx([0, third, 2 * third, 0, 0, 0, 0, 0])
@@ -209,37 +271,30 @@ def test_the_weight_of_the_lost_goes_to_the_node_itself():
 def test_pure_gossip_on_a_ring_shrinks_a_cosine_by_the_second_eigenvalue():
     n, rounds = 8, 40
     wave = torch.tensor([[math.cos(2 * math.pi * i / n)] for i in range(n)], dtype=torch.float64)
-    network = Network(Gossip, Ring(n), wave)
-    for _ in range(rounds):
-        network.mix()
+    models = network(Gossip, Ring(n), wave).run(rounds)
     second = (1 + 2 * math.cos(2 * math.pi / n)) / 3
     assert second == pytest.approx(0.804738, abs=1e-6)
-    assert torch.allclose(network.models, second**rounds * wave, rtol=0, atol=1e-12)
+    assert torch.allclose(models, second**rounds * wave, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("eta", "error", "rounds"), [(0.1, 0.717794, 150), (0.01, 0.108933, 1200)])
 def test_d_psgd_stalls_at_the_known_error_on_eight_quadratics(eta, error, rounds):
     """f_i(x) = a_i (x - b_i)^2 / 2 on a ring, adapt then combine; the optimum is 11/3."""
-    a = torch.tensor([1, 2] * 4, dtype=torch.float64)[:, None]
-    b = torch.arange(8, dtype=torch.float64)[:, None]
-    network = Network(Gossip, Ring(8), torch.zeros(8, 1, dtype=torch.float64))
-    for _ in range(rounds):
-        network.models = network.models - eta * a * (network.models - b)
-        network.mix()
-    assert (network.models - 11 / 3).square().mean().sqrt().item() == pytest.approx(error, abs=1e-6)
+    models = network(Gossip, Ring(8), torch.zeros(8, 1, dtype=torch.float64)).run(rounds, q8_gradient, eta)
+    assert (models - OPTIMUM8).square().mean().sqrt().item() == pytest.approx(error, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_all_reduce_gives_every_node_the_mean_bit_for_bit_alike(dtype):
     models = random_models(6, 1000, dtype=dtype)
-    mixed = Network(AllReduce, FullyConnected(6), models).mix()
+    mixed = network(AllReduce, FullyConnected(6), models).mix()
     assert all(torch.equal(mixed[0], row) for row in mixed)
     assert torch.allclose(mixed[0].double(), models.double().mean(0), rtol=0, atol=1e-6)
 
 
 def test_all_reduce_is_the_mean_of_those_who_were_heard():
     models = random_models(6)
-    mixed = Network(AllReduce, FullyConnected(6), models, is_live=lambda i, j: 5 not in (i, j)).mix()
+    mixed = network(AllReduce, FullyConnected(6), models, is_live=lambda i, j: 5 not in (i, j)).mix()
     assert torch.allclose(mixed[:5], models[:5].mean(0), rtol=0, atol=1e-15)
     assert torch.allclose(mixed[5], models[5], rtol=0, atol=1e-15)
 
@@ -250,14 +305,14 @@ def test_gossip_of_cast_models_errs_by_rounding_alone(dtype, bound):
     models = random_models(8, 100, dtype=torch.float32)
     exact = weighted(Ring(8)).matrix() @ models.double().numpy()
     heard = weighted(Ring(8)).matrix() - np.eye(8) / 3
-    mixed = Network(Gossip, Ring(8), models, (Cast(dtype),)).mix()
+    mixed = network(Gossip, Ring(8), models, lambda: (Cast(dtype),)).mix()
     allowed = bound * (heard @ models.double().abs().numpy()) + 1e-6
     assert (np.abs(mixed.double().numpy() - exact) <= allowed).all()
 
 
 def test_the_default_round_sends_hears_and_mixes():
     async def run():
-        scheme, view = bind(Gossip, 8, 7), await weighted(Ring(8)).view(0, 0)
+        scheme, view = bound(Gossip(), 8, 7), await weighted(Ring(8)).view(0, 0)
         asked, out = [], torch.empty(7, dtype=torch.float64)
 
         async def exchange(outgoing, sources):
@@ -278,7 +333,7 @@ def test_the_baseline_asks_nobody():
             raise AssertionError("the baseline communicates")
 
         out = torch.empty(7, dtype=torch.float64)
-        scheme = bind(SHARINGS.find("none"), 8, 7)
+        scheme = bound(SHARINGS.find("none")(), 8, 7)
         await scheme.share(
             torch.ones(7, dtype=torch.float64), await weighted(Ring(8)).view(0, 0), exchange, out
         )
@@ -302,7 +357,7 @@ def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
     communication, results = InProcess(), torch.empty_like(models)
 
     async def node(endpoint):
-        rank, phases, scheme = endpoint.rank, iter(range(2)), bind(scheme_class, 8, 7)
+        rank, phases, scheme = endpoint.rank, iter(range(2)), bound(scheme_class(), 8, 7)
 
         async def exchange(outgoing, sources):
             handle = await endpoint.exchange(outgoing, sources, (0, next(phases), 0), 5.0)

@@ -1,0 +1,74 @@
+"""The cases of every sharing scheme that the contract tests run through; a new scheme adds its own here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.graph.families import FullyConnected, Ring, Star
+from decentnode.graph.random_graphs import Regular
+from decentnode.mixing import MetropolisHastings
+from decentnode.sharing import AllReduce, Gossip, NoSharing
+from decentnode.sharing.base import Sharing
+from decentnode.transforms import Cast
+from decentnode.vector import ParameterLayout
+
+SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
+LENGTH = 7
+
+
+def plain():
+    """The chain without transforms."""
+    return ()
+
+
+def cast():
+    """The chain that rounds to half precision."""
+    return (Cast(),)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scheme with fixed options, and what it can be run with."""
+
+    make: Callable[[], Sharing]
+    """A fresh scheme; called once for every node."""
+    graphs: tuple = SOME_GRAPHS
+    weights: object = MetropolisHastings()
+    chains: tuple[Callable[[], tuple], ...] = (plain, cast)
+    """Transforms that it may be combined with, fresh at each call. Exact claims are tested with the first."""
+    matrix: Callable | None = None
+    """What one round multiplies any models by, given the WeightedGraph; None when a round is not linear."""
+    length: int = LENGTH
+    parameters: ParameterLayout | None = None
+    tolerance: float = 1e-12
+    """How far equal models may drift apart, and the mean from what it was, relative to values of about 1."""
+    keeps_equal: bool = True
+    """Equal models without local steps stay as they are."""
+
+    @property
+    def scheme(self) -> type[Sharing]:
+        return type(self.make())
+
+    def start(self, num_nodes: int) -> Tensor:
+        """Models that are alike on all nodes, shape (n, d), float64."""
+        return random_models(1, self.length).expand(num_nodes, -1).clone()
+
+
+def random_models(n, d=LENGTH, seed=0, dtype=torch.float64):
+    """Models of values about 1, shape (n, d)."""
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+CASES: dict[str, Case] = {
+    "all_reduce": Case(
+        AllReduce,
+        graphs=(FullyConnected(6),),
+        matrix=lambda weighted: np.full((weighted.num_nodes,) * 2, 1 / weighted.num_nodes),
+    ),
+    "gossip": Case(Gossip, matrix=lambda weighted: weighted.matrix()),
+    "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
+}
+"""By an id that begins with the scheme's name; one scheme may have several."""
