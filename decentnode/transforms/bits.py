@@ -96,7 +96,7 @@ def _steps(groups: int) -> Iterator[slice]:
 
 
 def _merges(bits: int) -> list[tuple[np.uint64, np.uint64, np.uint64]]:
-    """Masks of the lower and of the shifted upper lane, and the gap between them, for lanes of 8, 16, 32 bits."""
+    """For lanes of 8, 16, 32 bits: masks of the lower and the shifted upper one, and the gap between them."""
     steps = []
     for lane in (8, 16, 32):
         used = bits * lane // 8
