@@ -63,6 +63,10 @@ class Transform(Stateful, ABC):
     wire: ClassVar[str] = ""
     """Bytes on the wire for d values of 4 bytes, as a formula."""
 
+    dimension: int
+    """How many coordinates the signal has where this stage sees it, so what indices are below; the chain sets
+    it before it asks for `layout`."""
+
     @property
     def per_receiver(self) -> bool:
         """Whether each receiver gets a payload of its own."""

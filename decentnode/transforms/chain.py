@@ -11,7 +11,8 @@ from torch import Tensor
 from decentnode.errors import BadInput, RunFailed
 from decentnode.payload import Form, Layout, Payload, dense_layout
 from decentnode.registry import name_of
-from decentnode.transforms.base import Context, Transform
+from decentnode.stateful import Stateful
+from decentnode.transforms.base import Context, Transform, values_field
 from decentnode.vector import ParameterLayout
 
 
@@ -21,7 +22,7 @@ class Wrapper(Transform):
     rest: "Chain"
 
 
-class Chain:
+class Chain(Stateful):
     """Encodes a flat signal through all transforms in order, and decodes it in reverse order.
 
     Leading transforms that only change the basis are also there alone (`to_basis`, `from_basis`), because
@@ -44,9 +45,12 @@ class Chain:
         )
 
     def _bound(self, transforms: Sequence[Transform], dtype: torch.dtype) -> tuple[Transform, ...]:
-        parameters, bound = self.parameters, []
+        parameters, dimension, bound = self.parameters, 0, []
         for index, transform in enumerate(transforms):
             transform.bind(parameters)
+            if self.layouts[-1].form is Form.DENSE:
+                dimension = values_field(self.layouts[-1]).elements
+            transform.dimension = dimension
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
                 transform.rest = Chain(transforms[index + 1 :], elements, dtype, parameters)
