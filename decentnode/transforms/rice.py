@@ -7,11 +7,11 @@ import numpy as np
 
 from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
+from decentnode.transforms.bits import pack, packed_bytes, unpack
 from decentnode.transforms.index_coder import (
     Bytes,
     IndexCoder,
     Indices,
-    Numbers,
     bits_to_bytes,
     gaps_of,
     indices_of,
@@ -26,8 +26,8 @@ class Rice(IndexCoder):
     """Codes the gaps between indices by quotient and remainder (Rice, JPL Publication 79-22, 1979).
 
     A gap g >= 0 takes g >> k in unary and its k lowest bits: (g >> k) + 1 + k bits. The k with the shortest
-    code is tried out on each payload and travels in one byte, then the planes of lowest bits, then the unary
-    numbers. For c indices below n the gaps' sum is at most n - c, so it is at most
+    code is tried out on each payload and travels in one byte, then all lowest bits, then all unary numbers.
+    For c indices below n the gaps' sum is at most n - c, so they take at most
     min_k ((n - c) / 2^k + c (k + 1)) bits. Within 3 % of the entropy of a random mask.
     """
 
@@ -41,17 +41,18 @@ class Rice(IndexCoder):
     def coded(self, indices: Indices, n: int) -> Bytes:
         gaps = gaps_of(indices)
         k = _best(gaps, int(indices[-1]) + 1 - indices.size)
-        return np.concatenate([np.array([k], np.uint8), _planes(gaps, k), unary(gaps >> k)])
+        remainders = (gaps & ((1 << k) - 1)).astype(np.uint32)
+        return np.concatenate([np.array([k], np.uint8), pack(remainders, k), unary(gaps >> k)])
 
     def decoded(self, code: Bytes, count: int, n: int) -> Indices:
         k = int(code[0]) if code.size else 0
-        start = 1 + bits_to_bytes(k * count)
+        start = 1 + packed_bytes(count, k)
         if k > n.bit_length() or code.size < start:
             raise PayloadError(f"{code.size} bytes cannot hold {count} indices with {k} lowest bits each")
         quotients, taken = read_unary(code[start:], count)
         if start + taken != code.size or quotients.max() > n >> k:
             raise PayloadError(f"the coded gaps do not fit {n} coordinates")
-        return indices_of((quotients << k) | _read_planes(code[1:start], k, count), n)
+        return indices_of((quotients << k) + unpack(code[1:start], k, count).astype(np.int64), n)
 
 
 def _bound(total: int, c: int, k: int) -> int:
@@ -72,19 +73,3 @@ def _best(gaps: Indices, total: int) -> int:
     candidates = range(_best_for(total, gaps.size) + 3)
     sizes = [int(np.sum(gaps >> k, dtype=np.int64)) + gaps.size * k for k in candidates]
     return int(np.argmin(sizes))
-
-
-def _planes(gaps: Indices, k: int) -> Bytes:
-    """The k lowest bits of each gap: bit 0 of all, then bit 1, and so on."""
-    bits = np.empty((k, gaps.size), np.uint8)
-    for bit in range(k):
-        np.bitwise_and((gaps >> bit).astype(np.uint8), 1, out=bits[bit])
-    return np.packbits(bits, bitorder="little")
-
-
-def _read_planes(code: Bytes, k: int, count: int) -> Numbers:
-    bits = np.unpackbits(code, count=k * count, bitorder="little").reshape(k, count)
-    remainders = np.zeros(count, np.int64)
-    for bit in range(k):
-        remainders |= bits[bit].astype(np.int64) << bit
-    return remainders
