@@ -85,13 +85,16 @@ class Chain(Stateful):
 
         Raises RunFailed when there are transforms and the signal is not finite.
         """
+        if self.basis:
+            # In another basis one such value spreads, and its place tells no parameter any more.
+            self._refuse_nonfinite(signal, context, self.parameters)
         return self.encode_coefficients(self.to_basis(signal), context)
 
     def encode_coefficients(self, coefficients: Tensor, context: Context) -> Payload:
         """`encode` for a signal that is in the chain's basis already."""
         if not self.transforms:
             return self._wrapped(coefficients)
-        self._refuse_nonfinite(coefficients, context)
+        self._refuse_nonfinite(coefficients, context, None if self.basis else self.parameters)
         payload = Payload(self.layouts[self.basis], coefficients.view(torch.uint8))
         for transform in self.transforms[self.basis :]:
             payload = transform.encode(payload, context)
@@ -136,14 +139,14 @@ class Chain(Stateful):
         self._recent = [*self._recent[-1:], (signal, payload)]
         return payload
 
-    def _refuse_nonfinite(self, signal: Tensor, context: Context) -> None:
+    def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
         # One sum is cheaper than a test of every element; it alone may overflow, so it only raises suspicion.
         if math.isfinite(float(signal.sum())) or bool(torch.isfinite(signal).all()):
             return
         index = int((~torch.isfinite(signal)).nonzero()[0])
         where = f"element {index} of the signal"
-        if self.parameters is not None and not self.basis:
-            where = self.parameters.name_at(index)
+        if parameters is not None:
+            where = parameters.name_at(index)
         raise RunFailed(
             f"rank {context.sender}, round {context.round + 1}: {name_of(self.stages[0])} cannot encode "
             f"{float(signal[index])}, found in {where}"
