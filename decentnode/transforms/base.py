@@ -58,17 +58,14 @@ class Transform(Stateful, ABC):
     """Which coordinates are sent depends on the signal, not on a seed alone."""
     needs_differences: ClassVar[bool] = False
     """Right for differences and gradients only, not for models themselves."""
+    unbiased: ClassVar[bool] = False
+    """The expectation of what is decoded is what was encoded, whatever the options."""
     wire: ClassVar[str] = ""
     """Bytes on the wire for d values of 4 bytes, as a formula."""
 
     dimension: int
     """How many coordinates the signal has where this stage sees it, so what indices are below; the chain sets
     it before it asks for `layout`."""
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether the expectation of what is decoded is what was encoded; a class may say so for all options."""
-        return False
 
     @property
     def per_receiver(self) -> bool:
