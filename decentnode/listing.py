@@ -8,6 +8,8 @@ from typing import Any
 from decentnode.errors import UnknownPlugin
 from decentnode.option_types import REQUIRED, describe, parameters_of
 from decentnode.registry import REGISTRIES, Registry, guess
+from decentnode.sharing.base import Sharing
+from decentnode.transforms.base import Transform
 
 
 def describe_all(kind: str | None = None) -> Iterator[str]:
@@ -16,20 +18,44 @@ def describe_all(kind: str | None = None) -> Iterator[str]:
         yield registry.kind
         for name, cls in registry.classes().items():
             yield f"  {name:<20} {first_line(cls)}"
-            yield from (f"      {option}" for option in options(cls))
+            yield from (f"      {line}" for line in (*properties(cls), *options(cls)))
 
 
 def chosen(kind: str | None) -> list[Registry]:
     """The registries of that kind, or all; raises UnknownPlugin."""
     kinds = [registry.kind for registry in REGISTRIES]
-    if kind is not None and kind not in kinds:
-        raise UnknownPlugin(f"unknown kind '{kind}'{guess(kind, kinds)} (known: {', '.join(kinds)})")
-    return [registry for registry in REGISTRIES if kind in (None, registry.kind)]
+    plurals = {f"{name}s": name for name in kinds}
+    wanted = plurals.get(kind, kind) if kind else None
+    if wanted is not None and wanted not in kinds:
+        raise UnknownPlugin(f"unknown kind '{kind}'{guess(wanted, kinds)} (known: {', '.join(kinds)})")
+    return [registry for registry in REGISTRIES if wanted in (None, registry.kind)]
 
 
 def first_line(cls: type) -> str:
     """What a plug-in is, by the first line of its docstring."""
     return (inspect.getdoc(cls) or "").split("\n", 1)[0]
+
+
+NEEDS = {
+    "needs_static_graph": "a graph that stays the same", "needs_undirected_graph": "an undirected graph",
+    "needs_complete_graph": "a complete graph", "needs_tree": "a tree", "needs_plain_sgd": "plain SGD",
+}  # fmt: skip
+
+
+def properties(cls: type) -> Iterator[str]:
+    """What a scheme or a transform needs, promises and costs, from its class variables."""
+    if issubclass(cls, Sharing):
+        yield f"needs: {', '.join(text for name, text in NEEDS.items() if getattr(cls, name)) or 'nothing'}"
+        kept = "keeps" if cls.preserves_mean else "does not keep"
+        loss = "goes on" if cls.tolerates_loss else "stops"
+        yield f"{kept} the mean of all models; {loss} when a node is lost"
+        yield f"bytes per node and round: {cls.wire}"
+    elif issubclass(cls, Transform):
+        given = cls.emits or "the same"
+        yield f"takes {' or '.join(sorted(cls.accepts))}, gives {given}" + (
+            "; unbiased" if cls.unbiased is True else ""
+        )
+        yield f"bytes: {cls.wire or 'as before'}"
 
 
 def options(cls: type) -> Iterator[str]:

@@ -158,7 +158,7 @@ class PluginReader:
     def _find(self, key: Key, kind: Kind, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
         if ":" in name:
-            import_from_here()
+            import_from(Path.cwd(), self.folder)
         try:
             cls = kind.find(name)
         except BadInput as error:
@@ -196,8 +196,8 @@ def parameters_for(kind: Kind, cls: type) -> Parameters:
     return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)
 
 
-def import_from_here() -> None:
-    """Makes modules in the current folder importable, also for an installed command."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+def import_from(*folders: Path) -> None:
+    """Makes modules in these folders importable, after all that is installed."""
+    for folder in map(str, folders):
+        if folder not in sys.path:
+            sys.path.append(folder)

@@ -82,7 +82,9 @@ def import_class(path: str) -> type:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        where = "" if error.name != module_name else f" in {Path.cwd()}, or installed"
+        where = (
+            "" if error.name != module_name else f" in {Path.cwd()}, beside the configuration, or installed"
+        )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
     except ImportError as error:
         raise UnknownPlugin(f"cannot import '{path}': {error}") from error

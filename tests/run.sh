@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
+# Two workers share the files; tests that take fixed ports name ones that no other file takes.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
 prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec
 cd "$root"
-exec "$python" -m pytest "$@"
+exec "$python" -m pytest -n 2 --dist loadfile "$@"

@@ -35,7 +35,8 @@ def lost_peers(run: Run, rank: int) -> set[int]:
 
 @pytest.mark.parametrize("local", ["ipc", "tcp"])
 def test_a_killed_node_is_noticed_over_sockets(tmp_path, local):
-    run = Run(tmp_path / "run", ["rounds=40", f"communication.local={local}", "failures.grace=0.5"])
+    transport = f"communication={{name: zeromq, local: {local}, base_port: 29700}}"
+    run = Run(tmp_path / "run", ["rounds=40", transport, "failures.grace=0.5"])
     run.wait_for_round(10)
     os.kill(run.pid_of(0), signal.SIGKILL)
     assert run.wait() == 3, run.text
@@ -122,9 +123,13 @@ def test_a_killed_fork_server_takes_the_nodes_along(tmp_path):
 
 
 def test_a_signal_ends_the_waiting_for_other_machines(tmp_path):
-    machines = "mapping.machines=[{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]"
+    machines = (
+        "mapping={machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}], "
+        "rendezvous_port: 29510}"
+    )
     for machine in (0, 1):
-        run = Run(tmp_path / f"machine{machine}", [machines, f"machine={machine}"])
+        transport = "communication={name: zeromq, base_port: 29720}"
+        run = Run(tmp_path / f"machine{machine}", [machines, transport, f"machine={machine}"])
         wait_until(lambda run=run: len(run.tree()) == 9, 20, lambda run=run: run.text)
         time.sleep(0.5)
         os.kill(run.process.pid, signal.SIGINT)

@@ -105,7 +105,8 @@ def test_machines_with_different_configurations_refuse_to_start(network, tmp_pat
 
 
 def test_two_machines_on_loopback(tmp_path):
-    overrides = [machines(["127.0.0.1", "127.0.0.2"], [8, 8]), "rounds=10"]
+    ports = ["mapping.rendezvous_port=29520", "communication={name: zeromq, base_port: 29820}"]
+    overrides = [machines(["127.0.0.1", "127.0.0.2"], [8, 8]), *ports, "rounds=10"]
     runs = [Run(tmp_path / f"machine{i}", [*overrides, f"machine={i}"], config=QUICKSTART) for i in range(2)]
     assert [run.wait() for run in runs] == [0, 0], runs[0].text
     assert runs[0].summary["finished_nodes"] == 16

@@ -44,7 +44,7 @@ TRANSPORTS = [
     "communication.name=inproc",
     "communication.local=shared_memory",
     "communication.local=ipc",
-    "communication.local=tcp",
+    "communication={name: zeromq, local: tcp, base_port: 29800}",
     "communication.nodes_per_process=5",
 ]
 

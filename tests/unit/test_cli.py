@@ -224,16 +224,31 @@ def test_list_shows_every_plugin(call):
     for registry in REGISTRIES:
         for name in registry.classes():
             assert f"\n  {name}" in out
-    assert "      gamma" not in out
     assert "      base_port: a whole number > 0 and < 65536 (29600)\n" in out
     assert "      nodes: a whole number > 0 (required)\n" in out
     assert "      hidden: a list of whole numbers > 0 ([64])\n" in out
 
 
+def test_list_says_what_a_scheme_needs_and_costs(call):
+    lines = call("list", "sharings")[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("  all_reduce "))
+    assert lines[start + 1 : start + 4] == [
+        "      needs: a complete graph",
+        "      keeps the mean of all models; goes on when a node is lost",
+        "      bytes per node and round: deg * C(d)",
+    ]
+    lines = call("list", "transforms")[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("  cast "))
+    assert lines[start + 1 : start + 3] == [
+        "      takes dense or sparse, gives quantized",
+        "      bytes: 2 d",
+    ]
+
+
 def test_list_of_one_kind(call):
     code, out, _ = call("list", "transform")
     assert code == 0
-    assert out.startswith("transform\n  cast")
+    assert out.startswith("transform\n  ") and "\n  cast  " in out
     assert "gossip" not in out
     assert call("list", "shring")[2].startswith(
         "unknown kind 'shring'; did you mean 'sharing'? (known: graph,"

@@ -370,3 +370,12 @@ def keys(value: object) -> object:
         if isinstance(value, list) and value and isinstance(value[0], dict)
         else ""
     )
+
+
+def test_a_module_beside_the_configuration_is_found(tmp_path, monkeypatch) -> None:
+    (tmp_path / "apart").mkdir()
+    (tmp_path / "net_beside.py").write_text("import torch\n\nclass Net(torch.nn.Linear):\n    pass\n")
+    (tmp_path / "x.yaml").write_text(SMALL)
+    monkeypatch.chdir(tmp_path / "apart")
+    options = "model={name: 'net_beside:Net', in_features: 64, out_features: 10}"
+    assert config.load(tmp_path / "x.yaml", [options]).model.cls.__name__ == "Net"
