@@ -1,120 +1,286 @@
-"""What every transform owes, and the error that each one declares."""
+"""What every transform owes, run for each registered one by the cases of `transform_cases`."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import replace
+from functools import cache
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decentnode.errors import BadInput
-from decentnode.payload import Form, Payload, dense_layout
-from decentnode.registry import TRANSFORMS
-from decentnode.transforms import Cast
+from decentnode.communication.base import ByteCounters
+from decentnode.errors import BadInput, RunFailed
+from decentnode.payload import Form, Payload, PayloadError, dense_layout
+from decentnode.registry import TRANSFORMS, name_of
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain, check_order
+from decentnode.vector import Entry, ParameterLayout
+from tests.contract.transform_cases import CASES
 
-CONTEXT = Context(seed=1, round=2, sender=3)
-VARIANTS = [Cast("fp16"), Cast("bf16")]
-BOUNDS = {"fp16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 2.0**-134, 3.38e38)}
-"""Relative error, absolute error below the normal range, and the largest magnitude."""
-LENGTHS = (0, 1, 2, 1000)
+F32, F64 = torch.float32, torch.float64
+SHAPES = [(0, F32), (1, F32), (2, F32), (7, F32), (1000, F32), (0, F64), (1, F64), (999, F64)]
+ROUNDS = 4
+DRAWS = 1500
+STANDARD_ERRORS = 5.5
+"""How far a mean of draws may be from the expectation: by chance farther once in 25 million."""
 
-
-def signal(length, seed=0):
-    return torch.randn(length, generator=torch.Generator().manual_seed(seed))
-
-
-def test_every_registered_transform_is_here():
-    assert {type(transform) for transform in VARIANTS} == set(TRANSFORMS.classes().values())
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+each_shape = pytest.mark.parametrize(("length", "dtype"), SHAPES, ids=lambda x: str(x).removeprefix("torch."))
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("transform", VARIANTS, ids=repr)
-class TestContract:
-    def test_what_is_encoded_has_the_declared_layout_and_form(self, transform, length):
-        chain = Chain([transform], length)
-        payload = chain.encode(signal(length), CONTEXT)
-        assert payload.layout.hash == chain.layout.hash
-        assert chain.layout.form is transform.emits
-        assert Payload.parse(chain.layout, payload.buffer).nbytes <= chain.layout.max_bytes
+def signal(length, dtype=F32, seed=0):
+    return torch.randn(length, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
-    def test_encoding_leaves_the_signal_alone_and_decoding_the_payload(self, transform, length):
-        chain, before = Chain([transform], length), signal(length)
-        given_signal = before.clone()
-        payload = chain.encode(given_signal, CONTEXT)
+
+def signals(length, dtype):
+    """Of many kinds, none beyond what half precision can hold."""
+    kinds = {"normal": signal(length, dtype), "zeros": torch.zeros(length, dtype=dtype)}
+    kinds["constant"] = torch.full((length,), -0.1, dtype=dtype)
+    kinds["one alone"] = torch.zeros(length, dtype=dtype)
+    kinds["one alone"][length // 2 :][:1] = 3.0
+    kinds["heavy tails"] = (signal(length, dtype, 1) / signal(length, dtype, 2).abs()).clamp(-1e4, 1e4)
+    kinds["tiny"] = 1e-30 * signal(length, dtype, 3)
+    return kinds
+
+
+def chain_of(case, length, dtype=F32, transforms=None):
+    """A fresh chain that has seen that all nodes start from zeros."""
+    chain = Chain((transforms or case.chain)(), length, dtype, case.parameters(length))
+    chain.begin(torch.zeros(length, dtype=dtype))
+    return chain
+
+
+def context_of(chain, round=2):
+    return Context(seed=1, round=round, sender=3, receiver=5 if chain.per_receiver else None)
+
+
+def received(chain, payload):
+    """The payload as its receiver reads it."""
+    return Payload.parse(chain.layout, payload.buffer.clone())
+
+
+def through(chain, vector, round=2):
+    """What a receiver decodes, in the signal's dtype."""
+    context = context_of(chain, round)
+    return chain.decode(received(chain, chain.encode(vector, context)), context).to(vector.dtype)
+
+
+def test_every_registered_transform_has_a_case_that_exercises_it():
+    ours = {name for name, cls in TRANSFORMS.classes().items() if cls.__module__.startswith("decentnode.")}
+    assert {key.split()[0] for key in CASES} == ours
+    for key, case in CASES.items():
+        assert key.split()[0] in {name_of(transform) for transform in case.chain()}
+
+
+@each_case
+@each_shape
+class TestBytes:
+    def test_what_is_encoded_has_the_declared_layout_and_form(self, case, length, dtype):
+        chain = chain_of(case, length, dtype)
+        form = Form.DENSE
+        for transform in chain.stages:
+            form = transform.emits or form
+        assert chain.layout.form is form
+        for vector in signals(length, dtype).values():
+            payload = chain.encode(vector, context_of(chain))
+            assert payload.layout.hash == chain.layout.hash
+            assert received(chain, payload).nbytes == payload.nbytes <= chain.layout.max_bytes
+
+    def test_bytes_that_are_counted_are_those_on_the_wire(self, case, length, dtype):
+        chain, counters = chain_of(case, length, dtype), ByteCounters()
+        payload = chain.encode(signal(length, dtype), context_of(chain))
+        counters.count_sent(payload, receivers=3)
+        counters.count_received(received(chain, payload))
+        assert counters.sent_payload + counters.sent_index == 3 * payload.buffer.numel()
+        assert counters.received_payload + counters.received_index == payload.buffer.numel()
+        assert (counters.sent_index > 0) <= chain.layout.has_indices
+
+    def test_the_same_seed_gives_the_same_bytes_in_two_instances(self, case, length, dtype):
+        first, second = (chain_of(case, length, dtype) for _ in range(2))
+        for round in range(2):
+            vector = signal(length, dtype, seed=round)
+            a, b = (chain.encode(vector, context_of(chain, round)) for chain in (first, second))
+            assert torch.equal(a.buffer, b.buffer)
+
+
+@each_case
+@each_shape
+class TestMemory:
+    def test_encoding_leaves_the_signal_alone_and_keeps_no_view_of_it(self, case, length, dtype):
+        chain, vector = chain_of(case, length, dtype), signal(length, dtype)
+        payload = chain.encode(vector, context_of(chain))
         content = payload.buffer.clone()
-        given_signal.fill_(0.0)
-        chain.decode(payload, CONTEXT)
-        assert torch.equal(payload.buffer, content), "the payload is a view of the signal, or was changed"
-        assert torch.equal(before, signal(length))
+        assert torch.equal(vector, signal(length, dtype))
+        vector.fill_(7.0)
+        assert case.may_alias or torch.equal(payload.buffer, content), "the payload is a view of the signal"
+        a, b = (chain.encode(signal(length, dtype, 1), context_of(chain, round)) for round in (3, 4))
+        assert not length or a.buffer.data_ptr() != b.buffer.data_ptr(), "two rounds share one buffer"
 
-    def test_the_same_signal_and_context_give_the_same_bytes(self, transform, length):
-        first, second = (Chain([transform], length).encode(signal(length), CONTEXT) for _ in range(2))
-        assert torch.equal(first.buffer, second.buffer)
+    def test_a_payload_stays_as_it_was_when_later_ones_are_made(self, case, length, dtype):
+        chain = chain_of(case, length, dtype)
+        payload = chain.encode(signal(length, dtype), context_of(chain))
+        content = payload.buffer.clone()
+        chain.encode(signal(length, dtype, 1), context_of(chain, 3))
+        assert torch.equal(payload.buffer, content)
 
-    def test_the_receivers_buffer_decodes_to_the_same_as_the_senders(self, transform, length):
-        chain = Chain([transform], length)
-        payload = chain.encode(signal(length), CONTEXT)
-        received = Payload.parse(chain.layout, payload.buffer.clone())
-        assert torch.equal(chain.decode(received, CONTEXT), chain.decode(payload, CONTEXT))
-        assert chain.decode(received, CONTEXT).shape == (length,)
+    def test_decoding_leaves_the_payload_and_the_own_signal_alone(self, case, length, dtype):
+        chain, own = chain_of(case, length, dtype), signal(length, dtype, 9)
+        payload = received(chain, chain.encode(signal(length, dtype), context_of(chain)))
+        content = payload.buffer.clone()
+        decoded = chain.decode(payload, replace(context_of(chain), own=own))
+        decoded.add_(1.0) if decoded.data_ptr() == own.data_ptr() else None
+        assert decoded.shape == own.shape
+        assert torch.equal(payload.buffer, content)
+        assert torch.equal(own, signal(length, dtype, 9)), "what is decoded is the own signal itself"
 
-
-@pytest.mark.parametrize("dtype", BOUNDS)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_cast_errs_within_its_bound(dtype, numbers):
-    relative, absolute, most = BOUNDS[dtype]
-    values = torch.tensor(numbers, dtype=torch.float32).clamp(-most, most)
-    chain = Chain([Cast(dtype)], len(numbers))
-    decoded = chain.decode(chain.encode(values, CONTEXT), CONTEXT).double()
-    exact = values.double()
-    assert ((decoded - exact).abs() <= torch.clamp(relative * exact.abs(), min=absolute)).all()
-
-
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_cast_keeps_what_half_precision_can_say(dtype):
-    values = torch.tensor([0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), 2.0**-14])
-    decoded = Cast(dtype).decode(Cast(dtype).encode(Payload.dense(values), CONTEXT), CONTEXT)["vector"]
-    assert torch.equal(decoded.float(), values)
-    nan = Cast(dtype).encode(Payload.dense(torch.tensor([float("nan")])), CONTEXT)["vector"]
-    assert nan.isnan().all()
+    def test_any_node_decodes_what_any_other_one_sent(self, case, length, dtype):
+        """Whatever has been sent before: only the sender's part may remember."""
+        sender, fresh = (chain_of(case, length, dtype) for _ in range(2))
+        for round in range(ROUNDS):
+            context = context_of(sender, round)
+            payload = sender.encode(signal(length, dtype, seed=round), context)
+            mine, others = (c.decode(received(c, payload), context) for c in (sender, fresh))
+            assert torch.equal(mine, others)
 
 
-def test_cast_to_fp16_overflows_to_infinity():
-    encoded = Cast("fp16").encode(Payload.dense(torch.tensor([65504.0, 65520.0, -1e30])), CONTEXT)
-    assert encoded["vector"].tolist() == [65504.0, float("inf"), -float("inf")]
+@each_case
+@each_shape
+class TestNumbers:
+    def test_what_is_decoded_is_within_the_declared_error(self, case, length, dtype):
+        for kind, vector in signals(length, dtype).items():
+            whole, reference = (chain_of(case, length, dtype, t) for t in (None, case.reference))
+            expected = through(reference, vector) if reference.stages else vector
+            error = (through(whole, vector).double() - expected.double()).abs()
+            bound = 0.0 if case.bound is None else case.bound(vector)
+            if isinstance(bound, torch.Tensor) and bound.shape == error.shape and bound.dim():
+                assert (error <= bound.double()).all(), kind
+            else:
+                assert float(torch.linalg.vector_norm(error)) <= float(bound), kind
+
+    def test_what_is_resumed_goes_on_as_if_never_stopped(self, case, length, dtype):
+        running, resumed = (chain_of(case, length, dtype) for _ in range(2))
+        for round in range(ROUNDS):
+            running.encode(signal(length, dtype, seed=round), context_of(running, round))
+        resumed.load_state_dict(running.state_dict())
+        apart = running.copy()
+        apart.encode(signal(length, dtype, 99), context_of(running, 99))
+        for round in range(ROUNDS, 2 * ROUNDS):
+            vector = signal(length, dtype, seed=round)
+            a, b = (chain.encode(vector, context_of(chain, round)) for chain in (running, resumed))
+            assert torch.equal(a.buffer, b.buffer)
+
+    def test_what_does_not_remember_ignores_the_past(self, case, length, dtype):
+        fresh, used = (chain_of(case, length, dtype) for _ in range(2))
+        if any(transform.remembers for transform in fresh.stages):
+            return
+        for round in range(2):
+            used.encode(signal(length, dtype, seed=round), context_of(used, round))
+        a, b = (c.encode(signal(length, dtype, 5), context_of(c, 5)) for c in (fresh, used))
+        assert torch.equal(a.buffer, b.buffer)
+
+    def test_a_change_of_basis_is_linear(self, case, length, dtype):
+        chain = chain_of(case, length, dtype)
+        u, v = signal(length, dtype, 1), signal(length, dtype, 2)
+        for transform in chain.transforms[: chain.basis]:
+            combined, separate = transform.own(3 * u - v), 3 * transform.own(u) - transform.own(v)
+            tolerance = 100 * torch.finfo(dtype).eps * max(1.0, float(separate.norm()))
+            assert float((combined - separate).norm()) <= tolerance
+            u, v = transform.own(u), transform.own(v)
+        assert u.numel() == chain.layouts[chain.basis].fields[0].elements
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_cast_halves_the_bytes(dtype):
-    assert Chain([Cast(dtype)], 1000).encode(signal(1000), CONTEXT).nbytes == 2000
+UNBIASED = {
+    key: case for key, case in CASES.items() if key.split()[0] in {
+        name_of(t) for t in case.chain() if t.unbiased
+    }
+}  # fmt: skip
 
 
-def test_cast_rounds_to_the_nearest_and_ties_to_even():
-    ulp = 2.0**-7
-    values = torch.tensor([1 + 0.49 * ulp, 1 + 0.5 * ulp, 1 + 1.5 * ulp], dtype=torch.float32)
-    encoded = Cast("bf16").encode(Payload.dense(values), CONTEXT)["vector"]
-    assert np.allclose(encoded.double().numpy(), [1, 1, 1 + 2 * ulp], rtol=0, atol=0)
+@pytest.mark.parametrize("case", UNBIASED.values(), ids=UNBIASED)
+@pytest.mark.parametrize("length", [1, 2, 33])
+def test_what_claims_to_be_unbiased_is_right_on_average(case, length):
+    """Over rounds, each with its own randomness. Values that are equal in size share no luck of rounding."""
+    chain, vector = chain_of(case, length, F64), signal(length, F64, seed=4)
+    draws = torch.stack([through(chain, vector, round) for round in range(DRAWS)])
+    standard_error = draws.std(0) / math.sqrt(DRAWS)
+    off = (draws.mean(0) - vector).abs()
+    assert (off <= STANDARD_ERRORS * standard_error + 1e-6 * vector.abs().max()).all()
+
+
+@each_case
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused_and_named(case, nonsense):
+    layer = ParameterLayout(
+        (Entry("conv.bias", torch.Size([4]), 0), Entry("fc.weight", torch.Size([4, 4]), 4))
+    )
+    chain = Chain(case.chain(), 20, F32, layer)
+    vector = signal(20)
+    vector[13] = nonsense
+    with pytest.raises(RunFailed) as refusal:
+        chain.encode(vector, context_of(chain))
+    message = f"rank 3, round 3: {name_of(chain.stages[0])} cannot encode {nonsense}, found in fc.weight"
+    assert str(refusal.value) == message
+    assert torch.isfinite(through(chain, signal(20))).all(), "a refused signal has left something behind"
+
+
+@each_case
+def test_a_second_chain_has_state_of_its_own(case):
+    chain = chain_of(case, 100)
+    chain.encode(signal(100), context_of(chain, 0))
+    second, untouched = chain.copy(), chain.copy()
+    second.encode(signal(100, seed=1), context_of(chain, 1))
+    a, b = (c.encode(signal(100, seed=2), context_of(c, 2)) for c in (chain, untouched))
+    assert torch.equal(a.buffer, b.buffer)
+
+
+@cache
+def sent(key, length):
+    """The chain of a case and the bytes that it sends."""
+    case = CASES[key]
+    chain = chain_of(case, length)
+    return chain, chain.encode(signal(length), context_of(chain)).buffer
+
+
+flips = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), max_size=6)
+
+
+@pytest.mark.parametrize("key", CASES)
+@pytest.mark.parametrize("length", [0, 57])
+@given(flips=flips, cut=st.integers(0, 24), tail=st.binary(max_size=9))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_broken_payload_is_refused_or_gives_a_signal(key, length, flips, cut, tail):
+    """Never another exception, and never a signal of another length."""
+    chain, buffer = sent(key, length)
+    broken = buffer.clone()
+    for place, bits in flips:
+        if broken.numel():
+            broken[place % broken.numel()] ^= bits
+    broken = broken[: max(0, broken.numel() - max(0, cut - 16))]
+    broken = torch.cat([broken, torch.tensor(list(tail[8:]), dtype=torch.uint8)])
+    try:
+        decoded = chain.decode(Payload.parse(chain.layout, broken), context_of(chain))
+    except PayloadError:
+        return
+    assert decoded.shape == (length,)
+
+
+@each_case
+def test_a_transform_says_what_it_costs_and_whose_turn_it_is(case):
+    for transform in case.chain():
+        assert transform.wire
+        assert transform.accepts <= set(Form) and (transform.emits in {None, *Form})
 
 
 def test_an_empty_chain_sends_the_signal_itself():
     values = signal(10)
-    chain = Chain([], 10)
-    payload = chain.encode(values, CONTEXT)
+    chain, context = Chain([], 10), Context(seed=1, round=2, sender=3)
+    payload = chain.encode(values, context)
     assert payload.buffer.data_ptr() == values.data_ptr()
-    assert chain.decode(payload, CONTEXT).data_ptr() == values.data_ptr()
+    assert chain.decode(payload, context).data_ptr() == values.data_ptr()
     assert chain.layout == dense_layout(10)
 
 
-def test_a_wrong_order_is_one_line_that_names_both():
-    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized$"
-    with pytest.raises(BadInput, match=message):
-        Chain([Cast(), Cast("fp16")], 10)
-
-
-@dataclass
 class FromLists:
     accepts = frozenset({Form.SPARSE, Form.BYTES})
     emits = Form.BYTES

@@ -26,8 +26,8 @@ class Case:
 
     chain: Callable[[], list[Transform]]
     bound: Bound | None = None
-    """Of the signal (float64): its error at most, by element (a tensor of its shape) or the error's Euclidean
-    norm (one number); None: exact. Lengths of 0, 1 and 2 and the zero signal included."""
+    """Of the signal, in its own dtype: its error at most, by element (a tensor of its shape) or the error's
+    Euclidean norm (one number); None: exact. Lengths of 0, 1 and 2 and the zero signal included."""
     reference: Callable[[], list[Transform]] = list
     """The same chain without what is tested: the error is counted from what this one decodes."""
     parameters: Callable[[int], ParameterLayout | None] = lambda length: None
