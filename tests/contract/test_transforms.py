@@ -13,6 +13,7 @@ from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput, RunFailed
 from decentnode.payload import Form, Payload, PayloadError, dense_layout
 from decentnode.registry import TRANSFORMS, name_of
+from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain, check_order
 from decentnode.vector import Entry, ParameterLayout
@@ -114,8 +115,6 @@ class TestMemory:
         assert torch.equal(vector, signal(length, dtype))
         vector.fill_(7.0)
         assert case.may_alias or torch.equal(payload.buffer, content), "the payload is a view of the signal"
-        a, b = (chain.encode(signal(length, dtype, 1), context_of(chain, round)) for round in (3, 4))
-        assert not length or a.buffer.data_ptr() != b.buffer.data_ptr(), "two rounds share one buffer"
 
     def test_a_payload_stays_as_it_was_when_later_ones_are_made(self, case, length, dtype):
         chain = chain_of(case, length, dtype)
@@ -129,10 +128,10 @@ class TestMemory:
         payload = received(chain, chain.encode(signal(length, dtype), context_of(chain)))
         content = payload.buffer.clone()
         decoded = chain.decode(payload, replace(context_of(chain), own=own))
-        decoded.add_(1.0) if decoded.data_ptr() == own.data_ptr() else None
         assert decoded.shape == own.shape
+        assert not length or decoded.data_ptr() != own.data_ptr(), "what is decoded is the own signal itself"
         assert torch.equal(payload.buffer, content)
-        assert torch.equal(own, signal(length, dtype, 9)), "what is decoded is the own signal itself"
+        assert torch.equal(own, signal(length, dtype, 9))
 
     def test_any_node_decodes_what_any_other_one_sent(self, case, length, dtype):
         """Whatever has been sent before: only the sender's part may remember."""
@@ -211,10 +210,9 @@ def test_what_claims_to_be_unbiased_is_right_on_average(case, length):
 @each_case
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused_and_named(case, nonsense):
-    layer = ParameterLayout(
-        (Entry("conv.bias", torch.Size([4]), 0), Entry("fc.weight", torch.Size([4, 4]), 4))
-    )
-    chain = Chain(case.chain(), 20, F32, layer)
+    bias, weight = Entry("conv.bias", torch.Size([4]), 0), Entry("fc.weight", torch.Size([4, 4]), 4)
+    chain = Chain(case.chain(), 20, F32, ParameterLayout((bias, weight)))
+    chain.begin(torch.zeros(20))
     vector = signal(20)
     vector[13] = nonsense
     with pytest.raises(RunFailed) as refusal:
@@ -284,6 +282,12 @@ def test_an_empty_chain_sends_the_signal_itself():
 class FromLists:
     accepts = frozenset({Form.SPARSE, Form.BYTES})
     emits = Form.BYTES
+
+
+def test_a_wrong_order_is_one_line_that_names_both():
+    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized$"
+    with pytest.raises(BadInput, match=message):
+        Chain([Cast(), Cast("fp16")], 10)
 
 
 def test_a_wrong_first_transform_names_the_signal():
