@@ -7,13 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.graph.families import FullyConnected, Ring, Star
+from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
 from decentnode.graph.random_graphs import Regular
-from decentnode.mixing import MetropolisHastings
-from decentnode.sharing import AllReduce, Gossip, NoSharing
+from decentnode.mixing import MetropolisHastings, Uniform
+from decentnode.sharing import (
+    D2,
+    AllReduce,
+    DecentLam,
+    ExactDiffusion,
+    Gossip,
+    GradientTracking,
+    NoSharing,
+    PowerGossip,
+    PushSum,
+    QuasiGlobal,
+    RelaySum,
+)
 from decentnode.sharing.base import Sharing
 from decentnode.transforms import Cast
-from decentnode.vector import ParameterLayout
+from decentnode.vector import Entry, ParameterLayout
 
 SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
 LENGTH = 7
@@ -62,13 +74,38 @@ def random_models(n, d=LENGTH, seed=0, dtype=torch.float64):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+MATRICES = ParameterLayout(
+    (
+        Entry("linear.weight", torch.Size((4, 3)), 0),
+        Entry("linear.bias", torch.Size((3,)), 12),
+        Entry("scale", torch.Size(()), 15),
+        Entry("convolution.weight", torch.Size((2, 3, 2, 1)), 16, channels_last=True),
+    )
+)
+"""28 values, in matrices and otherwise."""
+TREES = (Chain(8), Star(5), BinaryTree(7))
+
 CASES: dict[str, Case] = {
     "all_reduce": Case(
         AllReduce,
         graphs=(FullyConnected(6),),
         matrix=lambda weighted: np.full((weighted.num_nodes,) * 2, 1 / weighted.num_nodes),
     ),
+    "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
+    "decent_lam": Case(DecentLam),
+    "exact_diffusion": Case(ExactDiffusion),
     "gossip": Case(Gossip, matrix=lambda weighted: weighted.matrix()),
+    "gradient_tracking": Case(GradientTracking),
     "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
+    "power_gossip": Case(PowerGossip, chains=(plain,), length=28, parameters=MATRICES),
+    "power_gossip rank 2": Case(
+        lambda: PowerGossip(rank=2), graphs=(Ring(8),), chains=(plain,), length=28, parameters=MATRICES
+    ),
+    "push_sum": Case(PushSum),
+    "push_sum directed": Case(PushSum, graphs=(Exponential(6),), weights=Uniform()),
+    "quasi_global": Case(QuasiGlobal),
+    "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(Ring(8),)),
+    "relay_sum": Case(RelaySum, graphs=TREES),
+    "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
 }
 """By an id that begins with the scheme's name; one scheme may have several."""

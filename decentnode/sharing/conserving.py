@@ -1,0 +1,66 @@
+"""Mixing that keeps the sum over all nodes whatever the chain loses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decentnode.graph.base import View
+from decentnode.payload import Form, Payload
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+
+@dataclass
+class Conserving:
+    """Mixes what was received against what was sent, both as receivers decode it.
+
+    out_i = s_i + alpha (sum_j w_ij C(s_j) - sum_j w_ji C(s_i)),   so that sum_i out_i = sum_i s_i
+
+    Without loss in C and with columns of W that sum to 1 this is ((1 - alpha) I + alpha W) s.
+    """
+
+    sharing: Sharing
+    chain: Chain
+    phase: int = 0
+    alpha: float = 1.0
+
+    def outgoing(self, signal: Tensor, view: View) -> Mapping[int, Payload]:
+        """What to send; to be given to `mix`."""
+        return self.sharing._encoded(signal, view, self.chain, self.phase)
+
+    def mix(
+        self, signal: Tensor, sent: Mapping[int, Payload], incoming: Incoming, view: View, out: Tensor
+    ) -> None:
+        """Writes the mixed signal into `out`; an edge over which nothing was heard counts for nothing."""
+        heard = self.sharing._decoded(incoming, view, self.chain, self.phase)
+        lost = set(view.sources) - heard.keys()
+        given = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
+        if not self.chain.transforms:
+            terms = [(1 - self.alpha * sum(given.values()), signal)]
+        else:
+            terms = [(1.0, signal), *self._taken(sent, given, view)]
+        terms += [(self.alpha * view.weights[j], s) for j, s in heard.items()]
+        weighted_sum(terms, out)
+
+    def _taken(
+        self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View
+    ) -> list[tuple[float, Tensor]]:
+        """What leaves this node, with negative weights: one term for all targets that got the same."""
+        payloads, weights = {}, dict[int, float]()
+        for j, weight in given.items():
+            payloads[id(sent[j])] = (j, sent[j])
+            weights[id(sent[j])] = weights.get(id(sent[j]), 0.0) + weight
+        found = []
+        for key, (j, payload) in payloads.items():
+            receiver = j if self.chain.per_receiver else None
+            context = Context(self.sharing.seed, view.round, view.rank, receiver, phase=self.phase)
+            found.append((-self.alpha * weights[key], self.chain.decode(payload, context)))
+        return found
+
+
+def selects(chain: Chain) -> bool:
+    """Whether some coordinates are not sent."""
+    return any(transform.emits is Form.SPARSE for transform in chain.stages)

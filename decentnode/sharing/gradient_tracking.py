@@ -1,0 +1,89 @@
+"""Steps along an estimate of everybody's mean gradient instead of the own one."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.graph.spectrum import SparseWeights
+from decentnode.mixing import WeightedGraph
+from decentnode.registry import SHARINGS, name_of
+from decentnode.sharing.base import AdjustGradient, Exchange
+from decentnode.sharing.conserving import Conserving
+from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.chain import Chain
+from decentnode.vector import ParameterLayout
+
+
+@SHARINGS.register("gradient_tracking")
+@dataclass
+class GradientTracking(Gossip):
+    """Tracks the mean gradient, so that heterogeneous data leaves no bias (Nedic et al., SIAM J. Opt. 2017).
+
+    x+ = W (x - eta y),   y+ = W y + g(x+) - g(x),   y_0 = g(x_0)   (ATC-DIGing: adapt, then combine)
+
+    The invariant sum_i y_i = sum_i g_i holds after every step. In a round of several local steps W is the
+    identity but for the last (FlexGT: Huang and Pu, CDC 2023): each step adds g - g_prev to y and goes along
+    y. A node that makes no step in a round, because it has no samples, goes one step along y: its f_i adds
+    nothing to the sum, but its model must move with the others'.
+
+    State: y and the last g, 2 d floats. Needs columns of W that sum to 1. The trackers are mixed so that
+    their sum stays whatever the transforms lose; models are mixed as in gossip.
+    """
+
+    needs_plain_sgd: ClassVar = True
+    tolerates_loss: ClassVar = False
+    phases: ClassVar = 2
+    wire: ClassVar = "2 deg * C(d)"
+    state: ClassVar = ("_y", "_g", "_chain_of_y")
+
+    _y: Tensor = field(init=False, repr=False)
+    _g: Tensor = field(init=False, repr=False)
+    _chain_of_y: Chain = field(init=False, repr=False)
+
+    def check(self, graph: WeightedGraph) -> None:
+        if not SparseWeights(graph, 0).doubly_stochastic:
+            raise BadInput(
+                f"{name_of(self)} needs weights whose columns sum to 1, too, such as metropolis_hastings; "
+                "these do not"
+            )
+
+    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
+        super().bind(layout, num_nodes, chain, seed)
+        self._chain_of_y = chain.copy()
+        self._stepped = False
+        self._spare: Tensor | None = None
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._y, self._g = torch.zeros_like(vector), torch.zeros_like(vector)
+        self._chain_of_y.begin(self._y)
+
+    @property
+    def adjust_gradient(self) -> AdjustGradient:
+        return self._track
+
+    def _track(self, gradient: Tensor, vector: Tensor, step: int) -> None:
+        self._y.add_(gradient).sub_(self._g)
+        self._g.copy_(gradient)
+        gradient.copy_(self._y)
+        self._stepped = True
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """Models first, then trackers."""
+        model = vector if self._stepped else vector - view.learning_rate * self._y
+        self._stepped = False
+        self.mix(model, await exchange(self.outgoing(model, view), view.sources), view, out)
+        await self._mix_trackers(view, exchange)
+
+    async def _mix_trackers(self, view: View, exchange: Exchange) -> None:
+        trackers = Conserving(self, self._chain_of_y, phase=1)
+        sent = trackers.outgoing(self._y, view)
+        incoming = await exchange(sent, view.sources)
+        mixed = torch.empty_like(self._y) if self._spare is None else self._spare
+        trackers.mix(self._y, sent, incoming, view, mixed)
+        # Two buffers by turns: what was sent may still be read while the next gradients change the mixed one.
+        self._y, self._spare = mixed, self._y

@@ -1,0 +1,97 @@
+"""Averages on directed graphs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.payload import Layout, Payload, PayloadError
+from decentnode.registry import SHARINGS, name_of
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.companion import Companion
+from decentnode.sharing.conserving import selects
+from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+WEIGHT = Companion("weight", torch.float64)
+
+
+@SHARINGS.register("push_sum")
+@dataclass
+class PushSum(Sharing):
+    """Averages on directed graphs, and on undirected ones (SGP: Assran et al., ICML 2019, Alg. 1).
+
+    z_i <- sum_j p_ij (z_j - eta g_j),   w_i <- sum_j p_ij w_j,   x_i = z_i / w_i;   w = 1 at the start
+
+    p_ij = 1/(1 + out-degree of j): each node splits what it has evenly over whom it sends to and itself, so
+    that columns sum to 1 on every graph, also one that changes. The weights of the configuration are not
+    used. The sum of all z is kept, whatever transforms lose: a node keeps what it did not send. A message
+    that is lost takes its part of the sum away.
+
+    State: z and w, d + 1 floats. Transforms that select are refused: z and w must travel together.
+    """
+
+    tolerates_loss: ClassVar = False
+    preserves_mean: ClassVar = False
+    wire: ClassVar = "out * (C(d) + 8)"
+    state: ClassVar = ("_z", "_w")
+
+    _z: Tensor = field(init=False, repr=False)
+    _w: float = field(default=1.0, init=False, repr=False)
+
+    def check_chain(self, chain: Chain) -> None:
+        if selects(chain):
+            raise BadInput(f"{name_of(self)} needs all coordinates of a sum, but a transform selects some")
+        if chain.per_receiver:
+            raise BadInput(f"{name_of(self)} sends all neighbors the same, but a transform tells them apart")
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._z = vector.clone()
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return WEIGHT.layout(self.chain.layout)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        self._add_local_steps(vector)
+        p = 1 / (1 + len(view.targets))
+        share = self._z * p
+        context = Context(self.seed, view.round, view.rank)
+        payload = self.chain.encode(share, context)
+        # What is kept is the rest, so that nothing is lost in encoding.
+        self._z.sub_(self.chain.decode(payload, context), alpha=len(view.targets))
+        joined = WEIGHT.join(payload, self._w * p)
+        self._w *= p
+        return dict.fromkeys(view.targets, joined)
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        terms = [(1.0, self._z)]
+        for j in sorted(incoming):
+            try:
+                part, weight = self._part(j, incoming[j], view)
+            except PayloadError as error:
+                self._refused(j, view, error)
+                continue
+            terms.append((1.0, part))
+            self._w += weight
+        weighted_sum(terms, out)
+        self._z.copy_(out)
+        out.div_(self._w)
+
+    def _add_local_steps(self, vector: Tensor) -> None:
+        """z <- z + (vector - x): the local steps move z as far as they moved x = z / w."""
+        self._z.mul_(1 - 1 / self._w).add_(vector)
+
+    def _part(self, j: int, payload: Payload, view: View) -> tuple[Tensor, float]:
+        inner, weight = WEIGHT.split(payload, self.chain.layout)
+        if not (math.isfinite(weight) and 0 < weight <= self.num_nodes):
+            raise PayloadError(
+                f"a weight of {weight:g}; the weights of {self.num_nodes} nodes sum to as many"
+            )
+        return self.chain.decode(inner, Context(self.seed, view.round, j, view.rank)), weight

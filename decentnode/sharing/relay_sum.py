@@ -1,0 +1,105 @@
+"""Exact averages on trees, by passing on what came from the other side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.payload import Layout, Payload, PayloadError
+from decentnode.registry import SHARINGS, name_of
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.companion import Companion
+from decentnode.sharing.conserving import selects
+from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+COUNT = Companion("count", torch.int64)
+
+
+@SHARINGS.register("relay_sum")
+@dataclass
+class RelaySum(Sharing):
+    """Passes sums of models along a tree: exact, if late (RelaySGD: Vogels et al., NeurIPS 2021, Alg. 1).
+
+    m_{i->j} = x_i + sum_{k in N(i) \\ j} m_{k->i} of the round before, with the number of models in it;
+    x_i <- (x_i + sum_j m_{j->i} + (n - n_i) x_i) / n,   n_i how many models have arrived, the own included
+
+    After as many rounds as the tree's diameter every model has arrived everywhere, as old as it came far.
+    Until then, or when a message is late, the missing are filled in with the own model or the initial one.
+    The graph's weights are not used. A node without samples counts as one that does not move.
+
+    State: a message and its count per neighbor, deg * d floats. Not for chains that select, or that remember.
+    """
+
+    needs_tree: ClassVar = True
+    tolerates_loss: ClassVar = False
+    preserves_mean: ClassVar = False
+    sends_one_payload: ClassVar = False
+    wire: ClassVar = "deg * (C(d) + 8)"
+    state: ClassVar = ("_messages", "_counts", "_initial")
+
+    missing: Literal["own", "initial"] = "own"
+
+    _messages: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _counts: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+    """How many models are in each of the messages that arrived last."""
+    _initial: Tensor | None = field(default=None, init=False, repr=False)
+
+    def check_chain(self, chain: Chain) -> None:
+        if selects(chain):
+            raise BadInput(f"{name_of(self)} sends sums of models, but a transform selects coordinates")
+        remembering = [name_of(transform) for transform in chain.stages if transform.remembers]
+        if remembering:
+            raise BadInput(
+                f"{name_of(self)} sends each neighbor another sum, but {remembering[0]} remembers one thing "
+                "that was sent to all"
+            )
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        if self.missing == "initial":
+            self._initial = vector.clone()
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return COUNT.layout(self.chain.layout)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        arrived = 1 + sum(self._counts.values())
+        total = self._total(vector)
+        found = {}
+        for j in view.targets:
+            message = total - self._messages[j] if j in self._counts else total
+            payload = self.chain.encode(message, Context(self.seed, view.round, view.rank, j))
+            found[j] = COUNT.join(payload, arrived - self._counts.get(j, 0))
+        return found
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        self._counts = {}
+        for j in sorted(incoming):
+            try:
+                self._keep(j, incoming[j], view, vector)
+            except PayloadError as error:
+                self._refused(j, view, error)
+        n, missing = self.num_nodes, self.num_nodes - 1 - sum(self._counts.values())
+        filled, own = (vector, 1 + missing) if self._initial is None else (self._initial, 1)
+        terms = [(own / n, vector), *((1 / n, self._messages[j]) for j in self._counts)]
+        weighted_sum(terms if filled is vector else [*terms, (missing / n, filled)], out)
+
+    def _total(self, vector: Tensor) -> Tensor:
+        total = torch.empty_like(vector)
+        weighted_sum([(1.0, vector), *((1.0, self._messages[j]) for j in self._counts)], total)
+        return total
+
+    def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> None:
+        inner, count = COUNT.split(payload, self.chain.layout)
+        if not 1 <= count < self.num_nodes:
+            raise PayloadError(f"a sum of {count:g} models of {self.num_nodes} nodes, the receiver left out")
+        message = self.chain.decode(inner, Context(self.seed, view.round, j, view.rank))
+        kept = self._messages.setdefault(j, torch.empty_like(vector))
+        kept.copy_(message)
+        self._counts[j] = int(count)
