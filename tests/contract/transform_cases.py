@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decentnode.transforms import Cast
+from decentnode.transforms import Auto, Bitmap, Cast, EliasGamma, Qsgd, Rice, Sign, Ternary, Uniform
 from decentnode.transforms.base import Transform
+from decentnode.transforms.threshold import Threshold
+from decentnode.transforms.top_k import TopK
 from decentnode.vector import ParameterLayout
 
 Bound = Callable[[Tensor], Tensor | float]
@@ -43,10 +45,55 @@ def by_element(factor: float, least: float = 0.0) -> Bound:
 
 def by_norm(factor: float) -> Bound:
     """An error whose norm is at most `factor` times the signal's."""
-    return lambda v: factor * float(torch.linalg.vector_norm(v)) + 1e-12
+    return lambda v: factor * float(torch.linalg.vector_norm(v, dtype=torch.float64)) + 1e-12
 
+
+def of_range(factor: float) -> Bound:
+    """An error of each element of at most that part of the distance of the least from the largest value."""
+    return lambda v: (
+        torch.full_like(v, factor * float(v.max() - v.min()) + 2e-7 * float(v.abs().max())) if len(v) else v
+    )
+
+
+def of_norm(factor: float, order: float = 2.0) -> Bound:
+    """An error of each element of at most that part of the signal's norm."""
+    return lambda v: (
+        torch.full_like(v, factor * float(torch.linalg.vector_norm(v, order, dtype=torch.float64)))
+        if len(v)
+        else v
+    )
+
+
+def behind(*before: Callable[[], Transform], last: Callable[[], Transform]) -> Case:
+    """What takes nothing away from the chain in front of it."""
+    return Case(lambda: [*(make() for make in before), last()], reference=lambda: [make() for make in before])
+
+
+CODERS = {"auto": Auto, "bitmap": Bitmap, "elias_gamma": EliasGamma, "rice": Rice}
+SELECTIONS = {
+    "behind top_k": lambda: TopK(0.1),
+    "behind half": lambda: TopK(0.5),
+    "behind all or a tenth": lambda: TopK([0.1, 0.3, 1.0], metadata_cap=0.4),
+    "behind threshold": lambda: Threshold(0.8),
+}
 
 CASES: dict[str, Case] = {
     "cast fp16": Case(lambda: [Cast("fp16")], by_element(2.0**-11, 2.0**-25)),
     "cast bf16": Case(lambda: [Cast("bf16")], by_element(2.0**-8, 2.0**-134)),
+    "qsgd": Case(lambda: [Qsgd()], of_norm(1.0001 / 127)),
+    "qsgd max": Case(lambda: [Qsgd(3, norm="max")], of_norm(1.0001 / 3, torch.inf)),
+    "uniform": Case(lambda: [Uniform()], of_range(0.5001 / 255)),
+    "uniform stochastic": Case(lambda: [Uniform(4, rounding="stochastic")], of_range(1.0001 / 15)),
+    "sign": Case(lambda: [Sign()], by_norm(1.0)),
+    "ternary": Case(lambda: [Ternary()], of_norm(1.0001, torch.inf)),
+    "ternary threshold": Case(lambda: [Ternary("threshold")], by_norm(1.0)),
+}
+CASES |= {
+    f"{name} {where}": behind(select, last=coder)
+    for name, coder in CODERS.items()
+    for where, select in SELECTIONS.items()
+}
+CASES |= {
+    f"{name} behind codes": behind(SELECTIONS["behind threshold"], Qsgd, last=coder)
+    for name, coder in CODERS.items()
 }
