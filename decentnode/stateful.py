@@ -6,15 +6,23 @@ from typing import Any, ClassVar
 
 
 class Stateful:
-    """Saves and restores the attributes named in `state`; tensors in a `state_dict` are references."""
+    """Saves and restores the attributes named in `state`; tensors in a `state_dict` are references.
+
+    An attribute that is Stateful itself, such as a second chain, saves and restores its own.
+    """
 
     state: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changed since the start and that the next round depends on."""
-        return {name: getattr(self, name) for name in self.state}
+        found = {name: getattr(self, name) for name in self.state}
+        return {n: value.state_dict() if isinstance(value, Stateful) else value for n, value in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, with memory of its own."""
         for name in self.state:
-            setattr(self, name, copy.deepcopy(state[name]))
+            inner = getattr(self, name, None)
+            if isinstance(inner, Stateful):
+                inner.load_state_dict(state[name])
+            else:
+                setattr(self, name, copy.deepcopy(state[name]))

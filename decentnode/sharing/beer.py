@@ -1,0 +1,116 @@
+"""BEER: CHOCO with gradient tracking."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.graph.spectrum import SparseWeights
+from decentnode.mixing import WeightedGraph
+from decentnode.options import Fraction
+from decentnode.payload import Layout, Payload
+from decentnode.registry import SHARINGS
+from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
+from decentnode.sharing.divergence import DivergenceGuard
+from decentnode.sharing.public_copy import PublicCopy, refuse_own_payloads
+from decentnode.transforms.chain import Chain
+from decentnode.vector import ParameterLayout
+
+
+@SHARINGS.register("beer")
+@dataclass
+class Beer(Sharing):
+    """Compressed gossip of models and of gradient trackers (BEER: Zhao et al., NeurIPS 2022, Alg. 1).
+
+    x_i <- x_i + gamma sum_j w_ij (h_j - h_i) - eta v_i,                h_i <- h_i + C(x_i - h_i)
+    v_i <- v_i + gamma sum_j w_ij (b_j - b_i) + g_i(new) - g_i(old),    b_i <- b_i + C(v_i - b_i)
+
+    (b_i is the G_i of the paper.) Reaches the optimum of the mean loss however different the losses of the
+    nodes are, where CHOCO stalls. The sum of all v_i is the sum of all last gradients. Of several local steps
+    in a round each goes along v_i, which takes in every change of g_i; a node that makes none, because it has
+    no samples, goes one step along v_i, as its g_i = 0 says.
+    State: h_i, b_i, their mixed sums, v_i and the last g_i, 6 d. Two exchanges a round. Needs a static graph,
+    doubly stochastic weights and plain SGD.
+    """
+
+    needs_static_graph: ClassVar[bool] = True
+    needs_undirected_graph: ClassVar[bool] = True
+    needs_plain_sgd: ClassVar[bool] = True
+    tolerates_loss: ClassVar[bool] = False
+    sends: ClassVar[Literal["models", "differences", "nothing"]] = "differences"
+    phases: ClassVar[int] = 2
+    wire: ClassVar[str] = "2 deg * C(d)"
+    state: ClassVar[tuple[str, ...]] = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
+
+    gamma: Fraction = 0.1
+    _models: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
+    _trackers: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
+    _tracker_chain: Chain = field(init=False, repr=False)
+    _v: Tensor = field(init=False, repr=False)
+    _g: Tensor = field(init=False, repr=False)
+    _x: Tensor = field(init=False, repr=False)
+    _has_stepped: bool = field(default=False, init=False, repr=False)
+    _sent: Payload | None = field(default=None, init=False, repr=False)
+
+    def check(self, graph: WeightedGraph) -> None:
+        if graph.static and not SparseWeights(graph, 0).doubly_stochastic:
+            raise BadInput("beer needs doubly stochastic weights, such as metropolis_hastings")
+
+    def check_chain(self, chain: Chain) -> None:
+        refuse_own_payloads(self, chain)
+
+    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
+        super().bind(layout, num_nodes, chain, seed)
+        self._tracker_chain = chain.copy()
+
+    def begin(self, vector: Tensor) -> None:
+        self._v, self._g = torch.zeros_like(vector), torch.zeros_like(vector)
+        super().begin(self._v)
+        self._tracker_chain.begin(self._v)
+        self._models.begin(vector)
+        self._trackers.begin(self._v)
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return self.chain.layout
+
+    @property
+    def adjust_gradient(self) -> AdjustGradient | None:
+        return self._track
+
+    def _track(self, gradient: Tensor, vector: Tensor, step: int) -> None:
+        self._v.add_(gradient).sub_(self._g)
+        self._g.copy_(gradient)
+        gradient.copy_(self._v)
+        self._has_stepped = True
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        incoming = await exchange(self.outgoing(vector, view), view.sources)
+        self.mix(vector, incoming, view, out)
+        sent = self._encoded(self._v - self._trackers.h, view, self._tracker_chain, phase=1)
+        incoming = await exchange(sent, view.sources)
+        if view.targets:
+            known = {**incoming, view.rank: sent[view.targets[0]]}
+            q = self._decoded(known, view, self._tracker_chain, phase=1)
+            self._trackers.learn(q, view, scratch=torch.empty_like(self._v))
+            self._v.add_(self._trackers.p, alpha=self.gamma)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        self._x = torch.add(vector, self._models.p, alpha=self.gamma)
+        if not self._has_stepped:
+            self._x.sub_(self._v, alpha=view.learning_rate)
+        self._has_stepped = False
+        difference = self._x - self._models.h
+        self._guard.check(difference, self, view)
+        sent = self._encoded(difference, view)
+        self._sent = next(iter(sent.values()), None)
+        return sent
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        if self._sent is not None:
+            self._models.learn(self._decoded({**incoming, view.rank: self._sent}, view), view, scratch=out)
+        out.copy_(self._x)

@@ -1,0 +1,64 @@
+"""CHOCO-SGD: compressed differences to public copies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from decentnode.graph.base import View
+from decentnode.options import Fraction
+from decentnode.payload import Layout, Payload
+from decentnode.registry import SHARINGS
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.divergence import DivergenceGuard
+from decentnode.sharing.public_copy import PublicCopy, refuse_own_payloads
+from decentnode.transforms.chain import Chain
+
+
+@SHARINGS.register("choco")
+@dataclass
+class Choco(Sharing):
+    """Sends compressed differences to what is known (CHOCO-SGD: Koloskova et al., ICML 2019, Alg. 2).
+
+    q_i = C(y_i - h_i),   h_i <- h_i + q_i,   x_i <- y_i + gamma sum_j w_ij (h_j - h_i)
+
+    y_i is the model after the local steps; all h_i start at the common initial model. What was not sent
+    stays in y_i - h_i, so every chain may be lossy, and needs no error feedback.
+    State: h_i and the sum, 2 d. Needs a static graph. gamma must fit W and C: on a ring of 8, for 10 % of all
+    coordinates, 0.2 is good and 0.4 diverges; `decentnode tune` finds it. A run that diverges is ended.
+    """
+
+    needs_static_graph: ClassVar[bool] = True
+    needs_undirected_graph: ClassVar[bool] = True
+    tolerates_loss: ClassVar[bool] = False
+    sends: ClassVar[Literal["models", "differences", "nothing"]] = "differences"
+    state: ClassVar[tuple[str, ...]] = ("_public", "_guard")
+
+    gamma: Fraction = 0.1
+    _public: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
+    _sent: Payload | None = field(default=None, init=False, repr=False)
+
+    def check_chain(self, chain: Chain) -> None:
+        refuse_own_payloads(self, chain)
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(torch.zeros_like(vector))
+        self._public.begin(vector)
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return self.chain.layout
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        difference = vector - self._public.h
+        self._guard.check(difference, self, view)
+        sent = self._encoded(difference, view)
+        self._sent = next(iter(sent.values()), None)
+        return sent
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        if self._sent is not None:
+            self._public.learn(self._decoded({**incoming, view.rank: self._sent}, view), view, scratch=out)
+        torch.add(vector, self._public.p, alpha=self.gamma, out=out)
