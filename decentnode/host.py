@@ -20,6 +20,7 @@ from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.experiment import Experiment, Surroundings
+from decentnode.introductions import Introductions
 from decentnode.node import Node
 from decentnode.reports import Failed, Finished, Ready, Reporter
 from decentnode.snapshots import Snapshots
@@ -37,6 +38,7 @@ class Inheritance:
 
     experiment: Experiment
     snapshots: Snapshots
+    introductions: Introductions
     reporter: Reporter
     start: int
     """An eventfd that counts start signals, one for each host process."""
@@ -109,8 +111,13 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
         shares_process=len(ranks) > 1,
     )  # fmt: skip
     nodes = [experiment.build(rank, surroundings) for rank in ranks]
+    for node in nodes:
+        inheritance.introductions.put(node.rank, node.sharing.introduction())
     inheritance.reporter.send(Ready(position, os.getpid()))
     os.eventfd_read(inheritance.start)
+    everybody = inheritance.introductions.said()
+    for node in nodes:
+        node.sharing.meet(everybody)
     communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline)
     try:
         codes = asyncio.run(_run_nodes(nodes, inheritance))

@@ -22,6 +22,7 @@ from decentnode.evaluation import Scores, evaluate, load_flat
 from decentnode.experiment import Experiment
 from decentnode.fork_server import KILL_AFTER, ForkServer
 from decentnode.host import Inheritance
+from decentnode.introductions import Introductions
 from decentnode.membership import (
     Assembly,
     Join,
@@ -68,6 +69,7 @@ class Launcher:
         self._local = set(experiment.mapping.ranks_of(machine))
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._snapshots = Snapshots(sorted(self._local), experiment.layout.numel)
+        self._introductions = Introductions(experiment.graph.num_nodes)
         self._pids: dict[int, int] = {}
         self._signal: signal.Signals | None = None
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
@@ -114,8 +116,8 @@ class Launcher:
         self._socket_dir = make_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
-            self.experiment, self._snapshots, Reporter(write), self._start_signal, self.run_dir,
-            self._socket_dir, threads,
+            self.experiment, self._snapshots, self._introductions, Reporter(write), self._start_signal,
+            self.run_dir, self._socket_dir, threads,
         )  # fmt: skip
         self.server = ForkServer(inheritance, self._positions)
         os.close(write)
@@ -159,10 +161,12 @@ class Launcher:
         """Lets the machines find each other, then gives the start to the local nodes."""
         experiment, machine = self.experiment, self.machine
         deadline = experiment.settings.failures.start_deadline
+        self._assembly.introductions = self._introductions.said()
         self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
             self.run_id = 0
             return
+        self._introductions.fill(self._assembly.introductions)
         self._observer = Observer(
             self._snapshots, sorted(self._local), machine, self._outbox.put,
             self._average_model_test() if experiment.settings.evaluation.average_model else None,

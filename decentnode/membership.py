@@ -16,6 +16,7 @@ import zmq
 
 from decentnode.communication.polling import has_input
 from decentnode.errors import StartError
+from decentnode.introductions import Introduction
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Report
 
@@ -156,6 +157,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     version: str
     digest: str
     dataset: str
+    introductions: dict[int, Introduction] = {}
+    """What its nodes say of themselves, by rank."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
@@ -168,6 +171,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Everybody is here."""
 
     run_id: int
+    introductions: dict[int, Introduction] = {}
+    """Of all nodes, by rank."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
@@ -219,6 +224,8 @@ class Assembly:
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
+        self.introductions: dict[int, bytes] = {}
+        """What the nodes say of themselves: before the meeting those of this machine, after it all."""
         self._mapping = mapping
         self._greeting = greeting
         self._routes: dict[int, bytes] = {}
@@ -259,22 +266,25 @@ class Assembly:
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):
                     self._compare(note)
+                    self._introduce(note)
                     missing.discard(note.machine)
                     self.send(Wait(sorted(missing)), note.machine)
         run_id = secrets.randbits(62) + 1
-        self.send(Start(run_id))
+        self.send(Start(run_id, self.introductions))
         return run_id
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
         limit, next_join = time.monotonic() + deadline, 0.0
         absent = {0}
+        greeting = msgspec.structs.replace(self._greeting, introductions=self.introductions)
         while (now := time.monotonic()) < limit and not is_stopped():
             if now >= next_join:
-                self.send(self._greeting)
+                self.send(greeting)
                 next_join = now + JOIN_INTERVAL
             for note in self.receive(timeout=0.1):
                 match note:
                     case Start():
+                        self.introductions = note.introductions
                         return note.run_id
                     case Refuse():
                         raise StartError(f"machine 0: {note.reason}")
@@ -343,6 +353,11 @@ class Assembly:
                 self._refuse(
                     f"{self._name({join.machine})} has another {word}: {there[:12]}; machine 0: {here[:12]}"
                 )
+
+    def _introduce(self, join: Join) -> None:
+        """Takes over what a machine says of its nodes, and nothing that it says of others."""
+        own = set(self._mapping.ranks_of(join.machine))
+        self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
 
     def _refuse(self, reason: str) -> NoReturn:
         """Tells every machine, also those that come within the next seconds."""

@@ -67,6 +67,13 @@ class Sharing(Stateful, ABC):
         """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
         self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
 
+    def introduction(self) -> bytes:
+        """What the others must know of this node before round 0, such as a public key: at most 64 bytes."""
+        return b""
+
+    def meet(self, introductions: Mapping[int, bytes]) -> None:
+        """Learns, before `begin`, the introductions of all ranks that gave one, this one included."""
+
     def begin(self, vector: Tensor) -> None:
         """Sees, before round 0, the model that all nodes start from, shape (d,); to be copied if kept."""
         self.chain.begin(vector)

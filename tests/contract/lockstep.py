@@ -50,7 +50,9 @@ class Lockstep:
             bound(self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters)
             for _ in range(n)
         ]
+        introductions = {i: scheme.introduction() for i, scheme in enumerate(self.schemes)}
         for scheme, model in zip(self.schemes, self.models, strict=True):
+            scheme.meet({i: said for i, said in introductions.items() if said})
             scheme.begin(model)
 
     def train(self, gradient, eta):
@@ -81,7 +83,8 @@ class Lockstep:
                 phase += 1
                 here = phase
                 assert set(outgoing) <= set(view.targets)
-                assert type(scheme).sends_one_payload <= (len({id(p) for p in outgoing.values()}) <= 1)
+                one_for_all = type(scheme).sends_one_payload and not scheme.chain.per_receiver
+                assert one_for_all <= (len({id(p) for p in outgoing.values()}) <= 1)
                 copies = [Payload(p.layout, p.buffer.clone(), p.counts) for p in outgoing.values()]
                 for payload, copy in () if self.scribbles else self.recent[i]:
                     assert torch.equal(payload.buffer, copy.buffer), "written before the next exchange"

@@ -1,5 +1,6 @@
 """Machines that meet, and the roster of their nodes."""
 
+import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -131,9 +132,10 @@ class Meeting:
         self.assemblies = {}
         self._pool = ThreadPoolExecutor(count)
 
-    def come(self, machine, deadline=10.0, is_stopped=lambda: False, **changes):
+    def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
         """Has a machine come to the meeting; the future gives its run id."""
         assembly = Assembly(self.mapping, machine, greeting(machine, **changes))
+        assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, deadline, is_stopped)
 
@@ -227,6 +229,56 @@ class TestMeeting:
             twin.close()
             last = meeting.come(2)
             assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
+
+    def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
+        said = {rank: bytes([rank]) * 32 for rank in range(6)}
+        with Meeting(3) as meeting:
+            futures = [
+                meeting.come(m, introductions={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
+                for m in (2, 0, 1)
+            ]
+            for future in futures:
+                future.result(10.0)
+            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [said] * 3
+
+    def test_a_thousand_keys_fit_into_the_meeting(self):
+        mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
+        said = {rank: secrets.token_bytes(32) for rank in range(1024)}
+        with Meeting(2) as meeting:
+            meeting.mapping = mapping
+            zero = meeting.come(0, introductions={0: said[0]})
+            one = meeting.come(1, introductions={rank: said[rank] for rank in range(1, 1024)})
+            assert zero.result(10.0) == one.result(10.0)
+            assert meeting.assemblies[0].introductions == meeting.assemblies[1].introductions == said
+
+    def test_no_machine_speaks_for_the_nodes_of_another(self):
+        with Meeting(3) as meeting:
+            liar = meeting.come(1, introductions={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
+            others = [meeting.come(0, introductions={0: b"zero"}), meeting.come(2)]
+            for future in (liar, *others):
+                future.result(10.0)
+            expected = {0: b"zero", 2: b"true"}
+            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
+
+    def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
+        monkeypatch.setattr(membership, "TWIN_SECONDS", 0.2)
+        with Meeting(3) as meeting:
+            host, gone = meeting.come(0), threading.Event()
+            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
+            time.sleep(0.3)
+            gone.set()
+            assert refusal(first) == "the run was stopped on machine 1"
+            meeting.assemblies[1].close()
+            time.sleep(0.3)
+            second, last = meeting.come(1, introductions={2: b"new"}), meeting.come(2)
+            assert host.result(10.0) == second.result(10.0) == last.result(10.0)
+            assert meeting.assemblies[2].introductions[2] == b"new"
+
+    def test_one_machine_alone_keeps_what_its_nodes_say(self):
+        alone = Assembly(mapping_of(1), 0, greeting(0))
+        alone.introductions = {0: b"zero"}
+        alone.meet(0.0, lambda: False)
+        assert alone.introductions == {0: b"zero"}
 
     def test_a_port_in_use_is_named_with_its_key(self):
         with Meeting(2) as meeting:
