@@ -58,7 +58,7 @@ class IndexCoder(Transform):
         return self._outgoing
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        indices: Indices = payload[INDICES].numpy()
+        indices: Indices = payload[INDICES].cpu().numpy()
         code = self.coded(indices, self.dimension) if indices.size else np.zeros(0, np.uint8)
         if self._indices.variable:
             count = np.array([indices.size], "<u4").view(np.uint8)
@@ -68,7 +68,7 @@ class IndexCoder(Transform):
         )
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        code: Bytes = payload[CODE].numpy()
+        code: Bytes = payload[CODE].cpu().numpy()
         count = self._indices.elements
         if self._indices.variable:
             if code.size < COUNT_BYTES:
