@@ -56,13 +56,15 @@ class Lockstep:
             scheme.begin(model)
 
     def train(self, gradient, eta):
-        """One exact gradient step of every node; `gradient(i, x)` has the shape of x."""
+        """One exact gradient step of every node; `gradient(i, x)` has the shape of x, or is None: no step."""
         self.eta = eta
         before, self.models = self.models, self.models.clone()
         if self.scribbles:
             before.fill_(float("nan"))
         for i, (scheme, x) in enumerate(zip(self.schemes, self.models, strict=True)):
             g = gradient(i, x.clone())
+            if g is None:
+                continue
             if scheme.adjust_gradient is not None:
                 scheme.adjust_gradient(g, x, 0)
             x -= eta * g
