@@ -11,6 +11,7 @@ from decentnode.sharing.power_gossip import PowerGossip
 from decentnode.sharing.push_sum import PushSum
 from decentnode.sharing.quasi_global import QuasiGlobal
 from decentnode.sharing.relay_sum import RelaySum
+from decentnode.sharing.secure_aggregation import SecureAggregation
 
 __all__ = [
     "D2",
@@ -24,4 +25,5 @@ __all__ = [
     "PushSum",
     "QuasiGlobal",
     "RelaySum",
+    "SecureAggregation",
 ]

@@ -22,9 +22,12 @@ from decentnode.sharing import (
     PushSum,
     QuasiGlobal,
     RelaySum,
+    SecureAggregation,
 )
 from decentnode.sharing.base import Sharing
+from decentnode.sharing.masks import MaskKeys
 from decentnode.transforms import Cast
+from decentnode.transforms.random_k import RandomK
 from decentnode.vector import Entry, ParameterLayout
 
 SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
@@ -39,6 +42,11 @@ def plain():
 def cast():
     """The chain that rounds to half precision."""
     return (Cast(),)
+
+
+def same_coordinates():
+    """The chain that sends some coordinates, the same ones of all nodes."""
+    return (RandomK(0.5, shared_mask=True),)
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class Case:
     parameters: ParameterLayout | None = None
     tolerance: float = 1e-12
     """How far equal models may drift apart, and the mean from what it was, relative to values of about 1."""
+    mean_survives_loss: bool = True
+    """The mean is kept in a round where both ends lose an edge, if the scheme keeps it and tolerates losses."""
     keeps_equal: bool = True
     """Equal models without local steps stay as they are."""
 
@@ -72,6 +82,13 @@ class Case:
 def random_models(n, d=LENGTH, seed=0, dtype=torch.float64):
     """Models of values about 1, shape (n, d)."""
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def masked(**options):
+    """Secure aggregation whose masks are the same in every run."""
+    scheme = SecureAggregation(**options)
+    scheme._keys = MaskKeys(bytes(32))
+    return scheme
 
 
 MATRICES = ParameterLayout(
@@ -107,5 +124,19 @@ CASES: dict[str, Case] = {
     "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(Ring(8),)),
     "relay_sum": Case(RelaySum, graphs=TREES),
     "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
+    "secure_aggregation": Case(
+        masked,
+        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),
+        chains=(plain, same_coordinates),
+        tolerance=4 * 5 * 2**-17,
+        mean_survives_loss=False,
+    ),
+    "secure_aggregation fine": Case(
+        lambda: masked(bits=64, scale=1 << 50),
+        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),
+        chains=(plain,),
+        matrix=lambda weighted: weighted.matrix(),
+        mean_survives_loss=False,
+    ),
 }
 """By an id that begins with the scheme's name; one scheme may have several."""

@@ -1,0 +1,84 @@
+"""Masks that two nodes agree on and that nobody else can tell from chance."""
+
+import struct
+from collections.abc import Mapping
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from torch import Tensor
+
+from decentnode.errors import RunFailed
+
+PIECE_BYTES = 1 << 18
+"""What is masked at once, so that it stays in the second-level cache."""
+_SLACK = 16
+_ZEROS = memoryview(bytes(PIECE_BYTES))
+
+
+class Mask:
+    """Uniform integers of any width: AES-128 in counter mode (NIST SP 800-38A), added or subtracted."""
+
+    def __init__(self, key: bytes, is_added: bool) -> None:
+        """`key`: 16 bytes that serve this one mask alone, which is why the counter may begin at 0."""
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._is_added = is_added
+
+    def apply(self, piece: Tensor, scratch: bytearray) -> None:
+        """Changes the next elements, at most `PIECE_BYTES`, modulo 2 to the width of their integer type."""
+        size = piece.numel() * piece.element_size()
+        self._stream.update_into(_ZEROS[:size], scratch)
+        mask = torch.frombuffer(scratch, dtype=torch.uint8)[:size].view(piece.dtype)
+        if self._is_added:
+            piece.add_(mask)
+        else:
+            piece.sub_(mask)
+
+
+class MaskKeys:
+    """A node's key pair and what it shares with each other node (X25519: RFC 7748, HKDF: RFC 5869)."""
+
+    def __init__(self, secret: bytes) -> None:
+        """`secret`: 32 random bytes, of which nothing leaves this object."""
+        self._private = X25519PrivateKey.from_private_bytes(secret)
+        self._public: Mapping[int, bytes] = {}
+        self._shared: dict[int, bytes] = {}
+
+    @property
+    def public(self) -> bytes:
+        """What the others need to know, 32 bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    def meet(self, public: Mapping[int, bytes]) -> None:
+        """Takes in the public keys by rank."""
+        self._public, self._shared = dict(public), {}
+
+    def mask(self, own: int, other: int, *purpose: int) -> Mask:
+        """What `own` adds and `other` subtracts, or the other way round: the lower rank adds."""
+        pair = sorted((own, other))
+        words = struct.pack(f"<{2 + len(purpose)}q", *pair, *purpose)
+        key = HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))
+        return Mask(key, is_added=own < other)
+
+    def _shared_with(self, other: int) -> bytes:
+        known = self._shared.get(other)
+        if known is None:
+            known = self._shared[other] = self._agree(other)
+        return known
+
+    def _agree(self, other: int) -> bytes:
+        public = self._public.get(other)
+        if public is None:
+            raise RunFailed(f"rank {other} has given no public key, so no mask can be agreed on with it")
+        try:
+            secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise RunFailed(f"what rank {other} gave is no public key: {error}") from error
+        return HKDF(SHA256(), 32, None, b"decentnode pair").derive(secret)
+
+
+def scratch_for(values: Tensor) -> bytearray:
+    """Memory that all masks of `values` can use one after the other."""
+    return bytearray(min(PIECE_BYTES, values.numel() * values.element_size()) + _SLACK)
