@@ -20,7 +20,7 @@ from decentnode.settings import FailureSettings
 from decentnode.sharing.base import Sharing
 from decentnode.training import TrainingSettings
 from decentnode.transforms.base import Transform
-from decentnode.transforms.chain import Chain
+from decentnode.transforms.chain import Chain, Wrapper
 from decentnode.vector import Entry, ParameterLayout
 from decentnode.yaml_source import Document
 
@@ -64,6 +64,8 @@ def _order(document: Document, sharing: Sharing, transforms: Sequence[Transform]
     """A chain for a model of one small matrix: what is wrong with its order is wrong for every model."""
     first = sharing.first_transforms()
     for index in range(len(transforms)):
+        if isinstance(transforms[index], Wrapper) and index + 1 < len(transforms):
+            continue  # it can only be judged with what it is around
         try:
             tried = copy.deepcopy([*first, *transforms[: index + 1]])
             chain = Chain(tried, TRIAL.numel, parameters=TRIAL)

@@ -31,12 +31,12 @@ class Chain(Stateful):
 
     def __init__(
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
-        parameters: ParameterLayout | None = None,
+        parameters: ParameterLayout | None = None, first: int = 0,
     ) -> None:  # fmt: skip
-        """Raises BadInput when a transform cannot take what its predecessor emits."""
+        """Raises BadInput when a transform cannot take what its predecessor emits, counted from `first`."""
         check_order(transforms)
         self.stages = tuple(transforms)
-        self.parameters = parameters
+        self.parameters, self._first = parameters, first
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
@@ -45,15 +45,17 @@ class Chain(Stateful):
         )
 
     def _bound(self, transforms: Sequence[Transform], dtype: torch.dtype) -> tuple[Transform, ...]:
-        parameters, dimension, bound = self.parameters, 0, []
-        for index, transform in enumerate(transforms):
+        parameters, dimension = self.parameters, 0
+        bound: list[Transform] = []
+        for index, transform in enumerate(transforms, self._first):
             transform.bind(parameters)
             if self.layouts[-1].form is Form.DENSE:
                 dimension = values_field(self.layouts[-1]).elements
             transform.dimension = dimension
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
-                transform.rest = Chain(transforms[index + 1 :], elements, dtype, parameters)
+                rest = transforms[len(bound) + 1 :]
+                transform.rest = Chain(rest, elements, dtype, parameters, index + 1)
             try:
                 self.layouts.append(transform.layout(self.layouts[-1]))
             except BadInput as error:

@@ -1,0 +1,67 @@
+"""What compression lost is sent later."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.payload import Form, Layout, Payload
+from decentnode.registry import TRANSFORMS, name_of
+from decentnode.transforms.base import VECTOR, Context
+from decentnode.transforms.chain import Wrapper
+from decentnode.transforms.top_k import TopK
+
+
+@TRANSFORMS.register("error_feedback")
+@dataclass
+class ErrorFeedback(Wrapper):
+    """Adds what the transforms after it lost to what they get next (Karimireddy et al., ICML 2019, Alg. 2).
+
+    v = g + e,   sent: C(v),   e <- v - C(v),   with e = 0 at the start;   C: all that follows in the chain
+
+    So all that was decoded and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
+    stays bounded: |e| <= c / (1 - c) max |g|. Right for differences and gradients alone: a sum of models
+    means nothing. Gaps count as zero at both ends. A payload that is lost is not made up for.
+
+    State: e, d floats.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = None
+    needs_differences: ClassVar = True
+    wire: ClassVar = "as what follows"
+    state: ClassVar = ("_residual",)
+
+    _residual: Tensor = field(init=False, repr=False)
+
+    def layout(self, incoming: Layout) -> Layout:
+        if not self.rest.transforms:
+            raise BadInput("corrects the transforms after it, and there are none")
+        for transform in self.rest.stages:
+            if isinstance(transform, Wrapper):
+                raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
+            if isinstance(transform, TopK) and transform.remembers:
+                raise BadInput("keeps what top_k by change leaves out in mind twice: select by magnitude")
+        (dense,) = incoming.fields
+        self._residual = torch.zeros(dense.elements, dtype=dense.dtype)
+        return self.rest.layout
+
+    def begin(self, signal: Tensor) -> Tensor:
+        self._residual = torch.zeros_like(signal)
+        self.rest.begin(signal)
+        return signal
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        v = self._residual.add_(payload[VECTOR])
+        sent = self.rest.encode(v, context)
+        self._residual = v.sub_(self._decoded(sent, context))
+        return sent
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        """What the transforms after it make of the payload, with zeros in the gaps."""
+        return Payload.dense(self._decoded(payload, context))
+
+    def _decoded(self, payload: Payload, context: Context) -> Tensor:
+        return self.rest.decode(payload, context.at(None))

@@ -1,0 +1,100 @@
+"""Coordinates that both ends draw from one seed."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.options import Fraction
+from decentnode.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.randomness import generator
+from decentnode.registry import TRANSFORMS
+from decentnode.transforms.base import VALUES, VECTOR, Context, Transform
+from decentnode.transforms.selection import Spans, count, filled, spans
+from decentnode.vector import ParameterLayout
+
+
+@TRANSFORMS.register("random_k")
+@dataclass
+class RandomK(Transform):
+    """Sends k values at random, without indices: both ends draw them (Konecny et al., arXiv 2016, Sec. 2).
+
+    k = max(1, round(fraction n)) of all n values, or of each tensor of the model (`per_layer`); every set of
+    k is equally likely. Values travel in ascending order of their coordinates. With `shared_mask` all senders
+    use the same coordinates in a round: secure aggregation needs that, and self-filled gossip then keeps the
+    mean of all models, which it does not where each sender has a mask of its own.
+
+    The draw is part of the wire format. Words are the 64-bit outputs, in order, of Philox4x64-10 as numpy
+    runs it, keyed by xxh3_64("seed/random_k/round/phase/sender") >> 1, in decimal digits, `/sender` left out
+    when the mask is shared. For each part of n values in turn, T being floor(256 k / n):
+    1. where T > 0, ceil(n / 8) words give n bytes, little end first; coordinate i is marked if byte i < T;
+    2. while m > 0 coordinates lack to k, m words w mark floor((w >> 11) 2^-53 n), in IEEE doubles;
+    3. while m > 0 are too many, m words unmark likewise.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = Form.SPARSE
+    wire: ClassVar = "4 k, k = fraction d"
+
+    fraction: Fraction = 0.1
+    shared_mask: bool = False
+    per_layer: bool = False
+    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False)
+    _dense: Field = field(init=False, repr=False)
+    _spans: Spans = field(init=False, repr=False)
+    _sparse: Layout = field(init=False, repr=False)
+    _latest: tuple[tuple[int, ...], Tensor] | None = field(default=None, init=False, repr=False)
+
+    def bind(self, parameters: ParameterLayout | None) -> None:
+        self._parameters = parameters
+
+    def layout(self, incoming: Layout) -> Layout:
+        (self._dense,) = incoming.fields
+        self._spans = spans(self._dense.elements, self.per_layer, self._parameters)
+        k = sum(count(self.fraction, n) for _, n in self._spans)
+        self._sparse = Layout((Field(VALUES, self._dense.dtype, k),), self.emits)
+        return self._sparse
+
+    def coordinates(self, context: Context) -> Tensor:
+        """What that sender sends in that round: indices (int64, ascending), not to be changed."""
+        sender = () if self.shared_mask else (context.sender,)
+        counters = (context.seed, context.round, context.phase, *sender)
+        if self._latest is None or self._latest[0] != counters:
+            self._latest = counters, self._drawn(*counters)
+        return self._latest[1]
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        x = payload[VECTOR]
+        indices = self.coordinates(context).to(x.device)
+        return Payload.of(self._sparse, {VALUES: x.index_select(0, indices)})
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        """Exact for what was sent."""
+        values, indices = payload[VALUES], self.coordinates(context)
+        if values.numel() != indices.numel():
+            raise PayloadError(f"{values.numel()} values where {indices.numel()} are drawn")
+        return filled(self._dense, values, indices.to(values.device), context.own)
+
+    def _drawn(self, seed: int, *counters: int) -> Tensor:
+        source = generator(seed, "random_k", *counters)
+        mask = np.zeros(self._dense.elements, dtype=np.bool_)
+        for offset, n in self._spans:
+            mark(mask[offset : offset + n], count(self.fraction, n), source)
+        return torch.from_numpy(np.flatnonzero(mask))
+
+
+def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
+    """Marks k of n coordinates of an empty mask; given how many step 1 marks, every set is equally likely.
+
+    Each byte costs an eighth of a word, so most of the work is cheap; steps 2 and 3 correct a few.
+    """
+    n = len(mask)
+    threshold = 256 * k // n if n else 0
+    if threshold:
+        words = source.bit_generator.random_raw(-(-n // 8)).astype("<u8", copy=False)
+        np.less(words.view(np.uint8)[:n], threshold, out=mask)
+    while lacking := k - np.count_nonzero(mask):
+        drawn = (source.random(abs(lacking)) * n).astype(np.int64)
+        mask[drawn] = lacking > 0
