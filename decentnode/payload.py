@@ -107,7 +107,7 @@ class Payload:
     @classmethod
     def dense(cls, tensor: Tensor, name: str = "vector") -> "Payload":
         """Wraps a contiguous 1-D tensor without a copy."""
-        return cls(dense_layout(tensor.numel(), tensor.dtype, name), tensor.view(torch.uint8))
+        return cls(dense_layout(tensor.numel(), tensor.dtype, name), as_bytes(tensor))
 
     @classmethod
     def empty(cls, layout: Layout, **counts: int) -> "Payload":
@@ -185,6 +185,11 @@ class Payload:
             return 0
         spans, _ = self.layout.spans(self.counts)
         return sum(spans[f.name][1] for f in self.layout.fields if f.role is Role.INDEX)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous 1-D tensor; of an empty one from numpy, too, which torch cannot view."""
+    return tensor.view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
 
 
 def dense_layout(elements: int, dtype: torch.dtype = torch.float32, name: str = "vector") -> Layout:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decentnode.errors import BadInput, RunFailed
-from decentnode.payload import Form, Layout, Payload, dense_layout
+from decentnode.payload import Form, Layout, Payload, as_bytes, dense_layout
 from decentnode.registry import name_of
 from decentnode.stateful import Stateful
 from decentnode.transforms.base import Context, Transform, values_field
@@ -97,7 +97,7 @@ class Chain(Stateful):
         if not self.transforms:
             return self._wrapped(coefficients)
         self._refuse_nonfinite(coefficients, context, None if self.basis else self.parameters)
-        payload = Payload(self.layouts[self.basis], coefficients.view(torch.uint8))
+        payload = Payload(self.layouts[self.basis], as_bytes(coefficients))
         for transform in self.transforms[self.basis :]:
             payload = transform.encode(payload, context)
         return payload
@@ -110,7 +110,7 @@ class Chain(Stateful):
 
     def from_basis(self, coefficients: Tensor, context: Context) -> Tensor:
         """The inverse of `to_basis`."""
-        payload = Payload(self.layouts[self.basis], coefficients.view(torch.uint8))
+        payload = Payload(self.layouts[self.basis], as_bytes(coefficients))
         for transform in reversed(self.transforms[: self.basis]):
             payload = transform.decode(payload, context)
         return payload["vector"]
@@ -137,7 +137,7 @@ class Chain(Stateful):
         for known, payload in self._recent:
             if known is signal:
                 return payload
-        payload = Payload(self.layouts[0], signal.view(torch.uint8))
+        payload = Payload(self.layouts[0], as_bytes(signal))
         self._recent = [*self._recent[-1:], (signal, payload)]
         return payload
 

@@ -54,6 +54,7 @@ LOSSES = {
 ADDED = {"gaussian_noise": lambda t, n: 7 * t.sigma * math.sqrt(n)}
 """What a stage adds, whatever it gets."""
 INDEX_CODERS = {"auto", "bitmap", "elias_gamma", "rice"}
+BYTE_CODERS = {"fpzip", "lz4", "pcodec", "zstd"}
 
 stages = st.sampled_from(sorted(OURS)).flatmap(lambda name: st.builds(OURS[name], **OPTIONS.get(name, {})))
 lengths = st.one_of(st.sampled_from([0, 1, 2]), st.integers(3, 300))
@@ -61,12 +62,12 @@ dtypes = st.sampled_from([torch.float32, torch.float64])
 
 
 def of_names(*names):
-    return st.sampled_from(names).flatmap(lambda name: st.builds(OURS[name], **OPTIONS.get(name, {})))
+    return st.sampled_from(sorted(names)).flatmap(lambda name: st.builds(OURS[name], **OPTIONS.get(name, {})))
 
 
 @st.composite
 def legal_chains(draw):
-    """Bases, then perhaps privacy, a selection, values in few bits, coded indices."""
+    """Bases, then perhaps privacy, a selection, values in few bits, coded indices, and coded bytes at last."""
     chain = draw(st.lists(of_names("fourier", "wavelet"), max_size=2))
     selection = draw(of_names("top_k", "threshold", "random_k")) if draw(st.booleans()) else None
     if draw(st.booleans()):
@@ -82,7 +83,7 @@ def legal_chains(draw):
         chain.append(draw(of_names("cast", "qsgd", "sign", "ternary", "uniform")))
     if selection and Chain(chain, 5).layout.has_indices:
         chain += draw(st.lists(of_names(*INDEX_CODERS), max_size=1))
-    return chain
+    return chain + draw(st.lists(of_names(*BYTE_CODERS), max_size=1))
 
 
 def bound(chain, vector):
@@ -147,9 +148,9 @@ def test_legal_chains_bring_a_signal_back(transforms, length, dtype):
 
 @given(legal_chains(), lengths)
 @settings(max_examples=60)
-def test_coded_indices_change_nothing(transforms, length):
-    """Bit by bit: the same chain without its coder decodes to the same."""
-    plain = [t for t in transforms if name_of(t) not in INDEX_CODERS]
+def test_coders_change_nothing(transforms, length):
+    """Bit by bit: the same chain without its coders decodes to the same."""
+    plain = [t for t in transforms if name_of(t) not in INDEX_CODERS | BYTE_CODERS]
     decoded = []
     for order in (transforms, plain):
         chain = Chain(order, length)

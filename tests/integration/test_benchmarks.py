@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from decentnode.registry import TRANSFORMS
+
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("exchange", "experiment", "scale", "startup")
+BENCHMARKS = ("exchange", "experiment", "scale", "startup", "transforms")
 LIMIT = 120.0
 
 
@@ -80,9 +82,25 @@ def check_startup(figures: dict) -> None:
     assert 1 < figures["private_mb_per_node"] < 200
 
 
+def check_transforms(figures: dict) -> None:
+    if "chain" in figures:
+        assert figures["bytes"] < 4.1 * figures["elements"]
+        assert figures["of_dense"] == pytest.approx(figures["round_ms"] / figures["dense_round_ms"], rel=0.02)
+        return
+    assert figures["gb_per_s"] <= min(figures["encode_gb_per_s"], figures["decode_gb_per_s"])
+
+
 CHECKS = {
     "exchange": check_exchange,
     "experiment": check_experiment,
     "scale": check_scale,
     "startup": check_startup,
+    "transforms": check_transforms,
 }
+
+
+def test_every_registered_transform_is_timed() -> None:
+    text = (ROOT / "eval" / "benchmarks" / "transforms.py").read_text()
+    for name, cls in TRANSFORMS.classes().items():
+        if cls.__module__.startswith("decentnode."):
+            assert f'spec("{name}"' in text

@@ -159,3 +159,10 @@ def test_every_property_of_a_layout_is_in_its_hash(other):
 
 def test_equal_layouts_have_equal_hashes_in_every_process():
     assert dense_layout(1000).hash == dense_layout(1000).hash == Payload.dense(torch.ones(1000)).layout.hash
+
+
+def test_an_empty_array_of_numpy_is_a_payload_of_no_bytes():
+    """Its stride may be 0, which torch refuses to view as bytes."""
+    empty = torch.empty(1).expand(5)[:0]
+    assert empty.stride() == (0,)
+    assert Payload.dense(empty).nbytes == 0
