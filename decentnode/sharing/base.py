@@ -1,14 +1,17 @@
 """The scheme: which signal is sent, and how what arrives is mixed in."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.mixing import WeightedGraph
 from decentnode.payload import Layout, Payload, PayloadError
+from decentnode.registry import name_of
 from decentnode.stateful import Stateful
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
@@ -100,6 +103,11 @@ class Sharing(Stateful, ABC):
         """What this scheme does to the flat gradient inside a local step; None: nothing."""
         return None
 
+    @property
+    def reach(self) -> float:
+        """How far apart the models of two neighbors may be at most, in any coordinate."""
+        return math.inf
+
     def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
@@ -131,7 +139,8 @@ class Sharing(Stateful, ABC):
     ) -> dict[int, Tensor]:
         """The signals that arrived, ascending by rank, with zeros for what was not sent.
 
-        They may be of lower precision than the model. A payload that makes no sense is left out, and said so.
+        They may be of lower precision than the model. A payload that makes no sense is left out, and said so;
+        it ends the run of a scheme that tolerates no loss.
         """
         chain = chain or self.chain
         found: dict[int, Tensor] = {}
@@ -143,6 +152,10 @@ class Sharing(Stateful, ABC):
                 self._refused(rank, view, error)
         return found
 
-    @staticmethod
-    def _refused(rank: int, view: View, error: PayloadError) -> None:
+    def _refused(self, rank: int, view: View, error: PayloadError) -> None:
+        if not self.tolerates_loss:
+            raise RunFailed(
+                f"rank {view.rank}, round {view.round + 1}: what rank {rank} sent makes no sense: {error} "
+                f"({name_of(self)} tolerates no loss)"
+            )
         print(f"round {view.round + 1}: goes on without what rank {rank} sent: {error}", flush=True)

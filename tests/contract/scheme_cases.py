@@ -13,21 +13,29 @@ from decentnode.mixing import MetropolisHastings, Uniform
 from decentnode.sharing import (
     D2,
     AllReduce,
+    Beer,
+    Choco,
     DecentLam,
+    DeepSqueeze,
     ExactDiffusion,
     Gossip,
     GradientTracking,
+    Jwins,
+    Moniqua,
     NoSharing,
     PowerGossip,
     PushSum,
     QuasiGlobal,
     RelaySum,
     SecureAggregation,
+    Stc,
 )
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.masks import MaskKeys
-from decentnode.transforms import Cast
+from decentnode.transforms import Cast, Rice
 from decentnode.transforms.random_k import RandomK
+from decentnode.transforms.top_k import TopK
+from decentnode.transforms.zstd import Zstd
 from decentnode.vector import Entry, ParameterLayout
 
 SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
@@ -42,6 +50,19 @@ def plain():
 def cast():
     """The chain that rounds to half precision."""
     return (Cast(),)
+
+
+def coded():
+    """The chain that sends few values and short indices."""
+    return (TopK(0.3), Rice())
+
+
+def zipped():
+    """The chain of a byte coder."""
+    return (Zstd(),)
+
+
+LOSSY = (plain, cast, coded)
 
 
 def same_coordinates():
@@ -108,11 +129,16 @@ CASES: dict[str, Case] = {
         graphs=(FullyConnected(6),),
         matrix=lambda weighted: np.full((weighted.num_nodes,) * 2, 1 / weighted.num_nodes),
     ),
+    "beer": Case(Beer, chains=LOSSY),
+    "choco": Case(Choco, chains=LOSSY),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam),
+    "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
     "exact_diffusion": Case(ExactDiffusion),
     "gossip": Case(Gossip, matrix=lambda weighted: weighted.matrix()),
-    "gradient_tracking": Case(GradientTracking),
+    "gradient_tracking": Case(GradientTracking, chains=LOSSY),
+    "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
+    "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
     "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
     "power_gossip": Case(PowerGossip, chains=(plain,), length=28, parameters=MATRICES),
     "power_gossip rank 2": Case(
@@ -120,7 +146,7 @@ CASES: dict[str, Case] = {
     ),
     "push_sum": Case(PushSum),
     "push_sum directed": Case(PushSum, graphs=(Exponential(6),), weights=Uniform()),
-    "quasi_global": Case(QuasiGlobal),
+    "quasi_global": Case(QuasiGlobal, chains=LOSSY),
     "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(Ring(8),)),
     "relay_sum": Case(RelaySum, graphs=TREES),
     "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
@@ -138,5 +164,7 @@ CASES: dict[str, Case] = {
         matrix=lambda weighted: weighted.matrix(),
         mean_survives_loss=False,
     ),
+    "stc": Case(lambda: Stc(fraction=0.3), chains=(plain,)),
+    "stc server": Case(lambda: Stc(fraction=0.3, server=0), graphs=(Star(5),), chains=(plain,)),
 }
 """By an id that begins with the scheme's name; one scheme may have several."""

@@ -1,0 +1,43 @@
+"""JWINS: parts of models in a wavelet basis."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from decentnode.options import Fraction, Positive
+from decentnode.registry import SHARINGS, TRANSFORMS
+from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.base import Transform
+from decentnode.transforms.top_k import TopK
+from decentnode.transforms.wavelet import Wavelet
+
+FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 1.0)
+
+
+@SHARINGS.register("jwins")
+@dataclass
+class Jwins(Gossip):
+    """Mixes the wavelet coefficients that changed most (JWINS: Dhasade et al., ICDCS 2023, Alg. 1).
+
+    z_i = DWT(y_i);   sent: the k_i of z_i with the largest |z_i - z_i when last sent|
+    z_i <- sum_j w_ij (z_j where it was sent, else z_i),   x_i <- inverse DWT(z_i)
+
+    Each node draws the fraction k_i / d anew in each round from `fractions`; beyond `metadata_cap` it sends
+    all coefficients, and no indices. Change is all since a coefficient was last sent, by training and by
+    mixing. With the default fractions 34.3 % of the coefficients are sent. State: what was last sent, d. The
+    mean of all models drifts, as gaps are filled with the own coefficients.
+    """
+
+    preserves_mean: ClassVar[bool] = False
+    wire: ClassVar[str] = "deg * (4 k + indices), k = 0.343 d on average"
+
+    fill: Literal["own", "zero"] = field(default="own", init=False)
+    wavelet: str = "sym2"
+    levels: Positive = 4
+    fractions: list[Fraction] = field(default_factory=lambda: list(FRACTIONS))
+    metadata_cap: Fraction = 0.5
+    index_coder: Literal["auto", "elias_gamma", "rice", "bitmap"] = "auto"
+
+    def first_transforms(self) -> tuple[Transform, ...]:
+        basis = Wavelet(self.wavelet, self.levels)
+        selection = TopK(list(self.fractions), by="change", metadata_cap=self.metadata_cap)
+        return basis, selection, TRANSFORMS.find(self.index_coder)()

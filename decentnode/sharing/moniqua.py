@@ -1,0 +1,118 @@
+"""Moniqua: only the last digits of a model are sent, as neighbors know the first ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import xxhash
+from torch import Tensor
+
+from decentnode.errors import BadInput, RunFailed
+from decentnode.graph.base import View
+from decentnode.options import Bits, Fraction, PositiveFloat
+from decentnode.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.registry import SHARINGS, name_of
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.transforms.base import values_field
+from decentnode.transforms.bits import pack, packed_bytes, unpack
+from decentnode.transforms.chain import Chain
+
+MOST_STEPS = 1 << 23
+"""In float32, values beyond so many steps of the quantizer are coarser than its steps."""
+
+
+@SHARINGS.register("moniqua")
+@dataclass
+class Moniqua(Sharing):
+    """Sends models modulo a number, in few bits (Moniqua: Lu and De Sa, ICML 2020, Alg. 1).
+
+    q_i = Q(y_i / B mod 1),   B = 2 theta / (1 - 2 delta),   delta = 2^-(bits + 1)
+    x'_j = the value = q_j B (mod B) that is nearest to the receiver's own,   |x'_j - y_j| <= delta B
+    x_i <- y_i + gamma sum_j w_ij (x'_j - x'_i)
+
+    Right where no coordinate of two neighbors is theta or more apart before mixing. A hash of what Q gave
+    before the modulo travels along, so that a receiver that cannot tell the right value leaves that payload
+    out, and says so, instead of being wrong by B.
+
+    No state; the graph may change and nodes may be lost. Q rounds to the nearest. With few bits gamma must be
+    small (the authors: 0.005 with 2 bits, theta 2). The chain must be empty.
+    """
+
+    wire: ClassVar[str] = "deg * (bits d / 8 + 8)"
+
+    theta: PositiveFloat = 2.0
+    bits: Bits = 8
+    gamma: Fraction = 1.0
+    _own: Tensor = field(init=False, repr=False)
+    """What Q gave for the own model before the modulo, as whole steps."""
+
+    @property
+    def step(self) -> float:
+        """B / 2^bits, how far neighboring values of Q are apart; delta B is half of it."""
+        return 2 * self.theta / ((1 << self.bits) - 1)
+
+    @property
+    def reach(self) -> float:
+        return self.theta
+
+    def check_chain(self, chain: Chain) -> None:
+        if chain.stages:
+            raise BadInput(f"moniqua quantizes models itself, so leave out {name_of(chain.stages[0])}")
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        size = packed_bytes(values_field(self.chain.layout).elements, self.bits)
+        return Layout((Field("hash", torch.int64, 1), Field("codes", torch.uint8, size)), Form.QUANTIZED)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        steps = vector / self.step
+        self._check_range(vector, steps, view)
+        self._own = steps.round_().to(torch.int32)
+        layout = self.payload_layout()
+        assert layout is not None
+        codes = (self._own & ((1 << self.bits) - 1)).to(torch.uint8).cpu().numpy()
+        content = {"hash": digest(self._own), "codes": torch.from_numpy(pack(codes, self.bits))}
+        return dict.fromkeys(view.targets, Payload.of(layout, content))
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        steps = vector / self.step
+        heard: dict[int, Tensor] = {}
+        for j in sorted(incoming):
+            try:
+                heard[j] = self._unwrapped(incoming[j], steps).sub_(self._own)
+            except PayloadError as error:
+                self._refused(j, view, error)
+        # Whole numbers until here, so that models that are equal stay so to the last bit.
+        factor = self.gamma * self.step
+        weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in heard.items())], out)
+
+    def _unwrapped(self, payload: Payload, steps: Tensor) -> Tensor:
+        """The whole steps of the sender: of all that have these codes, those nearest to the own model."""
+        packed = payload["codes"].cpu().numpy()
+        codes = torch.from_numpy(unpack(packed, self.bits, steps.numel())).to(steps.device)
+        turns = (steps - codes).mul_(2.0**-self.bits).round_().to(torch.int32)
+        found = turns.mul_(1 << self.bits).add_(codes)
+        if int(digest(found)) != int(payload["hash"]):
+            raise PayloadError(
+                f"in some coordinate it is {self.theta:g} or more away from the own model; let the models "
+                "differ less, or raise sharing.theta"
+            )
+        return found
+
+    def _check_range(self, vector: Tensor, steps: Tensor, view: View) -> None:
+        # One pass; a number that is not finite makes the larger of the two so.
+        if not steps.numel() or float(torch.stack(steps.aminmax()).abs().max()) < MOST_STEPS:
+            return
+        index = int(torch.argmax(steps.abs()))
+        found = f"{float(vector[index])}, found in {self.layout.name_at(index)}"
+        raise RunFailed(
+            f"rank {view.rank}, round {view.round + 1}: moniqua cannot encode {found}; with this theta and "
+            f"these bits it reaches {MOST_STEPS * self.step:g}"
+        )
+
+
+def digest(steps: Tensor) -> Tensor:
+    """63 bits that tell whether two nodes mean the same numbers (int32), shape (1,)."""
+    found = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
+    return torch.tensor([found], dtype=torch.int64)
