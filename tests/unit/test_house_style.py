@@ -262,8 +262,10 @@ def test_pinned_versions_satisfy_the_project():
         line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     )
     versions = {name.lower(): version for name, version in pins.items()}
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
     for requirement in map(Requirement, wanted):
+        if requirement.name == "decentnode":  # an extra that includes another
+            continue
         assert requirement.specifier.contains(versions[requirement.name.lower()])
     assert versions["torch"] == "2.13.0"
     assert int(versions["rich"].split(".")[0]) < 15

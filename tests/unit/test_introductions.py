@@ -1,4 +1,4 @@
-"""Memory in which nodes introduce themselves, shared with the processes that were forked after it was made."""
+"""Memory in which nodes introduce themselves, shared with the processes forked after it was made."""
 
 import os
 
