@@ -15,9 +15,16 @@ from torch import Tensor
 
 from decentnode.transforms import Auto, Bitmap, Cast, EliasGamma, Qsgd, Rice, Sign, Ternary, Uniform
 from decentnode.transforms.base import Transform
+from decentnode.transforms.clip import Clip
+from decentnode.transforms.error_feedback import ErrorFeedback
+from decentnode.transforms.fourier import Fourier
+from decentnode.transforms.gaussian_noise import GaussianNoise
+from decentnode.transforms.random_k import RandomK
+from decentnode.transforms.selection import count
 from decentnode.transforms.threshold import Threshold
 from decentnode.transforms.top_k import TopK
-from decentnode.vector import ParameterLayout
+from decentnode.transforms.wavelet import Wavelet
+from decentnode.vector import Entry, ParameterLayout
 
 Bound = Callable[[Tensor], Tensor | float]
 
@@ -71,6 +78,28 @@ def behind(*before: Callable[[], Transform], last: Callable[[], Transform]) -> C
     return Case(lambda: [*(make() for make in before), last()], reference=lambda: [make() for make in before])
 
 
+def of_precision(factor: float, least: float = 0.0) -> Bound:
+    """An error whose norm is at most `factor` times that of one rounding, or `least` times the signal's."""
+    return lambda v: by_norm(max(factor * torch.finfo(v.dtype).eps, least))(v)
+
+
+def left_out(fraction: float) -> Bound:
+    """The most that all but the largest k of n values can weigh: (1 - k / n) of the squared norm."""
+    return lambda v: by_norm(max(0.0, 1 - count(fraction, len(v)) / max(1, len(v))) ** 0.5 * 1.00001)(v)
+
+
+def of_noise(sigma: float) -> Bound:
+    """The norm of normal noise, which is longer once in a hundred million draws."""
+    return lambda v: sigma * (len(v) ** 0.5 + 6)
+
+
+def two_tensors(length: int) -> ParameterLayout:
+    """A model of that many values."""
+    first = length // 3
+    sizes = (("weight", first, 0), ("bias", length - first, first))
+    return ParameterLayout(tuple(Entry(name, torch.Size([n]), offset) for name, n, offset in sizes))
+
+
 CODERS = {"auto": Auto, "bitmap": Bitmap, "elias_gamma": EliasGamma, "rice": Rice}
 SELECTIONS = {
     "behind top_k": lambda: TopK(0.1),
@@ -99,4 +128,27 @@ CASES |= {
 CASES |= {
     f"{name} behind codes": behind(SELECTIONS["behind threshold"], Qsgd, last=coder)
     for name, coder in CODERS.items()
+}
+CASES |= {
+    "top_k": Case(lambda: [TopK(0.1)], left_out(0.1)),
+    "top_k change": Case(lambda: [TopK(0.1, by="change")], left_out(0.1)),
+    "top_k drawn": Case(lambda: [TopK([0.1, 0.3, 1.0], by="change", metadata_cap=0.5)], left_out(0.1)),
+    "top_k per layer": Case(lambda: [TopK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
+    "random_k": Case(lambda: [RandomK(0.3)], by_norm(1.0)),
+    "random_k shared": Case(lambda: [RandomK(0.7, shared_mask=True)], by_norm(1.0)),
+    "random_k per layer": Case(lambda: [RandomK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
+    "threshold": Case(lambda: [Threshold(0.8)], lambda v: torch.full_like(v, 0.8)),
+    "threshold relative": Case(lambda: [Threshold(0.5, relative=True)], of_norm(0.5, torch.inf)),
+    "wavelet": Case(lambda: [Wavelet()], of_precision(10, 1e-10)),
+    "wavelet bior4.4": Case(lambda: [Wavelet("bior4.4", 2)], of_precision(20, 1e-10)),
+    "wavelet top_k": Case(lambda: [Wavelet("haar"), TopK(0.2)], by_norm(1.0)),
+    "fourier": Case(lambda: [Fourier()], of_precision(10)),
+    "fourier blocks": Case(lambda: [Fourier(block=6)], of_precision(10)),
+    "clip": Case(lambda: [Clip(2.0)], lambda v: max(0.0, float(v.double().norm()) - 2) + 1e-5),
+    "clip per layer": Case(lambda: [Clip(2.0, per_layer=True)], by_norm(1.0), parameters=two_tensors),
+    "gaussian_noise": Case(lambda: [GaussianNoise(0.1)], of_noise(0.1)),
+    "gaussian_noise neighbor": Case(lambda: [GaussianNoise(0.1, "neighbor")], of_noise(0.1)),
+    "error_feedback": Case(lambda: [ErrorFeedback(), TopK(0.1)], left_out(0.1)),
+    "error_feedback cast": Case(lambda: [ErrorFeedback(), RandomK(0.4), Cast()], by_norm(1.0)),
+    "error_feedback basis": Case(lambda: [ErrorFeedback(), Wavelet(), TopK(0.5)], by_norm(1.0)),
 }
