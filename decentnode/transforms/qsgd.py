@@ -18,7 +18,7 @@ from decentnode.transforms.quantizer import Quantizer, largest, norms, positive,
 @TRANSFORMS.register("qsgd")
 @dataclass
 class Qsgd(Quantizer):
-    """Rounds to one of 2 s + 1 levels of its block's norm, at random (Alistarh et al., NeurIPS 2017, Eq. 4).
+    """Rounds to one of 2 s + 1 levels of a block's norm at random (Alistarh et al., NeurIPS 2017, Sec. 3.1).
 
     Q_s(v_i) = |v| sgn(v_i) xi_i,   xi_i in {l/s, (l+1)/s},   E xi_i = |v_i| / |v|
 

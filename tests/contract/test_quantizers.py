@@ -238,7 +238,7 @@ class TestUniform:
 class TestSign:
     @pytest.mark.parametrize(
         ("draw", "omega"),
-        [("standard_normal", 0.636), ("laplace", 0.50), ("t3", 0.37)],
+        [("standard_normal", 2 / np.pi), ("laplace", 0.5), ("t3", 4 / np.pi**2)],
     )
     def test_omega_is_the_one_of_the_distribution(self, draw, omega):
         random = np.random.default_rng(4)
