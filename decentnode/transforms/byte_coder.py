@@ -31,7 +31,7 @@ class ByteCoder(Transform):
 
     accepts: ClassVar = frozenset(Form) - {Form.MASKED, Form.BYTES}
     emits: ClassVar = Form.BYTES
-    wire: ClassVar = "at most 1 more for each field"
+    wire: ClassVar = "depends on the content, at most 16 more for each field"
 
     _incoming: Layout = field(init=False, repr=False, compare=False)
     _outgoing: Layout = field(init=False, repr=False, compare=False)

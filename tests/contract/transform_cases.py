@@ -18,12 +18,17 @@ from decentnode.transforms.base import Transform
 from decentnode.transforms.clip import Clip
 from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.fourier import Fourier
+from decentnode.transforms.fpzip import Fpzip
 from decentnode.transforms.gaussian_noise import GaussianNoise
+from decentnode.transforms.low_rank import LowRank
+from decentnode.transforms.lz4 import Lz4
+from decentnode.transforms.pcodec import Pcodec
 from decentnode.transforms.random_k import RandomK
 from decentnode.transforms.selection import count
 from decentnode.transforms.threshold import Threshold
 from decentnode.transforms.top_k import TopK
 from decentnode.transforms.wavelet import Wavelet
+from decentnode.transforms.zstd import Zstd
 from decentnode.vector import Entry, ParameterLayout
 
 Bound = Callable[[Tensor], Tensor | float]
@@ -151,4 +156,23 @@ CASES |= {
     "error_feedback": Case(lambda: [ErrorFeedback(), TopK(0.1)], left_out(0.1)),
     "error_feedback cast": Case(lambda: [ErrorFeedback(), RandomK(0.4), Cast()], by_norm(1.0)),
     "error_feedback basis": Case(lambda: [ErrorFeedback(), Wavelet(), TopK(0.5)], by_norm(1.0)),
+}
+
+
+def a_matrix(length: int) -> ParameterLayout:
+    """A model of that many values, most of them in a matrix."""
+    rows = int(length**0.5)
+    sizes = (((rows, rows), 0), ((length - rows**2,), rows**2))
+    return ParameterLayout(tuple(Entry(f"at {start}", torch.Size(shape), start) for shape, start in sizes))
+
+
+BYTE_CODERS = {"zstd": Zstd, "lz4": Lz4, "pcodec": Pcodec, "fpzip": Fpzip}
+CASES |= {name: Case(lambda coder=coder: [coder()]) for name, coder in BYTE_CODERS.items()}
+CASES |= {
+    f"{name} behind codes": behind(lambda: TopK(0.1), Uniform, Rice, last=coder)
+    for name, coder in BYTE_CODERS.items()
+}
+CASES |= {
+    "fpzip lossy": Case(lambda: [Fpzip(16)], by_element(2.0**-4, 2.0**-126)),
+    "low_rank": Case(lambda: [LowRank(2)], by_norm(1.00001), parameters=a_matrix),
 }
