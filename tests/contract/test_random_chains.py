@@ -67,7 +67,7 @@ def of_names(*names):
 
 @st.composite
 def legal_chains(draw):
-    """Bases, then perhaps privacy, a selection, values in few bits, coded indices, and coded bytes at last."""
+    """Bases, then perhaps privacy, a selection, values in few bits, coded indices, coded bytes."""
     chain = draw(st.lists(of_names("fourier", "wavelet"), max_size=2))
     selection = draw(of_names("top_k", "threshold", "random_k")) if draw(st.booleans()) else None
     if draw(st.booleans()):
