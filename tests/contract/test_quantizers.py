@@ -76,7 +76,6 @@ class TestAll:
     def test_blocks_are_coded_one_by_one(self, make, length):
         signal = gaussian(length)
         whole = there_and_back(make(block=64), signal)
-        torch.manual_seed(0)
         random = CONTEXT.generator(type(make()).__name__)
         pieces = []
         for block in signal.split(64):
