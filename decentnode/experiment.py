@@ -71,6 +71,10 @@ class Experiment:
         dataset = settings.dataset.make().load(settings.seed)
         if not len(dataset.test):
             raise BadInput("dataset: the test set is empty, so no model can be evaluated")
+        if dataset.num_classes == 1 and settings.training.loss.cls is nn.CrossEntropyLoss:
+            raise BadInput(
+                "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
+            )
         parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
         network = initial_model(settings.model.make(), dataset.shape, dataset.num_classes, settings.seed)
         check_scores(network, dataset.shape, dataset.num_classes)

@@ -5,9 +5,10 @@ from decentnode.datasets.cifar10 import Cifar10
 from decentnode.datasets.digits import Digits
 from decentnode.datasets.idx import Idx
 from decentnode.datasets.partition import Partition, label_histogram
+from decentnode.datasets.quadratic import Quadratic
 from decentnode.datasets.synthetic import Synthetic
 
 __all__ = [
-    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "Partition", "Samples", "Synthetic",
+    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "Partition", "Quadratic", "Samples", "Synthetic",
     "label_histogram",
 ]  # fmt: skip

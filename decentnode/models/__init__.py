@@ -5,6 +5,7 @@ from decentnode.models.cnn import Cnn
 from decentnode.models.lenet import LeNet
 from decentnode.models.logistic_regression import LogisticRegression
 from decentnode.models.mlp import Mlp
+from decentnode.models.quadratic import Quadratic
 from decentnode.models.resnet18 import ResNet18
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "LogisticRegression",
     "Mlp",
     "Model",
+    "Quadratic",
     "ResNet18",
     "check_scores",
     "initial_model",

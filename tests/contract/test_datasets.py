@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from decentnode.datasets import Cifar10, Digits, Idx, Samples, Synthetic
+from decentnode.datasets import Cifar10, Digits, Idx, Quadratic, Samples, Synthetic
 from decentnode.datasets.base import channel_statistics
 from decentnode.datasets.batch_file import read_batch
 from decentnode.datasets.idx import read_idx
@@ -94,6 +94,7 @@ LOADERS = {
     "digits": lambda root: Digits().load(0),
     "idx": load_fashion,
     "cifar10": load_cifar,
+    "quadratic": lambda root: Quadratic(b="normal").load(0),
     "synthetic": lambda root: Synthetic(nodes=4, samples_per_node=50).load(0),
 }
 
@@ -153,6 +154,7 @@ def test_images_are_normalized_over_the_training_set(loaded):
 def test_subsets_are_drawn_by_the_seed(name, tmp_path):
     path = {"idx": write_idx, "cifar10": lambda p: write_cifar(p, python2_batch)}
     options = {"path": str(path[name](tmp_path / "x"))} if name in path else {}
+    options |= {"nodes": 20} if name == "quadratic" else {}
     dataset = TypeAdapter(DATASETS.find(name)).validate_python(options | {"train_size": 8, "test_size": 3})
     first, again, other = (dataset.load(seed) for seed in (1, 1, 2))
     assert (len(first.train), len(first.test)) == (8, 3)

@@ -153,11 +153,13 @@ def test_networks_from_outside_that_cannot_work(call, message):
 
 def test_every_registered_model_is_a_model_that_cites_its_source():
     classes = MODELS.classes()
-    assert list(classes) == ["cnn", "lenet", "logistic_regression", "mlp", "resnet18"]
+    assert list(classes) == ["cnn", "lenet", "logistic_regression", "mlp", "quadratic", "resnet18"]
     for cls in classes.values():
         assert issubclass(cls, Model)
         first_line = (cls.__doc__ or "").splitlines()[0]
-        assert "(" in first_line and any(year in first_line for year in ("1958", "2016", "2017", "2020"))
+        assert "(" in first_line and any(
+            year in first_line for year in ("1958", "2015", "2016", "2017", "2020")
+        )
 
 
 @pytest.mark.parametrize(
