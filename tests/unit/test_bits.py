@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.transforms.bits import GROUPS, most_codes, pack, packed_bytes, unpack
@@ -12,6 +12,7 @@ def dtype_of(width):
     return np.min_scalar_type((1 << width) - 1)
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 64), st.integers(0, 70), st.randoms(use_true_random=False))
 def test_round_trip(width, count, random):
     codes = np.array([random.getrandbits(width) if width else 0 for _ in range(count)], dtype=dtype_of(width))
