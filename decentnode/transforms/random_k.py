@@ -24,7 +24,12 @@ class RandomK(Transform):
     k = max(1, round(fraction n)) of all n values, or of each tensor of the model (`per_layer`); every set of
     k is equally likely. Values travel in ascending order of their coordinates. With `shared_mask` all senders
     use the same coordinates in a round: secure aggregation needs that, and self-filled gossip then keeps the
-    mean of all models, which it does not where each sender has a mask of its own.
+    mean of all models. Where each sender has a mask of its own, one round moves it by D,
+
+        E |D|^2 = f (1 - f) / n^2 sum_j |sum_i w_ij (x_j - x_i)|^2,   f = fraction, n nodes
+
+    in units of the models' rms distance from it: .09 (f = .1) to .15 (.5) on a ring of 8, .028 to .045 with
+    96 nodes of degree 4.
 
     The draw is part of the wire format. Words are the 64-bit outputs, in order, of Philox4x64-10 as numpy
     runs it, keyed by xxh3_64("seed/random_k/round/phase/sender") >> 1, in decimal digits, `/sender` left out

@@ -29,8 +29,9 @@ class TopK(Transform):
     fractions each node draws one anew in each round; one above `metadata_cap` sends all n values instead and
     no indices (Dhasade et al., ICDCS 2023, Alg. 1). `per_layer` takes k of each tensor of the model.
 
-    State by change: h, d floats. Gaps are filled with the receiver's own values, which does not keep the mean
-    of all models (see Gossip), or with zeros.
+    State by change: h, d floats. Where gaps are filled with the receiver's own values, a round moves the mean
+    of all models: for models apart by normal noise and a tenth of the values, by .16 of their rms distance
+    from it on a ring of 8, and by .05 with 96 nodes of degree 4.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
