@@ -49,8 +49,8 @@ TRANSFORMS = {
     "relay_sum": "cast",
 }
 """Chains with a state of their own, where the scheme allows it."""
-WITHOUT_PROCESSES = {"secure_aggregation"}
-"""Draws new keys in each process, and has tests of its own."""
+GRAPHS = {"all_reduce": "fully_connected", "secure_aggregation": "ring"}
+"""Elsewhere a chain."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,9 @@ class Nodes:
             shares_process=True,
         )
         self.nodes = [experiment.build(rank, surroundings) for rank in range(NODES)]
+        introductions = {node.rank: node.sharing.introduction() for node in self.nodes}
+        for node in self.nodes:
+            node.sharing.meet({rank: said for rank, said in introductions.items() if said})
 
     def begin(self):
         for node in self.nodes:
@@ -121,11 +124,11 @@ class Nodes:
 
 
 def experiment_of(name, tmp_path, transforms=None):
-    cls = SHARINGS.find(name)
+    plain_sgd = SHARINGS.find(name).needs_plain_sgd
     text = CONFIG.format(
         sharing=name,
-        graph="fully_connected" if cls.needs_complete_graph else "chain",
-        momentum="" if cls.needs_plain_sgd else ", momentum: 0.9",
+        graph=GRAPHS.get(name, "chain"),
+        momentum="" if plain_sgd else ", momentum: 0.9",
         transforms=TRANSFORMS.get(name, "") if transforms is None else transforms,
     )
     path = tmp_path / "resume.yaml"
@@ -156,7 +159,7 @@ def check_resume(experiment, tmp_path, stop=3, end=7):
     return straight
 
 
-@pytest.mark.parametrize("name", sorted(set(SHARINGS.classes()) - WITHOUT_PROCESSES))
+@pytest.mark.parametrize("name", SHARINGS.classes())
 def test_a_run_that_stops_and_goes_on_is_the_same(name, tmp_path):
     experiment = experiment_of(name, tmp_path)
     straight = check_resume(experiment, tmp_path)
