@@ -122,6 +122,18 @@ def graph(
     print_lines(report(graph, options or (), weights))
 
 
+@app.command()
+def tune(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
+    import torch
+
+    from decentnode.config import load
+    from decentnode.tuning import report
+
+    torch.set_num_threads(1)
+    print_lines(report(load(config, overrides or ())))
+
+
 @app.command("list")
 def list_plugins(
     kind: Annotated[str | None, typer.Argument(help="Only this kind, such as sharing.")] = None,

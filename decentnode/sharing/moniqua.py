@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
@@ -12,6 +13,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Bits, Fraction, PositiveFloat
 from decentnode.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.randomness import generator
 from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.weighted_sum import weighted_sum
@@ -28,7 +30,7 @@ MOST_STEPS = 1 << 23
 class Moniqua(Sharing):
     """Sends models modulo a number, in few bits (Moniqua: Lu and De Sa, ICML 2020, Alg. 1).
 
-    q_i = Q(y_i / B mod 1),   B = 2 theta / (1 - 2 delta),   delta = 2^-(bits + 1)
+    q_i = Q(y_i / B mod 1),   |Q(z) - z| <= delta,   B = 2 theta / (1 - 2 delta)
     x'_j = the value = q_j B (mod B) that is nearest to the receiver's own,   |x'_j - y_j| <= delta B
     x_i <- y_i + gamma sum_j w_ij (x'_j - x'_i)
 
@@ -36,8 +38,11 @@ class Moniqua(Sharing):
     before the modulo travels along, so that a receiver that cannot tell the right value leaves that payload
     out, and says so, instead of being wrong by B.
 
-    No state; the graph may change and nodes may be lost. Q rounds to the nearest. With few bits gamma must be
-    small (the authors: 0.005 with 2 bits, theta 2). The chain must be empty.
+    Q rounds to one of 2^bits values: up or down at random, with the same random numbers on all nodes, so that
+    equal models stay equal and the error is 0 on average (delta = 2^-bits; what is left of differences is
+    about gamma B delta), or to the nearest (delta = 2^-(bits + 1); smaller differences remain). No state; the
+    graph may change and nodes may be lost. With few bits gamma must be small; `decentnode tune` finds it. The
+    chain must be empty.
     """
 
     wire: ClassVar[str] = "deg * (bits d / 8 + 8)"
@@ -45,13 +50,19 @@ class Moniqua(Sharing):
     theta: PositiveFloat = 2.0
     bits: Bits = 8
     gamma: Fraction = 1.0
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
     _own: Tensor = field(init=False, repr=False)
     """What Q gave for the own model before the modulo, as whole steps."""
 
+    def __post_init__(self) -> None:
+        if self.bits == 1 and self.rounding == "stochastic":
+            raise BadInput("moniqua with 1 bit needs rounding: nearest")
+
     @property
     def step(self) -> float:
-        """B / 2^bits, how far neighboring values of Q are apart; delta B is half of it."""
-        return 2 * self.theta / ((1 << self.bits) - 1)
+        """B / 2^bits, how far neighboring values of Q are apart."""
+        lost = 1 if self.rounding == "nearest" else 2
+        return 2 * self.theta / ((1 << self.bits) - lost)
 
     @property
     def reach(self) -> float:
@@ -68,7 +79,7 @@ class Moniqua(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         steps = vector / self.step
         self._check_range(vector, steps, view)
-        self._own = steps.round_().to(torch.int32)
+        self._own = self._rounded(steps, view.round).to(torch.int32)
         layout = self.payload_layout()
         assert layout is not None
         codes = (self._own & ((1 << self.bits) - 1)).to(torch.uint8).cpu().numpy()
@@ -86,6 +97,12 @@ class Moniqua(Sharing):
         # Whole numbers until here, so that models that are equal stay so to the last bit.
         factor = self.gamma * self.step
         weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in heard.items())], out)
+
+    def _rounded(self, steps: Tensor, round: int) -> Tensor:
+        if self.rounding == "nearest":
+            return steps.round_()
+        random = generator(self.seed, "moniqua", round).random(steps.numel(), dtype=np.float32)
+        return steps.add_(torch.from_numpy(random).to(steps.device)).floor_()
 
     def _unwrapped(self, payload: Payload, steps: Tensor) -> Tensor:
         """The whole steps of the sender: of all that have these codes, those nearest to the own model."""
