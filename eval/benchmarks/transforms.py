@@ -33,6 +33,8 @@ SLOWEST = 0.2
 MATRIX_COLUMNS = 100
 
 Spec = tuple[str, dict[str, Any]]
+Part = tuple[Callable[[], Payload], Callable[[Payload, Context], Any], int]
+"""What the sender does, what a receiver does, and how many indices are coded."""
 
 
 def spec(name: str, **options: Any) -> Spec:
@@ -92,6 +94,7 @@ ROUNDS: dict[str, tuple[Spec, ...]] = {
     "fourier + top_k + rice": (spec("fourier"), TENTH, spec("rice")),
     "error_feedback + top_k + rice": (spec("error_feedback"), TENTH, spec("rice")),
     "cast": (spec("cast"),),
+    "cast + zstd": (spec("cast"), spec("zstd")),
     "uniform": (spec("uniform"),),
     "qsgd": (spec("qsgd"),),
     "sign": (spec("sign"),),
@@ -134,8 +137,8 @@ class Timed:
     decode: float
     copy: float
     payload_bytes: int
-    field_elements: int
-    """Elements of the field that was replaced, such as indices."""
+    indices: int
+    """How many were coded."""
 
 
 def measure(specs: tuple[Spec, ...], elements: int, repeats: int, alone: bool) -> Timed:
@@ -144,10 +147,8 @@ def measure(specs: tuple[Spec, ...], elements: int, repeats: int, alone: bool) -
     encodes, decodes, copies = [], [], []
     for round in range(repeats + 1):
         context = Context(seed=1, round=round, sender=3, receiver=5 if sender.per_receiver else None)
-        encode, decode, count = last_stage(sender, receiver, vector, context)
-        if not alone:
-            encode = lambda context=context: sender.encode(vector, context)  # noqa: E731
-            decode = receiver.decode
+        part = last_stage if alone else whole_chain
+        encode, decode, count = part(sender, receiver, vector, context)
         spent, payload = seconds(encode)
         encodes.append(spent)
         received = Payload.parse(receiver.layout, payload.buffer.clone())
@@ -158,10 +159,13 @@ def measure(specs: tuple[Spec, ...], elements: int, repeats: int, alone: bool) -
     return Timed(*times, payload.nbytes, count)
 
 
-def last_stage(
-    sender: Chain, receiver: Chain, vector: Tensor, context: Context
-) -> tuple[Callable[[], Payload], Callable[[Payload, Context], Any], int]:
-    """The last stage's part on either side, and how many elements its first field of indices has."""
+def whole_chain(sender: Chain, receiver: Chain, vector: Tensor, context: Context) -> Part:
+    """All stages; nothing has been encoded before in this context, for what was drawn once may be kept."""
+    return lambda: sender.encode(vector, context), receiver.decode, 0
+
+
+def last_stage(sender: Chain, receiver: Chain, vector: Tensor, context: Context) -> Part:
+    """The last stage's part on either side, and how many indices it gets."""
     payload = Payload.dense(vector)
     for transform in sender.transforms[:-1]:
         payload = transform.encode(payload, context)
@@ -184,9 +188,9 @@ def speed_of(label: str, elements: int, repeats: int) -> dict[str, Any]:
         "copy_gb_per_s": rounded(wire / timed.copy),
         "of_copy": rounded(timed.copy / both),
     }
-    if timed.field_elements:
-        figures["encode_million_indices_per_s"] = rounded(timed.field_elements / timed.encode / 1e6)
-        figures["decode_million_indices_per_s"] = rounded(timed.field_elements / timed.decode / 1e6)
+    if timed.indices:
+        figures["encode_million_indices_per_s"] = rounded(timed.indices / timed.encode / 1e6)
+        figures["decode_million_indices_per_s"] = rounded(timed.indices / timed.decode / 1e6)
     return figures
 
 
@@ -203,7 +207,7 @@ def round_of(label: str, elements: int, repeats: int) -> dict[str, Any]:
         "bytes": timed.payload_bytes,
         "round_ms": rounded(1e3 * whole),
         "dense_round_ms": rounded(1e3 * dense),
-        "of_dense": rounded(whole / dense),
+        "of_dense": whole / dense,
     }
 
 
@@ -245,7 +249,7 @@ def main() -> None:
             show(speeds[-1])
     for label in (label for label in ROUNDS if not arguments.only or label in arguments.only):
         rounds.append(round_of(label, round_size, repeats_for(round_size, most)))
-        show(rounds[-1])
+        show({**rounds[-1], "of_dense": f"{rounds[-1]['of_dense']:.3f}"})
     ratio = {f"{f['transform']} d={f['elements']:g}": f["of_copy"] for f in speeds}
     conclude("transforms", arguments.small, [*speeds, *rounds], ratio, targets_of(speeds, rounds))
 
