@@ -94,7 +94,7 @@ class Beer(Sharing):
         sent = self._encoded(self._v - self._trackers.h, view, self._tracker_chain, phase=1)
         incoming = await exchange(sent, view.sources)
         if view.targets:
-            known = {**incoming, view.rank: sent[view.targets[0]]}
+            known = {**incoming, view.rank: sent[view.targets[0]].to(vector.device)}
             q = self._decoded(known, view, self._tracker_chain, phase=1)
             self._trackers.learn(q, view, scratch=torch.empty_like(self._v))
             self._v.add_(self._trackers.p, alpha=self.gamma)
@@ -107,7 +107,7 @@ class Beer(Sharing):
         difference = self._x - self._models.h
         self._guard.check(difference, self, view)
         sent = self._encoded(difference, view)
-        self._sent = next(iter(sent.values()), None)
+        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:

@@ -55,7 +55,7 @@ class Choco(Sharing):
         difference = vector - self._public.h
         self._guard.check(difference, self, view)
         sent = self._encoded(difference, view)
-        self._sent = next(iter(sent.values()), None)
+        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:

@@ -50,7 +50,7 @@ class DeepSqueeze(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         v = vector + self._e
         sent = self._encoded(v, view)
-        self._sent = next(iter(sent.values()), None)
+        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
         if self._sent is not None:
             c = self._decoded({view.rank: self._sent}, view)[view.rank]
             torch.sub(v, c, out=self._e)

@@ -77,7 +77,7 @@ class Stc(Choco):
         weighted_sum(((view.weights[j], c_j) for j, c_j in terms.items()), mean)
         down = self._encoded(mean, view, phase=1)
         await exchange(down, ())
-        return down[view.targets[0]]
+        return down[view.targets[0]].to(update.device)
 
     async def _follow(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
         await exchange(self._encoded(update, view), ())

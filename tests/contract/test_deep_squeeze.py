@@ -36,12 +36,12 @@ def test_every_round_is_the_published_one():
 
 
 def test_the_measured_figure_of_top_10_percent_on_a_ring():
-    """With gamma .01 the relative squared error falls to 10^-3.8 in 2000 rounds; here are the first 500."""
+    """With gamma .01 the relative squared error falls to 10^-3.8 in 2000 rounds; here are the first 250."""
     models = random_models(8, 100)
     squeezed = network(0.01, models)
     start, mean = squeezed.disagreement, models.mean(0)
-    squeezed.run(500)
-    assert squeezed.disagreement / start < 0.3
+    squeezed.run(250)
+    assert squeezed.disagreement / start < 0.2
     assert torch.allclose(squeezed.models.mean(0), mean, rtol=0, atol=1e-12)
 
 

@@ -114,11 +114,11 @@ def test_consensus_is_reached_up_to_the_quantizer_and_the_mean_is_kept():
 
 
 def test_random_rounding_brings_models_closer_than_one_step():
-    models = random_models(8, 100) * 0.2
+    models = random_models(8, 50) * 0.2
     left = {}
     for rounding in ("stochastic", "nearest"):
         network = Lockstep(lambda r=rounding: Moniqua(2.0, 2, 0.1, r), Ring(8), models.clone())
-        mixed = network.run(200)
+        mixed = network.run(100)
         assert torch.allclose(mixed.mean(0), models.mean(0), rtol=0, atol=1e-13)
         left[rounding] = (mixed - mixed.mean(0)).square().mean().sqrt() / network.schemes[0].step
     assert left["stochastic"] < 0.05 < 0.1 < left["nearest"]

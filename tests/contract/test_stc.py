@@ -35,7 +35,7 @@ def test_around_a_server_every_round_is_the_published_one(server_trains):
     start = random_models(1, d, seed=2).expand(n, -1).clone()
     network = Lockstep(lambda: Stc(fraction=k / d, server=0), Star(n), start)
     common, up, down = start.numpy()[:1].copy(), np.zeros((n - 1, d)), np.zeros((1, d))
-    for _ in range(80):
+    for _ in range(40):
         network.run(1, lambda i, x: gradient(i, x) * (i > 0 or server_trains), eta)
         updates = -eta * (common - b.numpy())
         updates[0] *= server_trains
@@ -52,8 +52,8 @@ def test_around_a_server_the_optimum_of_the_mean_loss_is_reached():
     n, d = 6, 40
     b, gradient = pulls(n, d)
     network = Lockstep(lambda: Stc(fraction=0.25, server=2), shifted_star(n, 2), zeros(n, d))
-    network.run(200, gradient, 0.03)
-    assert torch.allclose(network.models, b.mean(0).expand(n, -1), rtol=0, atol=0.05)
+    network.run(100, gradient, 0.05)
+    assert torch.allclose(network.models, b.mean(0).expand(n, -1), rtol=0, atol=0.1)
 
 
 def zeros(n, d):
@@ -77,7 +77,7 @@ def test_between_peers_every_round_is_choco_with_that_compressor():
     network = Lockstep(lambda: Stc(gamma=gamma, fraction=k / d), Ring(n), start)
     x = start.numpy().copy()
     h = x.copy()
-    for _ in range(80):
+    for _ in range(40):
         network.run(1, gradient, eta)
         x = x - eta * (x - b.numpy())
         h += ternary(x - h, k)
@@ -90,9 +90,9 @@ def test_between_peers_of_a_star_the_mean_is_kept_and_consensus_reached():
     network = Lockstep(lambda: Stc(gamma=0.1, fraction=0.1), Star(6), zeros(6, 100))
     network.models = models
     start, mean = network.disagreement, models.mean(0)
-    network.run(150)
+    network.run(80)
     assert torch.allclose(network.models.mean(0), mean, rtol=0, atol=1e-13)
-    assert network.disagreement / start < 1e-2
+    assert network.disagreement / start < 0.1
 
 
 def test_the_bytes_of_1_percent():
