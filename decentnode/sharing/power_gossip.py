@@ -125,7 +125,7 @@ class PowerGossip(Sharing):
         own, other = (self._parts(one, left) for one in (self._sent[j], payload))
         for index, (block, mine, theirs) in enumerate(zip(self._blocks, own, other, strict=True)):
             # Always the lower rank less the higher, so that both ends compute the very same numbers.
-            D = (mine - theirs).mul_(sign).to(out.device)
+            D = (mine.to(out.device) - theirs.to(out.device)).mul_(sign)
             step, p = -sign * view.weights[j], self._p[j][index]
             if not block.rank:
                 block.matrix(out).add_(D, alpha=step)

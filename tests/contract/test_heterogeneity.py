@@ -91,6 +91,22 @@ class TestGradientTracking:
         zero.run(20, lambda i, x: torch.zeros_like(x) if i == 2 else q8_gradient(i, x), 0.05)
         assert torch.allclose(silent.models, zero.models, rtol=0, atol=1e-13)
 
+    def test_a_round_without_a_step_is_one_in_which_the_gradient_stays(self):
+        pausing, repeating = q8(GradientTracking), q8(GradientTracking)
+        for round in range(20):
+            last = repeating.schemes[2]._g.clone()
+            pause = round % 2 == 1
+
+            def silent(i, x, pause=pause):
+                return None if pause and i == 2 else q8_gradient(i, x)
+
+            def same(i, x, pause=pause, last=last):
+                return last if pause and i == 2 else q8_gradient(i, x)
+
+            pausing.run(1, silent, 0.05)
+            repeating.run(1, same, 0.05)
+        assert torch.allclose(pausing.models, repeating.models, rtol=0, atol=1e-13)
+
     def test_weights_whose_columns_do_not_sum_to_1_are_refused(self):
         with pytest.raises(BadInput, match="gradient_tracking needs weights whose columns sum to 1"):
             GradientTracking().check(WeightedGraph(Star(5), Uniform()))
@@ -154,6 +170,15 @@ class TestExactDiffusion:
             before = network.models.mean()
             assert abs(network.mix().mean() - before) <= 1e-12
         assert max_error(network.models) <= 0.05
+
+    @pytest.mark.parametrize("chain", [tuple, lambda: (Cast(),)])
+    def test_the_mean_survives_a_round_in_which_both_ends_hear_nothing(self, chain):
+        network = q8(ExactDiffusion, chain=chain)
+        network.is_live = lambda i, j: network.round != 2 or {i, j} != {3, 4}
+        for _ in range(5):
+            network.train(q8_gradient, 0.05)
+            before = network.models.mean()
+            assert abs(network.mix().mean() - before) <= 1e-12
 
     def test_rounding_does_not_add_up_in_1000_rounds(self):
         assert max_error(q8(ExactDiffusion).run(1000, q8_gradient, 0.05)) <= 1e-11
