@@ -87,7 +87,7 @@ class Case:
     tolerance: float = 1e-12
     """How far equal models may drift apart, and the mean from what it was, relative to values of about 1."""
     mean_survives_loss: bool = True
-    """The mean is kept in a round where both ends lose an edge, if the scheme keeps it and tolerates losses."""
+    """What keeps the mean and tolerates losses keeps it also where both ends lose an edge."""
     keeps_equal: bool = True
     """Equal models without local steps stay as they are."""
 
