@@ -1,17 +1,11 @@
 """Nodes that stop and go on from their `state_dict` in one process: bit for bit the uninterrupted run."""
 
-import asyncio
-import io
-import os
-
 import pytest
 import torch
 
-from decentnode.clock import Clock
-from decentnode.experiment import Experiment, Surroundings
+from decentnode.experiment import Experiment
 from decentnode.registry import SHARINGS
-from decentnode.reports import Reporter
-from decentnode.snapshots import Snapshots
+from tests.contract.in_process import Nodes
 
 NODES = 4
 CONFIG = """
@@ -53,15 +47,6 @@ GRAPHS = {"all_reduce": "fully_connected", "secure_aggregation": "ring"}
 """Elsewhere a chain."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As a host process has it; several threads on tiny tensors mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Small(torch.nn.Sequential):
     """A network with dropout, matrices, and buffers that are not mixed."""
 
@@ -69,58 +54,6 @@ class Small(torch.nn.Sequential):
         super().__init__(
             torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 4)
         )
-
-
-class Nodes:
-    """All nodes of an experiment, freshly made."""
-
-    def __init__(self, experiment, directory):
-        directory.mkdir()
-        surroundings = Surroundings(
-            experiment.settings.communication.make(),
-            Snapshots(range(NODES), experiment.layout.numel),
-            Reporter(os.open(os.devnull, os.O_WRONLY)),
-            directory,
-            Clock(),
-            shares_process=True,
-        )
-        self.nodes = [experiment.build(rank, surroundings) for rank in range(NODES)]
-        introductions = {node.rank: node.sharing.introduction() for node in self.nodes}
-        for node in self.nodes:
-            node.sharing.meet({rank: said for rank, said in introductions.items() if said})
-
-    def begin(self):
-        for node in self.nodes:
-            node.sharing.begin(node.training.vector.values)
-        return self
-
-    def run(self, first, end):
-        async def rounds(node):
-            for round in range(first, end):
-                await node.run_round(round)
-
-        async def everybody():
-            await asyncio.gather(*map(rounds, self.nodes))
-
-        asyncio.run(everybody())
-        return self
-
-    def saved(self):
-        """Every node's state as bytes, by a format that holds tensors and plain values only."""
-        found = []
-        for node in self.nodes:
-            torch.save(node.state_dict(), buffer := io.BytesIO())
-            found.append(buffer.getvalue())
-        return found
-
-    def load(self, saved):
-        for node, state in zip(self.nodes, saved, strict=True):
-            node.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-        return self
-
-    @property
-    def models(self):
-        return torch.stack([node.training.vector.values for node in self.nodes]).clone()
 
 
 def experiment_of(name, tmp_path, transforms=None):

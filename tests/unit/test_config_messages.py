@@ -120,8 +120,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "9 model.name: must be a name, not 3; name one of: {models}"
     ]),
     "module that is not there": ("{name: mlp, hidden: [8]}", "nowhere:Net", [
-        "9 model: cannot import 'nowhere:Net': No module named 'nowhere' in {here}, beside the configuration, "
-        "or installed"
+        "9 model: cannot import 'nowhere:Net': No module named 'nowhere' in {here}, beside the "
+        "configuration, or installed"
     ]),
     "class that is not there": ("{name: mlp, hidden: [8]}", "outside:Net", [
         "9 model: module 'outside' has no class 'Net'"

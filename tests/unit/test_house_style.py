@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -262,7 +262,7 @@ def test_pinned_versions_satisfy_the_project():
         line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     )
     versions = {name.lower(): version for name, version in pins.items()}
-    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
     for requirement in map(Requirement, wanted):
         if requirement.name == "decentnode":  # an extra that includes another
             continue
