@@ -38,6 +38,7 @@ DATASETS = {
         "model={name: mlp, hidden: [100]}",
     ],
 }
+SMALL = ["rounds=4", "communication=inproc"]
 SHARE, LOSS = 0.40, 1.0
 """What JWINS may take of the bytes of full sharing, and the points that it may lose."""
 SURPLUS = 1.20
@@ -62,7 +63,7 @@ def run(scheme: str, partition: str, seed: int, options: argparse.Namespace) -> 
     folder = options.out / partition / (scheme if seed == 1 else f"{scheme}-{seed}")
     chosen = "iid" if partition == "iid" else "{name: shards, labels_per_node: 2}"
     words = [f"name={scheme}", f"seed={seed}", f"run_dir={folder}", *DATASETS[options.dataset]]
-    words += [f"dataset.partition={chosen}", *SCHEMES[scheme], *(["rounds=4"] if options.small else [])]
+    words += [f"dataset.partition={chosen}", *SCHEMES[scheme], *(SMALL if options.small else [])]
     call(["-m", "decentnode", "run", str(CONFIGS / "compression.yaml"), *words])
     summary = json.loads((folder / "summary.json").read_text())
     return 100 * summary["test_accuracy"]["mean"], summary["bytes_sent"]
@@ -114,10 +115,10 @@ def targets_of(found: dict[tuple[str, str], Outcome]) -> list[Target]:
     ]
 
 
-def draw(options: argparse.Namespace) -> None:
+def draw(schemes: Sequence[str], options: argparse.Namespace) -> None:
     """One comparison for each partition, of the first seed."""
     for partition in PARTITIONS:
-        runs = [str(options.out / partition / scheme) for scheme in SCHEMES]
+        runs = [str(options.out / partition / scheme) for scheme in schemes]
         out = options.out / partition / "comparison"
         call(["-m", "decentnode", "plot", *runs, "--out", str(out)])
         print(f"pictures: {out}", flush=True)
@@ -132,18 +133,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     made.add_argument("--out", type=Path, default=default)
     options = made.parse_args(argv)
     options.out = options.out.resolve()
+    schemes = list(SCHEMES)
     if options.small:
-        options.seeds = 1
+        options.seeds, schemes = 1, ["full", "jwins"]
     found: dict[tuple[str, str], Outcome] = {}
     table = []
     for partition in PARTITIONS:
-        for scheme in SCHEMES:
+        for scheme in schemes:
             found[scheme, partition] = measure(scheme, partition, options)
             table.append(line(scheme, partition, found[scheme, partition], found["full", partition]))
             show(table[-1])
-    draw(options)
+    draw(schemes, options)
     ratio = {f"{row['scheme']}, {row['partition']}": row["bytes_of_full"] for row in table}
-    conclude("compression", options.small, table, ratio, targets_of(found))
+    targets = [] if options.small else targets_of(found)
+    conclude("compression", options.small, table, ratio, targets)
 
 
 if __name__ == "__main__":

@@ -63,3 +63,7 @@ class Nodes:
     @property
     def models(self):
         return torch.stack([node.training.vector.values for node in self.nodes]).clone()
+
+    @property
+    def bytes_sent(self):
+        return sum(node.exchange.endpoint.counters.sent for node in self.nodes)
