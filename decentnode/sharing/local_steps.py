@@ -1,13 +1,15 @@
 """What a scheme remembers of a round's local steps: the model before them, and how many there were."""
 
-import torch
 from torch import Tensor
+
+from decentnode.vector import ParameterLayout
 
 
 class LocalSteps:
     """Notes each local step from inside it; a new round begins when the last one was asked about."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: ParameterLayout) -> None:
+        self._buffers = [entry for entry in layout.entries if entry.is_buffer]
         self._count = 0
         self._start: Tensor | None = None
 
@@ -18,8 +20,14 @@ class LocalSteps:
         self._count += 1
 
     def end(self, vector: Tensor, mixed: Tensor) -> tuple[int, Tensor]:
-        """The number of steps, and x - `mixed`, where x is the model before them: `vector` without any."""
+        """The number of steps, and x - `mixed`, where x is the model before them: `vector` without any.
+
+        Zero for buffers.
+        """
         count, self._count = self._count, 0
-        if not count or self._start is None:
-            return 0, vector - mixed
-        return count, torch.sub(self._start, mixed, out=self._start)
+        start = vector.clone() if not count or self._start is None else self._start
+        moved = start.sub_(mixed)
+        for entry in self._buffers:
+            # No gradient moves them, so momentum has no business there: it could make a variance negative.
+            entry.view(moved).zero_()
+        return count, moved

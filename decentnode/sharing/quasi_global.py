@@ -42,7 +42,7 @@ class QuasiGlobal(Gossip):
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
-        self._steps = LocalSteps()
+        self._steps = LocalSteps(layout)
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

@@ -10,6 +10,7 @@ from decentnode.mixing import MetropolisHastings, Uniform, WeightedGraph
 from decentnode.sharing import D2, DecentLam, ExactDiffusion, Gossip, GradientTracking, QuasiGlobal
 from decentnode.transforms import Cast
 from decentnode.transforms.random_k import RandomK
+from decentnode.vector import Entry, ParameterLayout
 from tests.contract.lockstep import A8, B8, OPTIMUM8, Lockstep, bound, q8_gradient
 from tests.contract.scheme_cases import random_models
 
@@ -255,6 +256,20 @@ class TestQuasiGlobal:
         network, (gradient, optimum) = q8(QuasiGlobal), without({2, 5})
         assert max_error(network.run(600, gradient, 0.01), optimum) <= 0.5
         assert not network.schemes[2]._m.any()
+
+
+@pytest.mark.parametrize("make", [QuasiGlobal, DecentLam])
+def test_momentum_leaves_buffers_alone(make):
+    entries = Entry("weight", torch.Size((1,)), 0), Entry("running_var", torch.Size((1,)), 1, is_buffer=True)
+    statistics = np.arange(1.0, 9.0)
+    models = torch.from_numpy(np.stack([np.zeros(8), statistics], axis=1))
+    network = Lockstep(make, Ring(8), models, parameters=ParameterLayout(entries))
+    for _ in range(30):
+        # Before a gradient is known, the forward pass has moved the running statistics to small numbers.
+        network.models[:, 1] *= 0.5
+        network.run(1, lambda i, x: torch.stack([q8_gradient(i, x[0]), torch.zeros_like(x[1])]), 0.1)
+        statistics = W8 @ (0.5 * statistics)
+    np.testing.assert_allclose(network.models[:, 1].numpy(), statistics, rtol=1e-12)
 
 
 class TestDecentLam:
