@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from decentnode.graph.base import View
@@ -41,12 +42,12 @@ class Conserving:
         if not self.chain.transforms:
             terms = [(1 - self.alpha * sum(given.values()), signal)]
         else:
-            terms = [(1.0, signal), *self._taken(sent, given, view)]
+            terms = [(1.0, signal), *self._taken(sent, given, view, signal.device)]
         terms += [(self.alpha * view.weights[j], s) for j, s in heard.items()]
         weighted_sum(terms, out)
 
     def _taken(
-        self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View
+        self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View, device: torch.device
     ) -> list[tuple[float, Tensor]]:
         """What leaves this node, with negative weights: one term for all targets that got the same."""
         payloads, weights = {}, dict[int, float]()
@@ -57,7 +58,7 @@ class Conserving:
         for key, (j, payload) in payloads.items():
             receiver = j if self.chain.per_receiver else None
             context = Context(self.sharing.seed, view.round, view.rank, receiver, phase=self.phase)
-            found.append((-self.alpha * weights[key], self.chain.decode(payload, context)))
+            found.append((-self.alpha * weights[key], self.chain.decode(payload.to(device), context)))
         return found
 
 

@@ -65,7 +65,7 @@ class PushSum(Sharing):
         context = Context(self.seed, view.round, view.rank)
         payload = self.chain.encode(share, context)
         # What is kept is the rest, so that nothing is lost in encoding.
-        self._z.sub_(self.chain.decode(payload, context), alpha=len(view.targets))
+        self._z.sub_(self.chain.decode(payload.to(vector.device), context), alpha=len(view.targets))
         joined = WEIGHT.join(payload, self._w * p)
         self._w *= p
         return dict.fromkeys(view.targets, joined)

@@ -57,8 +57,7 @@ class ByteCoder(Transform):
         return Payload.of(self._outgoing, codes)
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        device = payload.buffer.device
-        fields = {f.name: self._decoded(payload[f.name], f).to(device) for f in self._incoming.fields}
+        fields = {f.name: self._decoded(payload[f.name], f) for f in self._incoming.fields}
         (first, *others) = self._incoming.fields
         if not others and not first.variable:
             return Payload(self._incoming, fields[first.name].view(torch.uint8))

@@ -124,12 +124,13 @@ class Chain(Stateful):
         return self._decode(payload, context, self.basis)
 
     def _decode(self, payload: Payload, context: Context, first: int) -> Tensor:
-        stages = self.transforms[first:]
+        stages, device = self.transforms[first:], payload.buffer.device
         owns: list[Tensor | None] = [context.own]
         for transform in stages:
             owns.append(None if owns[-1] is None else transform.own(owns[-1]))
         for transform, own in zip(reversed(stages), reversed(owns[:-1]), strict=True):
-            payload = transform.decode(payload, context.at(own))
+            # Many transforms compute in host memory; the next one, and `own`, may be elsewhere.
+            payload = transform.decode(payload, context.at(own)).to(device)
         return payload["vector"]
 
     def _wrapped(self, signal: Tensor) -> Payload:

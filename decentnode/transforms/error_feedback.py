@@ -56,7 +56,7 @@ class ErrorFeedback(Wrapper):
     def encode(self, payload: Payload, context: Context) -> Payload:
         v = self._residual.add_(payload[VECTOR])
         sent = self.rest.encode(v, context)
-        self._residual = v.sub_(self._decoded(sent, context))
+        self._residual = v.sub_(self._decoded(sent.to(v.device), context))
         return sent
 
     def decode(self, payload: Payload, context: Context) -> Payload:

@@ -114,7 +114,7 @@ class LowRank(Transform):
                 p, q = thin(sent, part)
                 sent = p @ q.T
             target.copy_(sent.view(target.shape))
-        return Payload.dense(signal.to(payload.buffer.device), VECTOR)
+        return Payload.dense(signal)
 
     def _pieces(self, factors: Tensor) -> Iterator[tuple[Part, Tensor]]:
         pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])

@@ -114,7 +114,6 @@ class Quantizer(Transform):
         for elements, blocks in self.tiles(count):
             shape = (blocks.stop - blocks.start, -1)
             self.dequantize(codes[elements].view(shape), scales[blocks], values[elements].view(shape))
-        values = values.to(payload.buffer.device)
         if len(self._incoming.fields) == 1 and not self._values.variable:
             return Payload.dense(values, self._values.name)
         return Payload.of(self._incoming, {**passed_on(payload, self._incoming), self._values.name: values})

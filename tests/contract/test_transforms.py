@@ -294,6 +294,16 @@ def test_a_transform_says_what_it_costs_and_whose_turn_it_is(case):
         assert transform.accepts <= set(Form) and (transform.emits in {None, *Form})
 
 
+def test_a_signal_is_decoded_where_its_payload_lies():
+    class OnHost(Cast):
+        def decode(self, payload, context):
+            return Payload.dense(torch.zeros(3))
+
+    chain, device = Chain([OnHost()], 3), torch.device("meta")
+    payload = Payload(chain.layout, torch.empty(6, dtype=torch.uint8, device=device))
+    assert chain.decode(payload, Context(0, 0, 0)).device == device
+
+
 def test_an_empty_chain_sends_the_signal_itself():
     values = signal(10)
     chain, context = Chain([], 10), Context(seed=1, round=2, sender=3)
