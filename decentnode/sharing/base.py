@@ -21,8 +21,6 @@ Incoming = Mapping[int, Payload]
 """What arrived: payloads by source rank. Sources that were late or lost are simply not there."""
 Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 """Sends payloads by target rank and gives what came from the named sources (one neighborhood collective)."""
-
-
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 
@@ -125,9 +123,14 @@ class Sharing(Stateful, ABC):
     ) -> dict[int, Payload]:
         """A signal through the chain for each target; the same payload for all where the chain allows it."""
         chain = chain or self.chain
+        return self._encoded_coefficients(chain.to_basis(signal), view, chain, phase)
+
+    def _encoded_coefficients(
+        self, coefficients: Tensor, view: View, chain: Chain, phase: int = 0
+    ) -> dict[int, Payload]:
+        """`_encoded` for a signal that is in the chain's basis already."""
         if not view.targets:
             return {}
-        coefficients = chain.to_basis(signal)
         context = Context(self.seed, view.round, view.rank, phase=phase)
         if not chain.per_receiver:
             return dict.fromkeys(view.targets, chain.encode_coefficients(coefficients, context))

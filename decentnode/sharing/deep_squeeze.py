@@ -35,7 +35,7 @@ class DeepSqueeze(Sharing):
     gamma: Fraction = 0.01
     _e: Tensor = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
-    _sent: Payload | None = field(default=None, init=False, repr=False)
+    _c: Tensor | None = field(default=None, init=False, repr=False)
 
     def check_chain(self, chain: Chain) -> None:
         refuse_own_payloads(self, chain)
@@ -50,17 +50,17 @@ class DeepSqueeze(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         v = vector + self._e
         sent = self._encoded(v, view)
-        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
-        if self._sent is not None:
-            c = self._decoded({view.rank: self._sent}, view)[view.rank]
-            torch.sub(v, c, out=self._e)
+        own = {view.rank: sent[j].to(v.device) for j in view.targets[:1]}
+        self._c = self._decoded(own, view).get(view.rank)
+        if self._c is not None:
+            torch.sub(v, self._c, out=self._e)
             self._guard.check(self._e, self, view)
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        if self._sent is None:
+        if self._c is None:
             out.copy_(vector)
             return
-        c = self._decoded({**incoming, view.rank: self._sent}, view)
+        c = {**self._decoded(incoming, view), view.rank: self._c}
         weights = differences_weights(view.weights, view.rank, c)
         weighted_sum([(1.0, vector), *((self.gamma * weights[j], c_j) for j, c_j in c.items())], out)

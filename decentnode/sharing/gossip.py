@@ -1,7 +1,7 @@
 """Model averaging with the neighbors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -29,15 +29,20 @@ class Gossip(Sharing):
     """
 
     fill: Literal["own", "zero"] = "own"
+    _coefficients: Tensor | None = field(default=None, init=False, repr=False)
+    """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        return self._encoded(vector, view)
+        coefficients = self.chain.to_basis(vector)
+        self._coefficients = coefficients if self.chain.basis else None
+        return self._encoded_coefficients(coefficients, view, self.chain)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        own = self.chain.to_basis(vector)
+        own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
+        self._coefficients = None
         heard = self._signals(incoming, view, own)
         weights = self.weights(view, heard)
         terms = ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())

@@ -74,7 +74,7 @@ class GradientTracking(Gossip):
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Models first, then trackers."""
-        model = vector if self._stepped else vector - view.learning_rate * self._y
+        model = vector if self._stepped else torch.sub(vector, self._y, alpha=view.learning_rate)
         self._stepped = False
         self.mix(model, await exchange(self.outgoing(model, view), view.sources), view, out)
         await self._mix_trackers(view, exchange)
