@@ -22,7 +22,8 @@ class D2(ExactDiffusion):
     x+ = W phi,   phi = psi + x - psi_prev: x+ = W (2x - x_prev - eta (g - g_prev)) with one gradient step
 
     Converges only where the least eigenvalue of W is above -1/3, which excludes rings of an even number of
-    nodes, tori and hypercubes with Metropolis-Hastings weights. `exact_diffusion` is right on all graphs.
+    nodes, most tori and hypercubes with Metropolis-Hastings weights. `exact_diffusion` is right on all
+    graphs.
     """
 
     alpha: ClassVar[float] = 1.0

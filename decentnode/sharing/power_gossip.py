@@ -49,9 +49,9 @@ class PowerGossip(Sharing):
     the other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p, and so on by
     turns. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
 
-    The mean is kept exactly, and a difference of rank `rank` vanishes in two rounds where w = 1/2. The ends
-    tell each other which round their p comes from; where that differs, or a message was late, they skip an
-    exchange and start from a p drawn by the shared seed.
+    With symmetric weights the mean is kept exactly, and a difference of rank `rank` vanishes in two rounds
+    where w = 1/2. The ends tell each other which round their p comes from; where that differs, or a message
+    was late, they skip an exchange and start from a p drawn by the shared seed.
 
     State: p per neighbor and parameter. Needs a static graph, where p warms up, and no transforms.
     """
