@@ -19,7 +19,7 @@ class AllReduce(Gossip):
     x_i <- (1/m) sum_j y_j over the m nodes that were heard, whatever the graph's weights say
     """
 
-    needs_complete_graph: ClassVar[bool] = True
+    needs_complete_graph: ClassVar = True
 
     def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
         ranks = sorted([view.rank, *heard])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,14 +37,14 @@ class Beer(Sharing):
     doubly stochastic weights and plain SGD.
     """
 
-    needs_static_graph: ClassVar[bool] = True
-    needs_undirected_graph: ClassVar[bool] = True
-    needs_plain_sgd: ClassVar[bool] = True
-    tolerates_loss: ClassVar[bool] = False
-    sends: ClassVar[Literal["models", "differences", "nothing"]] = "differences"
-    phases: ClassVar[int] = 2
-    wire: ClassVar[str] = "2 deg * C(d)"
-    state: ClassVar[tuple[str, ...]] = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
+    needs_static_graph: ClassVar = True
+    needs_undirected_graph: ClassVar = True
+    needs_plain_sgd: ClassVar = True
+    tolerates_loss: ClassVar = False
+    sends: ClassVar = "differences"
+    phases: ClassVar = 2
+    wire: ClassVar = "2 deg * C(d)"
+    state: ClassVar = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
 
     gamma: Fraction = 0.1
     _models: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,11 +30,11 @@ class Choco(Sharing):
     coordinates, 0.2 is good and 0.4 diverges; `decentnode tune` finds it. A run that diverges is ended.
     """
 
-    needs_static_graph: ClassVar[bool] = True
-    needs_undirected_graph: ClassVar[bool] = True
-    tolerates_loss: ClassVar[bool] = False
-    sends: ClassVar[Literal["models", "differences", "nothing"]] = "differences"
-    state: ClassVar[tuple[str, ...]] = ("_public", "_guard")
+    needs_static_graph: ClassVar = True
+    needs_undirected_graph: ClassVar = True
+    tolerates_loss: ClassVar = False
+    sends: ClassVar = "differences"
+    state: ClassVar = ("_public", "_guard")
 
     gamma: Fraction = 0.1
     _public: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)

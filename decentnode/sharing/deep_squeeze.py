@@ -30,7 +30,7 @@ class DeepSqueeze(Sharing):
     `decentnode tune` finds it. A run that diverges is ended.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("_e", "_guard")
+    state: ClassVar = ("_e", "_guard")
 
     gamma: Fraction = 0.01
     _e: Tensor = field(init=False, repr=False)
@@ -50,9 +50,10 @@ class DeepSqueeze(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         v = vector + self._e
         sent = self._encoded(v, view)
-        own = {view.rank: sent[j].to(v.device) for j in view.targets[:1]}
-        self._c = self._decoded(own, view).get(view.rank)
-        if self._c is not None:
+        self._c = None
+        if sent:
+            own = {view.rank: sent[view.targets[0]].to(v.device)}
+            self._c = self._decoded(own, view)[view.rank]
             torch.sub(v, self._c, out=self._e)
             self._guard.check(self._e, self, view)
         return sent

@@ -27,8 +27,8 @@ class Jwins(Gossip):
     mean of all models drifts, as gaps are filled with the own coefficients.
     """
 
-    preserves_mean: ClassVar[bool] = False
-    wire: ClassVar[str] = "deg * (4 k + indices), k = 0.343 d on average"
+    preserves_mean: ClassVar = False
+    wire: ClassVar = "deg * (4 k + indices), k = 0.343 d on average"
 
     fill: Literal["own", "zero"] = field(default="own", init=False)
     wavelet: str = "sym2"

@@ -45,7 +45,7 @@ class Moniqua(Sharing):
     chain must be empty.
     """
 
-    wire: ClassVar[str] = "deg * (bits d / 8 + 8)"
+    wire: ClassVar = "deg * (bits d / 8 + 8)"
 
     theta: PositiveFloat = 2.0
     bits: Bits = 8

@@ -53,8 +53,8 @@ class SecureAggregation(Sharing):
     agreed anew at each start, so that no mask ever serves twice.
     """
 
-    sends_one_payload: ClassVar[bool] = False
-    wire: ClassVar[str] = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
+    sends_one_payload: ClassVar = False
+    wire: ClassVar = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
     state: ClassVar = ("_missed", "_left_out", "_told")
 
     scale: Positive = 1 << 16

@@ -40,9 +40,9 @@ class Stc(Choco):
     should be about 2 p. The mean of all models is kept between peers, not with a server.
     """
 
-    preserves_mean: ClassVar[bool] = False
-    phases: ClassVar[int] = 2
-    wire: ClassVar[str] = "deg * p d (log2(1 / p) + 2.5) / 8, p = fraction"
+    preserves_mean: ClassVar = False
+    phases: ClassVar = 2
+    wire: ClassVar = "deg * p d (log2(1 / p) + 2.5) / 8, p = fraction"
 
     gamma: Fraction = 0.02
     fraction: Fraction = 0.01
