@@ -23,10 +23,10 @@ from decentnode.vector import ParameterLayout
 class GradientTracking(Gossip):
     """Tracks the mean gradient, so that heterogeneous data leaves no bias (Nedic et al., SIAM J. Opt. 2017).
 
-    x+ = W (x - eta y),   y+ = W y + g(x+) - g(x),   y_0 = g(x_0)   (ATC-DIGing: adapt, then combine)
+    x+ = W (x - eta y),   y+ = W y + g(x+) - g(x),   y_0 = g(x_0)   (DIGing; x adapts, then combines)
 
     The invariant sum_i y_i = sum_i g_i holds after every step. In a round of several local steps W is the
-    identity but for the last (FlexGT: Huang and Pu, CDC 2023): each step adds g - g_prev to y and goes along
+    identity but for the last (FlexGT: Huang and Xu, CDC 2023): each step adds g - g_prev to y and goes along
     y. A node that makes no step in a round, because it has no samples, goes one step along y: its f_i adds
     nothing to the sum, but its model must move with the others'.
 
