@@ -1,6 +1,5 @@
 """The signal in a wavelet basis."""
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from decentnode.options import Positive
 from decentnode.payload import Field, Form, Layout, Payload, dense_layout
 from decentnode.registry import TRANSFORMS, guess
 from decentnode.transforms.base import VECTOR, Context, Transform
+from decentnode.transforms.byte_coder import library
 
 MODE = "periodization"
 WORST_ERROR = 1e-8
@@ -78,10 +78,7 @@ class Wavelet(Transform):
 
 def pywt() -> Any:
     """PyWavelets; BadInput where it is not installed."""
-    try:
-        return importlib.import_module("pywt")
-    except ModuleNotFoundError as error:
-        raise BadInput("needs PyWavelets: pip install 'decentnode[compression]'") from error
+    return library("pywt", "PyWavelets")
 
 
 def _check_family(family: str) -> None:
