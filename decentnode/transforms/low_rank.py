@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.options import Positive
 from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
@@ -98,6 +98,7 @@ class LowRank(Transform):
             for _ in range(self.iterations):
                 p.copy_(torch.linalg.qr(matrix @ q).Q)
                 q.copy_(matrix.T @ p)
+            self._refuse_overflow(q, part, context)
             # Orthogonal, so that a column that has become zero can grow again.
             starts[part.entry.name] = torch.linalg.qr(q).Q
         self._starts = starts if self.warm_start else {}
@@ -115,6 +116,14 @@ class LowRank(Transform):
                 sent = p @ q.T
             target.copy_(sent.view(target.shape))
         return Payload.dense(signal)
+
+    def _refuse_overflow(self, q: Tensor, part: Part, context: Context) -> None:
+        # What is not finite in P is so in Q = M^T P, too.
+        if not bool(torch.isfinite(q).all()):
+            raise RunFailed(
+                f"rank {context.sender}, round {context.round + 1}: low_rank cannot encode "
+                f"{part.entry.name}: its values are so large that their products are infinite"
+            )
 
     def _pieces(self, factors: Tensor) -> Iterator[tuple[Part, Tensor]]:
         pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])

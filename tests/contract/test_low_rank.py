@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.payload import PayloadError
 from decentnode.transforms import LowRank, Qsgd, Zstd
 from decentnode.transforms.base import Context
@@ -143,6 +143,13 @@ def test_factors_that_are_no_numbers_are_refused():
     payload["factors"][3] = float("nan")
     with pytest.raises(PayloadError, match=r"^a factor of a matrix is not finite$"):
         chain.decode(payload, context())
+
+
+def test_a_matrix_whose_products_overflow_ends_the_run_by_name():
+    parameters = layout_of(bias=(3,), w=(20, 30))
+    chain = chain_of(LowRank(), parameters, torch.float32)
+    with pytest.raises(RunFailed, match=r"^rank 3, round 3: low_rank cannot encode w: "):
+        chain.encode(torch.full((603,), 3e38), context(round=2))
 
 
 def test_byte_coders_may_follow():
