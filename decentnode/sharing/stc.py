@@ -57,7 +57,7 @@ class Stc(Choco):
             return
         others = set(range(graph.num_nodes)) - {self.server}
         targets = [set(graph.graph.targets(rank, 0)) for rank in range(graph.num_nodes)]
-        if any(targets[rank] != {self.server} for rank in others):
+        if not others or any(targets[rank] != {self.server} for rank in others):
             raise BadInput(f"stc with server {self.server} needs a star around that rank; this graph is none")
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:

@@ -112,7 +112,7 @@ def test_a_server_needs_a_star_around_it():
     weighted = lambda graph: WeightedGraph(graph, MetropolisHastings())
     Stc(server=0).check(weighted(Star(5)))
     Stc().check(weighted(Ring(5)))
-    for server, graph in ((0, Ring(5)), (1, Star(5)), (9, Star(5))):
+    for server, graph in ((0, Ring(5)), (1, Star(5)), (9, Star(5)), (0, Star(1))):
         with pytest.raises(BadInput, match=rf"^stc with server {server} needs a star around that rank"):
             Stc(server=server).check(weighted(graph))
 
