@@ -4,6 +4,7 @@ The names of a check's parameters say what it needs: the document, and instances
 """
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
@@ -70,16 +71,26 @@ def _order(document: Document, sharing: Sharing, transforms: Sequence[Transform]
             tried = copy.deepcopy([*first, *transforms[: index + 1]])
             chain = Chain(tried, TRIAL.numel, parameters=TRIAL)
         except BadInput as error:
-            prefix = f"transforms[{len(first) + index}] "
-            document.add(
-                ("sharing", "transforms", index), *(line.removeprefix(prefix) for line in error.defects)
-            )
+            _add_defects_of_chain(document, sharing, error)
             return
     try:
         chain = Chain(copy.deepcopy([*first, *transforms]), TRIAL.numel, parameters=TRIAL)
         sharing.check_chain(chain)
     except BadInput as error:
-        document.add(("sharing", "transforms"), *error.defects)
+        _add_defects_of_chain(document, sharing, error)
+
+
+def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput) -> None:
+    """Puts each defect where the transform that it begins with stands in the configuration."""
+    own = len(sharing.first_transforms())
+    for line in error.defects:
+        named = re.match(r"transforms\[(\d+)\] ", line)
+        index, what = (int(named[1]), line[named.end() :]) if named else (own, line)
+        if index < own:
+            document.add(("sharing",), f"{what} ({name_of(sharing)} itself puts it into the chain)")
+        else:
+            place = ("sharing", "transforms", index - own) if named else ("sharing", "transforms")
+            document.add(place, what)
 
 
 def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:

@@ -251,6 +251,16 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "order of transforms": ("weights: metropolis_hastings", "transforms: [cast, cast]", [
         "14 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized"
     ]),
+    "a transform of the scheme": (
+        "name: gossip, weights: metropolis_hastings", "name: jwins, fractions: []",
+        ["14 sharing: top_k needs one fraction or more (jwins itself puts it into the chain)"],
+    ),
+    "a transform and the scheme": (
+        "name: gossip, weights: metropolis_hastings",
+        "name: choco, transforms: [{name: gaussian_noise, sigma: 1, scope: neighbor}]",
+        ["14 sharing.transforms[0]: gaussian_noise gives each neighbor something else, but choco needs all "
+         "of them to hear the same"],
+    ),
     "complete graph": ("name: gossip", "name: all_reduce", [
         "14 sharing: all_reduce needs a graph where everyone hears everyone, such as fully_connected; "
         "this one is not"
