@@ -82,7 +82,9 @@ def _order(document: Document, sharing: Sharing, transforms: Sequence[Transform]
 
 def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput) -> None:
     """Puts each defect where the transform that it begins with stands in the configuration."""
-    own = len(sharing.first_transforms())
+    first = sharing.first_transforms()
+    own = len(first)
+    begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
     for line in error.defects:
         named = re.match(r"transforms\[(\d+)\] ", line)
         index, what = (int(named[1]), line[named.end() :]) if named else (own, line)
@@ -90,16 +92,20 @@ def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput)
             document.add(("sharing",), f"{what} ({name_of(sharing)} itself puts it into the chain)")
         else:
             place = ("sharing", "transforms", index - own) if named else ("sharing", "transforms")
-            document.add(place, what)
+            document.add(place, what + begun)
 
 
 def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:
-    if sharing.sends != "models":
+    scheme = name_of(sharing)
+    if sharing.carries_errors:
+        why = f"would count errors twice, because {scheme} itself sends later what was dropped; leave it out"
+    elif sharing.sends == "models":
+        why = f"is right for differences, but {scheme} sends models; leave it out"
+    else:
         return
     for index, transform in enumerate(transforms):
         if transform.needs_differences:
-            what = f"{name_of(transform)} is right for differences, but {name_of(sharing)} sends models"
-            document.add(("sharing", "transforms", index), what)
+            document.add(("sharing", "transforms", index), f"{name_of(transform)} {why}")
 
 
 def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:

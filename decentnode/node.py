@@ -151,14 +151,10 @@ class Exchanger:
         if peer in self.missing:
             return
         self.missing[peer] = error
-        rank = self.endpoint.rank
+        rank, intolerant = self.endpoint.rank, not self._sharing.tolerates_loss
+        if self._stop_on_loss:
+            why = f"{name_of(self._sharing)} tolerates no loss" if intolerant else "failures.on_loss: stop"
+            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({why})")
         print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
-        if self._stop_on_loss:
-            why = (
-                "failures.on_loss: stop"
-                if self._sharing.tolerates_loss
-                else f"{name_of(self._sharing)} tolerates no loss"
-            )
-            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({why})")
         self._sharing.on_peer_lost(peer)

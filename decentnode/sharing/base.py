@@ -40,6 +40,8 @@ class Sharing(Stateful, ABC):
     tolerates_loss: ClassVar[bool] = True
     """Stays right when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     preserves_mean: ClassVar[bool] = True
+    carries_errors: ClassVar[bool] = False
+    """What the chain drops stays in what is sent next; error feedback would count it twice."""
     sends_one_payload: ClassVar[bool] = True
     """One payload for all neighbors; false when each neighbor gets its own."""
     sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"

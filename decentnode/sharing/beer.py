@@ -41,6 +41,7 @@ class Beer(Sharing):
     needs_undirected_graph: ClassVar = True
     needs_plain_sgd: ClassVar = True
     tolerates_loss: ClassVar = False
+    carries_errors: ClassVar = True
     sends: ClassVar = "differences"
     phases: ClassVar = 2
     wire: ClassVar = "2 deg * C(d)"
@@ -73,6 +74,7 @@ class Beer(Sharing):
         super().begin(self._v)
         self._tracker_chain.begin(self._v)
         self._models.begin(vector)
+        self._guard.begin(vector)
         self._trackers.begin(self._v)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:

@@ -33,6 +33,7 @@ class Choco(Sharing):
     needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
     tolerates_loss: ClassVar = False
+    carries_errors: ClassVar = True
     sends: ClassVar = "differences"
     state: ClassVar = ("_public", "_guard")
 
@@ -47,6 +48,7 @@ class Choco(Sharing):
     def begin(self, vector: Tensor) -> None:
         super().begin(torch.zeros_like(vector))
         self._public.begin(vector)
+        self._guard.begin(vector)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout

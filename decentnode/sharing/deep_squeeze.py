@@ -43,6 +43,7 @@ class DeepSqueeze(Sharing):
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._e = torch.zeros_like(vector)
+        self._guard.begin(vector)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout

@@ -25,7 +25,10 @@ class WithGamma(Protocol):
 
 @dataclass
 class DivergenceGuard(Stateful):
-    """Ends the run when what is still unsent grows to a large multiple of its early level (own idea, 2026).
+    """Ends the run when the unsent part grows to a large multiple of its early level (own idea, 2026).
+
+    The early level is at least the norm of the model that all start from, so that a learning rate that
+    begins near zero does not make it tiny.
 
     Where gamma is too large for W and C, it grows without bound (Koloskova et al., 2019, Thm. 2, has what is
     small enough), and the loss would tell so only much later.
@@ -37,6 +40,10 @@ class DivergenceGuard(Stateful):
     """Rounds so far that count as early; those with nothing unsent do not count."""
     level: float = 0.0
     """The largest norm in early rounds."""
+
+    def begin(self, model: Tensor) -> None:
+        """Sees the model that all nodes start from."""
+        self.level = float(torch.linalg.vector_norm(model))
 
     def check(self, unsent: Tensor, scheme: WithGamma, view: View) -> None:
         """Raises RunFailed when the norm of `unsent` is not finite, or grew too much."""

@@ -68,6 +68,16 @@ def test_the_guard_lets_a_backlog_build_up():
     network.run(450, lambda i, x: torch.ones_like(x), 1.0)
 
 
+def test_the_guard_lets_a_learning_rate_warm_up():
+    """A thousandth of the rate in all early rounds is no level to judge the full rate by."""
+    b = random_models(8, 100, seed=1)
+    start = random_models(1, 100, seed=2).expand(8, -1).clone()
+    network = Lockstep(lambda: Choco(0.2), Ring(8), start, TENTH)
+    network.run(EARLY_ROUNDS + 5, lambda i, x: x - b[i], 1e-4)
+    network.run(100, lambda i, x: x - b[i], 0.2)
+    assert network.models.isfinite().all()
+
+
 @pytest.mark.parametrize("graph", [Ring(8), Regular(12, 4, seed=3)], ids=["ring", "regular"])
 def test_every_round_is_the_published_one(graph):
     """A dense oracle with all copies in one matrix, and gradient steps."""

@@ -379,3 +379,24 @@ def test_a_module_beside_the_configuration_is_found(tmp_path, monkeypatch) -> No
     monkeypatch.chdir(tmp_path / "apart")
     options = "model={name: 'net_beside:Net', in_features: 64, out_features: 10}"
     assert config.load(tmp_path / "x.yaml", [options]).model.cls.__name__ == "Net"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"),
+    [
+        (
+            "choco",
+            "would count errors twice, because choco itself sends later what was dropped; leave it out",
+        ),
+        ("gossip", "is right for differences, but gossip sends models; leave it out"),
+    ],
+)
+def test_errors_are_corrected_once_and_only_where_differences_are_sent(scheme, why) -> None:
+    chain = "[error_feedback, {name: top_k, fraction: 0.1}]"
+    text = SMALL + f"sharing: {{name: {scheme}, transforms: {chain}}}\n"
+    assert defects_of(text) == (f"x.yaml:6 sharing.transforms[0]: error_feedback {why}",)
+
+
+def test_a_scheme_with_transforms_of_its_own_says_so() -> None:
+    (line,) = defects_of(SMALL + "sharing: {name: jwins, transforms: [{name: top_k, fraction: 0.1}]}\n")
+    assert line.endswith("; jwins itself begins with wavelet, top_k, auto")
