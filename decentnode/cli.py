@@ -2,7 +2,6 @@
 
 import ast
 import errno
-import gc
 import os
 import sys
 import traceback
@@ -62,8 +61,6 @@ def decentnode(
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
-    # What imports make lives as long as the process: looking for garbage in it takes a sixth of the start.
-    gc.disable()
     import torch
 
     torch.set_num_threads(1)
@@ -76,7 +73,6 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
     from decentnode.launcher import Launcher
     from decentnode.live_view import screen_for
 
-    gc.enable()
     settings = load(config, overrides or ())
     machine = this_machine(settings)
     preflight.check_ports(settings, machine)
