@@ -66,6 +66,8 @@ def test_the_guard_lets_a_backlog_build_up():
     """A constant gradient and 1 coordinate of 400: the backlog grows 400-fold, and is no divergence."""
     network = Lockstep(Choco, Ring(3), torch.zeros(3, 400, dtype=torch.float64), lambda: (TopK(1 / 400),))
     network.run(450, lambda i, x: torch.ones_like(x), 1.0)
+    assert network.round == 450
+    assert network.models.mean().item() == pytest.approx(-450)
 
 
 def test_the_guard_lets_a_learning_rate_warm_up():
