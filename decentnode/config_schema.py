@@ -17,7 +17,7 @@ from decentnode.registry import (
     TRANSFORMS,
 )  # fmt: skip
 from decentnode.sections import scalar_parameters, training_parameters
-from decentnode.settings import EvaluationSettings, FailureSettings
+from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings
 from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 
 Schema = dict[str, Any]
@@ -57,6 +57,7 @@ class SchemaBuilder:
             "communication": self.plugin(COMMUNICATIONS, "zeromq"),
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
+            "checkpoint": self.object(parameters_of(CheckpointSettings)),
         }
 
     def plugin(self, kind: Kind, default: str = "", generic: Schema | None = None) -> Schema:

@@ -10,9 +10,11 @@ import xxhash
 from torch import Tensor, nn
 
 from decentnode import config
+from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
 from decentnode.communication.on_device import OnDevice, check_device, device_for
+from decentnode.course import Course
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.mapping import Mapping
@@ -41,6 +43,7 @@ class Surroundings:
     reporter: Reporter
     records: Path
     clock: Clock
+    beacons: Beacons
     shares_process: bool
 
 
@@ -142,7 +145,9 @@ class Experiment:
         sharing = self.sharing()
         shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
         pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
-        training = Training(network, vector, settings.training, shard, Hooks(sharing.adjust_gradient, pause))
+        course = Course(settings.rounds, rank, surroundings.beacons, clock)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
+        training = Training(network, vector, settings.training, shard, hooks)
         plan = EvaluationPlan(
             self.dataset.test, settings.evaluation.every, settings.rounds, settings.evaluation.batch_size
         )
@@ -150,9 +155,9 @@ class Experiment:
         evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
         failures = settings.failures
         stop = failures.on_loss == "stop" or (failures.on_loss == "auto" and not sharing.tolerates_loss)
-        exchanger = Exchanger(endpoint, sharing, clock, reporter, failures.deadline, stop)
+        exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
         records = Records(surroundings.records, rank)
-        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records)
+        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records, course)
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         memory = self._memory(rank)

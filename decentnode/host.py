@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import torch
 
+from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
@@ -39,6 +40,7 @@ class Inheritance:
     experiment: Experiment
     snapshots: Snapshots
     introductions: Introductions
+    beacons: Beacons
     reporter: Reporter
     start: int
     """An eventfd that counts start signals, one for each host process."""
@@ -108,7 +110,7 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     communication.prepare(place, experiment.most_payload_bytes)
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
-        shares_process=len(ranks) > 1,
+        inheritance.beacons, shares_process=len(ranks) > 1,
     )  # fmt: skip
     nodes = [experiment.build(rank, surroundings) for rank in ranks]
     for node in nodes:
@@ -132,10 +134,9 @@ async def _run_nodes(nodes: list[Node], inheritance: Inheritance) -> list[ExitCo
 
 async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
-    rounds = inheritance.experiment.settings.rounds
     try:
-        await node.run(rounds)
-        inheritance.reporter.send(_finished(node, rounds))
+        await node.run()
+        inheritance.reporter.send(_finished(node, node.round + 1))
         return ExitCode.OK
     except Exception as error:
         return _explain(inheritance, node.rank, error)

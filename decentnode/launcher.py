@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from decentnode import __version__, config
+from decentnode.beacons import Beacons
 from decentnode.errors import ExitCode, StartError
 from decentnode.evaluation import Scores, evaluate, load_flat
 from decentnode.experiment import Experiment
@@ -70,6 +71,7 @@ class Launcher:
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._snapshots = Snapshots(sorted(self._local), experiment.layout.numel)
         self._introductions = Introductions(experiment.graph.num_nodes)
+        self._beacons = Beacons(sorted(self._local))
         self._pids: dict[int, int] = {}
         self._signal: signal.Signals | None = None
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
@@ -116,8 +118,8 @@ class Launcher:
         self._socket_dir = make_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
-            self.experiment, self._snapshots, self._introductions, Reporter(write), self._start_signal,
-            self.run_dir, self._socket_dir, threads,
+            self.experiment, self._snapshots, self._introductions, self._beacons, Reporter(write),
+            self._start_signal, self.run_dir, self._socket_dir, threads,
         )  # fmt: skip
         self.server = ForkServer(inheritance, self._positions)
         os.close(write)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from decentnode.beacons import Activity, Beacon
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
+from decentnode.course import Course
 from decentnode.errors import PeerError, PeerTimeout, RunFailed
 from decentnode.mixing import WeightedGraph
 from decentnode.node_evaluation import NodeEvaluation
@@ -34,20 +36,29 @@ class Node:
     exchange: "Exchanger"
     evaluation: NodeEvaluation
     records: Records
-    round: int = field(default=0, init=False)
+    course: Course
+    round: int = field(default=-1, init=False)
     """The round that was begun last."""
 
-    async def run(self, rounds: int) -> None:
-        """All rounds, one after the other."""
-        self.sharing.begin(self.training.vector.values)
-        for round in range(rounds):
+    async def run(self) -> None:
+        """All rounds, one after the other, from the first or from where the node was resumed."""
+        if self.round < 0:
+            self.sharing.begin(self.training.vector.values)
+        while (round := await self.course.after(self.round)) is not None:
             await self.run_round(round)
+        self.beacon.mark(self.round, Activity.END)
+
+    @property
+    def beacon(self) -> Beacon:
+        """Where others see what this node does."""
+        return self.course.beacon
 
     async def run_round(self, round: int) -> None:
         """Train, see who the neighbors are, share (send, hear, mix), evaluate, record."""
         self.round = round
         record = RoundRecord(self.rank, round)
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
+        self.beacon.mark(round, Activity.TRAIN)
         report = await self.training.train(round)
         trained = clock.now()
         view = await self.graph.view(self.rank, round, report.learning_rate)
@@ -56,6 +67,7 @@ class Node:
         vector.flip()
         self.exchange.end(record, seconds=clock.now() - trained)
         record.loss, record.steps, record.train_seconds = report.loss, report.steps, trained - began
+        self.beacon.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
@@ -81,8 +93,8 @@ class Exchanger:
     """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
 
     def __init__(
-        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, deadline: float,
-        stop_on_loss: bool = False,
+        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: Beacon,
+        deadline: float, stop_on_loss: bool = False,
     ) -> None:  # fmt: skip
         """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer."""
         self.endpoint = endpoint
@@ -90,6 +102,7 @@ class Exchanger:
         self.missing: dict[int, PeerError] = {}
         self._sharing = sharing
         self._reporter = reporter
+        self._beacon = beacon
         self._deadline = deadline
         self._stop_on_loss = stop_on_loss
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
@@ -110,7 +123,11 @@ class Exchanger:
         if layout is None:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
-        handle = await self.endpoint.exchange(outgoing, sources, key, self._patience())
+        self._beacon.mark(self._round, Activity.SEND)
+        handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
+        self._beacon.mark(self._round, Activity.RECEIVE)
+        await handle
+        self._beacon.mark(self._round, Activity.MIX)
         self._inbox = inbox = Inbox(handle, layout, self.endpoint)
         self._phase += 1
         self._heard.update(inbox)

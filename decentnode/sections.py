@@ -21,7 +21,7 @@ from decentnode.registry import (
     SHARINGS,
     TRANSFORMS,
 )  # fmt: skip
-from decentnode.settings import EvaluationSettings, FailureSettings, Plugin, Settings
+from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Plugin, Settings
 from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, try_optimizer
 from decentnode.training import Factory, TrainingSettings
 from decentnode.yaml_source import Document, Key
@@ -29,7 +29,7 @@ from decentnode.yaml_source import Document, Key
 SCALARS = ("name", "seed", "rounds", "device", "run_dir", "machine")
 SECTIONS = (
     "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
-    "evaluation", "failures", "device", "run_dir", "machine",
+    "evaluation", "failures", "checkpoint", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)
@@ -64,6 +64,7 @@ class Sections:
             "communication": self._plugin(("communication",), COMMUNICATIONS, "zeromq"),
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
             "failures": self._settings(("failures",), FailureSettings),
+            "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
         }
 
     def _scalars(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training import Factory, TrainingSettings
 
+_AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -21,6 +22,13 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"must be made of letters, digits, '_', '-' and '.', at most 100, not '{name[:40]}'")
     return name
+
+
+def check_start(start: str) -> str:
+    """Who must be here when the first round begins: `all`, or `at_least N` nodes."""
+    if start != "all" and not _AT_LEAST.fullmatch(start):
+        raise ValueError(f"must be 'all' or 'at_least N' with the number of nodes, not '{start[:40]}'")
+    return start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +71,36 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
+class RestartSettings:
+    """Whether a node whose process died is started again."""
+
+    attempts: NonNegative = 0
+    """How often, for each host process."""
+
+
+@dataclass(frozen=True)
 class FailureSettings:
     """What the loss of a node means, and how long anything is waited for, in seconds."""
 
-    on_loss: Literal["auto", "continue", "stop"] = "auto"
-    """auto: continue, unless the sharing scheme does not tolerate a loss."""
+    on_loss: Literal["auto", "continue", "wait", "stop"] = "auto"
+    """auto: continue, unless the sharing scheme does not tolerate a loss; wait: until it is back."""
     deadline: PositiveFloat = 60.0
     """How long a silent peer is waited for in a round."""
     grace: NonNegativeFloat = 5.0
     """How long a broken link may take to come back before the peer counts as lost."""
     start_deadline: PositiveFloat = 60.0
     """How long the nodes have to meet."""
+    start: Annotated[str, AfterValidator(check_start)] = "all"
+    """Who must be here to begin: all, or at_least N nodes; the others may come later."""
+    restart: RestartSettings = RestartSettings()
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """How often whole nodes are saved, so that the run or a node can go on from there."""
+
+    every: NonNegative = 0
+    """Rounds between checkpoints; 0: only when the run is asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +125,7 @@ class Settings:
     communication: Plugin
     evaluation: EvaluationSettings
     failures: FailureSettings
+    checkpoint: CheckpointSettings = CheckpointSettings()
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     run_dir: str | None = None
     """Where results go; None: runs/<name>-<time>."""

@@ -163,6 +163,8 @@ class Hooks:
     adjust_gradient: AdjustGradient | None = None
     pause: Pause | None = None
     """Awaited after every step where several nodes share the process."""
+    beat: Callable[[], None] | None = None
+    """Called after every step: the node gets on."""
 
 
 NO_HOOKS = Hooks()
@@ -222,6 +224,8 @@ class Training:
             inputs, labels = self.minibatches.next()
             losses.append(self._step(round, step, inputs, labels))
             sizes.append(len(labels))
+            if self.hooks.beat is not None:
+                self.hooks.beat()
             if self.hooks.pause is not None:
                 await self.hooks.pause()
         report = self._report(round, losses, sizes)

@@ -9,9 +9,11 @@ import torch._dynamo  # or every forked process would import it at its first opt
 from _raw_exchange import Stopwatch
 from torch import nn
 
+from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
 from decentnode.communication.zeromq import ZeroMQ
+from decentnode.course import Course
 from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.mixing import MetropolisHastings, WeightedGraph
@@ -81,5 +83,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     evaluation = NodeEvaluation(never, training, endpoint.counters, Snapshots([rank], 1), reporter, clock)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
-    exchanger = Exchanger(endpoint, sharing, clock, reporter, PATIENCE)
-    return Node(rank, training, graph, sharing, exchanger, evaluation, Records(case.directory, rank))
+    course = Course(case.rounds, rank, Beacons([rank]), clock)
+    exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
+    records = Records(case.directory, rank)
+    return Node(rank, training, graph, sharing, exchanger, evaluation, records, course)

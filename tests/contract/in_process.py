@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.experiment import Surroundings
 from decentnode.reports import Reporter
@@ -24,6 +25,7 @@ class Nodes:
             Reporter(os.open(os.devnull, os.O_WRONLY)),
             directory,
             Clock(),
+            Beacons(range(count)),
             shares_process=True,
         )
         self.nodes = [experiment.build(rank, surroundings) for rank in range(count)]

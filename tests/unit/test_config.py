@@ -12,6 +12,7 @@ from decentnode import config, yaml_source
 from decentnode.errors import BadInput, ConfigError
 from decentnode.models.base import Model
 from decentnode.registry import REGISTRIES
+from decentnode.sections import SECTIONS
 from decentnode.settings import Settings
 from decentnode.yaml_source import Dumper
 
@@ -191,8 +192,7 @@ def test_wrong_entry_of_a_list() -> None:
 def test_defects_of_file_and_overrides_come_together() -> None:
     assert defects_of("sede: 1\n" + SMALL, "rounds=x", "colour=red") == (
         "x.yaml:1 sede: unknown key; did you mean 'seed'?",
-        "command line: colour: unknown key (known: name, seed, rounds, graph, mapping, dataset, model, "
-        "training, sharing, communication, evaluation, failures, device, run_dir, machine)",
+        f"command line: colour: unknown key (known: {', '.join(SECTIONS)})",
         "command line: rounds: must be a whole number > 0, not 'x'",
     )
 

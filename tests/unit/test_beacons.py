@@ -1,0 +1,57 @@
+"""Where nodes are, seen by whoever shares the memory; and the round that is the last."""
+
+import asyncio
+import os
+
+from decentnode.beacons import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.clock import Clock
+from decentnode.course import Course
+
+
+def test_another_process_sees_where_a_node_is():
+    beacons = Beacons([3, 7])
+    child = os.fork()
+    if child == 0:
+        beacons.of(7).mark(12, Activity.RECEIVE)
+        beacons.of(7).beat()
+        os._exit(0)
+    os.waitpid(child, 0)
+    seen = beacons.of(7).read()
+    assert (seen.round, seen.activity, seen.marks) == (12, Activity.RECEIVE, 3)
+    assert beacons.of(3).read()[:2] == (-1, Activity.START)
+    assert seen.since >= beacons.of(3).read().since
+
+
+def upcoming(course, round):
+    return asyncio.run(course.after(round))
+
+
+def test_rounds_follow_each_other_until_the_last():
+    course = Course(3, 0, Beacons([0]), Clock())
+    assert [upcoming(course, round) for round in (-1, 0, 1, 2)] == [0, 1, 2, None]
+    assert not course.is_cut_short
+
+
+def test_a_run_that_is_to_stop_has_an_earlier_last_round():
+    beacons = Beacons([0])
+    course = Course(10, 0, beacons, Clock())
+    beacons.last_round = 4
+    assert upcoming(course, 3) == 4
+    assert upcoming(course, 4) is None
+    assert course.is_cut_short
+
+
+def test_no_round_begins_while_the_last_one_is_undecided():
+    beacons = Beacons([0])
+    course = Course(10, 0, beacons, Clock())
+
+    async def decide_later():
+        waiting = asyncio.create_task(course.after(5))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert beacons.of(0).read()[:2] == (6, Activity.BEGIN)  # announced, so it counts
+        beacons.last_round = GO_ON
+        return await waiting
+
+    beacons.last_round = UNDECIDED
+    assert asyncio.run(decide_later()) == 6
