@@ -50,7 +50,7 @@ class Sighting(NamedTuple):
 class Beacon:
     """One node's own."""
 
-    def __init__(self, words: memoryview[int], seconds: memoryview[float]) -> None:
+    def __init__(self, words: "memoryview[int]", seconds: "memoryview[float]") -> None:
         self._words = words
         self._seconds = seconds
 
