@@ -92,7 +92,11 @@ class PeerTimeout(PeerError):
 
 
 class ProtocolError(PeerError):
-    """What the peer sent breaks the message rules."""
+    """What the peer sent breaks the message rules; `counted_as` is how the records name it."""
+
+    def __init__(self, peer: int, reason: str, counted_as: str = "payload") -> None:
+        super().__init__(peer, reason)
+        self.counted_as = counted_as
 
 
 def is_out_of_memory(error: BaseException) -> bool:

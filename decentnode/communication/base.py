@@ -5,6 +5,7 @@ It fits transports that cannot receive from just anyone (NCCL) as well as those 
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.mailbox import Handle
+from decentnode.errors import ProtocolError
 from decentnode.payload import Layout, Payload
 
 HEADER_BYTES = 64
@@ -130,6 +132,8 @@ class Inbox(Mapping[int, Payload]):
                 self._payloads[source] = payload.to(endpoint.device)
             elif error is not None:
                 self.missing[source] = error
+                if isinstance(error, ProtocolError):
+                    handle.refuse(error.counted_as)
 
     def __getitem__(self, source: int) -> Payload:
         return self._payloads[source]
@@ -151,6 +155,8 @@ class Endpoint(ABC):
 
     rank: int
     counters: ByteCounters
+    refused: Counter[str]
+    """Messages that could not be used, by reason; another thread may add to them."""
     device: torch.device = torch.device("cpu")
     """Where the node's vector lives."""
 

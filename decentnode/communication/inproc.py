@@ -23,7 +23,7 @@ class LocalMessage:
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
         if self.payload.layout.hash != layout.hash:
-            return None, ProtocolError(self.source, "sent another payload layout")
+            return None, ProtocolError(self.source, "sent another payload layout", "layout")
         return self.payload, None
 
 
@@ -34,6 +34,7 @@ class LocalEndpoint(Endpoint):
         self.rank = rank
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, lambda source, seq: peers[source].mailbox.acknowledged(rank, seq))
+        self.refused = self.mailbox.refused
         self._peers = peers
         self._seq = 0
         shape = (2, memory.vector_elements)

@@ -30,17 +30,18 @@ class Links:
         place: Place,
         endpoint_of: Callable[[int], str],
         greeting: Callable[[int], wire.Outgoing],
+        book_unsent: Callable[[bytes], None],
     ) -> None:
-        """`endpoint_of` says where a process is reached; `greeting` gives the first message for it."""
+        """`endpoint_of` says where a process is reached; `greeting` gives the first message for it;
+        `book_unsent` gets the header of each message that a peer did not read in time."""
         self.gone: set[int] = set()
         self.next_verdict = NEVER
         """When a broken link is to be judged, as `time.monotonic` counts."""
-        self.refused = 0
-        """Messages that a peer did not read in time."""
         self._context = context
         self._place = place
         self._endpoint_of = endpoint_of
         self._greeting = greeting
+        self._book_unsent = book_unsent
         self._sending = threading.RLock()
         self._dealers: dict[int, zmq.Socket[bytes]] = {}
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
@@ -78,7 +79,7 @@ class Links:
             dealer.send(header, _MORE_FOLLOWS)
             dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
         except zmq.Again:
-            self.refused += 1
+            self._book_unsent(header)
 
     def make(self, process: int) -> None:
         """Connects to a process and greets it, unless that was done or it is gone."""

@@ -7,6 +7,7 @@ ahead by one exchange at most, because it may not write memory again that a read
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -70,6 +71,10 @@ class Handle:
         """Tells the senders of this exchange that their memory is free again."""
         self._mailbox.release(self)
 
+    def refuse(self, reason: str) -> None:
+        """Counts one of its messages that cannot be used."""
+        self._mailbox.refuse(reason)
+
     def finish(self) -> None:
         """Wakes whoever waits; the mailbox calls it with its lock held."""
         self.done = True
@@ -101,7 +106,7 @@ class Mailbox:
         self.failure: BaseException | None = None
         self.lock = threading.RLock()
         self.gone: dict[int, PeerError] = {}
-        self.dropped = 0
+        self.refused: Counter[str] = Counter()
         self._acknowledge = acknowledge
         self._open: dict[Key, Handle] = {}
         self._parked: dict[Key, dict[int, Message]] = {}
@@ -135,10 +140,19 @@ class Mailbox:
             if handle is not None:
                 self._settle(handle, source, message)
                 self._finish_if_complete(handle)
-            elif key > self._last and self._count_parked(source) < MOST_PARKED:
+            elif key <= self._last:
+                self.refuse("stale")
+            elif source in self._parked.get(key, {}):
+                self.refuse("repeated")
+            elif self._count_parked(source) < MOST_PARKED:
                 self._parked.setdefault(key, {})[source] = message
             else:
-                self.dropped += 1
+                self.refuse("too many ahead")
+
+    def refuse(self, reason: str) -> None:
+        """Counts a message that cannot be used."""
+        with self.lock:
+            self.refused[reason] += 1
 
     def acknowledged(self, reader: int, seq: int) -> None:
         """Notes that `reader` no longer reads anything that was sent up to number `seq`."""
@@ -224,7 +238,7 @@ class Mailbox:
             handle.awaited.discard(source)
             handle.arrived[source] = message
         else:
-            self.dropped += 1
+            self.refuse("repeated" if source in handle.arrived else "unexpected source")
 
     def _miss(self, handle: Handle, source: int, error: PeerError) -> None:
         handle.awaited.discard(source)
@@ -253,7 +267,7 @@ class Mailbox:
     def _drop_stale(self, key: Key) -> None:
         for old in [k for k in self._parked if k < key]:
             for source, message in self._parked.pop(old).items():
-                self.dropped += 1
+                self.refuse("stale")
                 self._acknowledge(source, message.seq)
 
 

@@ -47,7 +47,7 @@ class SharedMessage:
 
     def read(self, layout: Layout) -> Read:
         if self.header.layout != layout.hash:
-            return _refuse(self.header, "sent another payload layout")
+            return _refuse(self.header, "sent another payload layout", "layout")
         try:
             return self.segment.payload(self.offset, self.header.length, layout), None
         except PayloadError as error:
@@ -69,9 +69,9 @@ class FramedMessage:
     def read(self, layout: Layout) -> Read:
         content = self.body.buffer
         if self.header.layout != layout.hash:
-            return _refuse(self.header, "sent another payload layout")
+            return _refuse(self.header, "sent another payload layout", "layout")
         if not wire.verify(self.frame, wire.digest(content)):
-            return _refuse(self.header, "sent a payload with a wrong checksum")
+            return _refuse(self.header, "sent a payload with a wrong checksum", "payload checksum")
         buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
         try:
             return Payload.parse(layout, buffer), None
@@ -79,5 +79,5 @@ class FramedMessage:
             return _refuse(self.header, str(error))
 
 
-def _refuse(header: wire.Header, reason: str) -> Read:
-    return None, ProtocolError(header.sender, reason)
+def _refuse(header: wire.Header, reason: str, counted_as: str = "payload") -> Read:
+    return None, ProtocolError(header.sender, reason, counted_as)

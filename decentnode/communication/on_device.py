@@ -16,6 +16,7 @@ class OnDevice(Endpoint):
     def __init__(self, inner: Endpoint, memory: Memory, device: torch.device) -> None:
         self.rank = inner.rank
         self.counters = inner.counters
+        self.refused = inner.refused
         self.device = device
         self._inner = inner
         shape = (2, memory.vector_elements)

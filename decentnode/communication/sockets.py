@@ -5,6 +5,7 @@ alone. Links send behind a lock: a node's own thread may send over a link that e
 thread for it costs more than the sending (libzmq lets a socket change threads behind a full fence).
 """
 
+import contextlib
 import errno
 import math
 import os
@@ -36,13 +37,12 @@ class Sockets(threading.Thread):
         super().__init__(name="decentnode-sockets", daemon=True)
         self.place = place
         self.mailboxes: dict[int, Mailbox] = {}
-        self.refused: Counter[str] = Counter()
         self.run_id = 0
         self.hello = wire.Hello([], [])
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = self._make_router(most_bytes)
-        self._links = Links(self._context, place, endpoint_of, self._greeting)
+        self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._segments: dict[int, PeerSegment] = {}
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -53,6 +53,11 @@ class Sockets(threading.Thread):
         self._met_processes: set[int] = set()
         self._linger = 0.0
         self._stopping = False
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Messages that were not used, by reason, of all nodes here."""
+        return sum((mailbox.refused for mailbox in self.mailboxes.values()), Counter())
 
     # What other threads call.
 
@@ -188,12 +193,23 @@ class Sockets(threading.Thread):
         try:
             self._accept(frames)
         except wire.WireError as error:
-            self.refused[error.reason] += 1
+            self._refuse(header, error.reason)
+
+    def _refuse(self, head: zmq.Frame, reason: str) -> None:
+        """Books a message under its receiver if the header tells one, else under the first node here."""
+        receiver = self.hello.ranks[0]
+        with contextlib.suppress(wire.WireError):
+            receiver = wire.Header.unpack(_header_bytes(head)).receiver
+        self.mailboxes.get(receiver, self.mailboxes[self.hello.ranks[0]]).refuse(reason)
+
+    def _book_unsent(self, header: bytes) -> None:
+        """Books a message that its receiver was too slow to take under its sender."""
+        self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
     def _accept(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:
             raise wire.WireError("frame count")
-        head, body = frames[0].bytes, frames[1]
+        head, body = _header_bytes(frames[0]), frames[1]
         header = wire.Header.unpack(head)
         if header.run_id != self.run_id:
             raise wire.WireError("run id")
@@ -207,6 +223,8 @@ class Sockets(threading.Thread):
             self._acknowledged(mailbox, header)
             mailbox.deliver(header.sender, header.key, FramedMessage(header, head, body))
             return
+        if len(body) > wire.MOST_CONTROL_BYTES:
+            raise wire.WireError("control length")
         content = body.bytes
         if not wire.verify(head, wire.digest(content)):
             raise wire.WireError("checksum")
@@ -316,6 +334,13 @@ class Sockets(threading.Thread):
         self._router.close(0)
         self._links.close()
         self._context.term()
+
+
+def _header_bytes(frame: zmq.Frame) -> bytes:
+    """The bytes of a header; a frame of another length is not even copied."""
+    if len(frame) != wire.HEADER_BYTES:
+        raise wire.WireError("header length")
+    return frame.bytes
 
 
 def _hear(mailbox: Mailbox, kind: int, sender: int, key: Key) -> None:

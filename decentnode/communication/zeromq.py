@@ -31,6 +31,7 @@ class ZeroMQEndpoint(Endpoint):
         self.rank = rank
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, self._released, alone=len(place.process.ranks) == 1)
+        self.refused = self.mailbox.refused
         self.segment = segment
         self.slots = slots
         self._sockets = sockets
