@@ -17,6 +17,7 @@ from torch import Tensor
 from decentnode.communication.mailbox import Handle
 from decentnode.errors import ProtocolError
 from decentnode.payload import Layout, Payload
+from decentnode.security import Credentials
 
 HEADER_BYTES = 64
 
@@ -99,6 +100,8 @@ class Place:
     """A private directory of this run on this machine, for ipc sockets; short, as their paths are limited."""
     grace: float = 5.0
     """Seconds that a broken link between machines may take to come back."""
+    credentials: Credentials | None = None
+    """What links over TCP are guarded with; None: they are plain."""
 
     @property
     def process(self) -> HostProcess:

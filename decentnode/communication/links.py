@@ -93,6 +93,8 @@ class Links:
         if endpoint.startswith("tcp"):
             dealer.set(zmq.HEARTBEAT_IVL, 2000)
             dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
+            if self._place.credentials is not None:
+                self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
         self._watched[descriptor(monitor)] = process
         self._epoll.register(descriptor(monitor), select.EPOLLIN)

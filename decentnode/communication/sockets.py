@@ -25,6 +25,7 @@ from decentnode.communication.messages import FramedMessage, PeerSegment, Shared
 from decentnode.communication.polling import has_input
 from decentnode.communication.shared_memory import attach
 from decentnode.errors import PeerLost, StartError
+from decentnode.security import Gatekeeper, came_from
 
 TICK = 1.0
 
@@ -42,11 +43,19 @@ class Sockets(threading.Thread):
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = self._make_router(most_bytes)
+        # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
+        self._gate: Gatekeeper | None = None
+        self._guarded: zmq.Socket[bytes] | None = None
+        if place.credentials is not None:
+            self._guarded = self._make_router(most_bytes)
+            self._gate = Gatekeeper(self._context, place.credentials, self._refuse_connection)
+            self._gate.guard(self._guarded)
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._segments: dict[int, PeerSegment] = {}
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        watched = (self._router, self._wakeup, self._links.fileno())
+        guards = (self._guarded, *self._gate.sockets) if self._gate else ()
+        watched = (self._router, self._wakeup, self._links.fileno(), *guards)
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
         self._met = threading.Condition()
@@ -63,8 +72,9 @@ class Sockets(threading.Thread):
 
     def bind(self, endpoint: str) -> None:
         """Listens there too; before the thread is started. Raises StartError."""
+        router = self._guarded if self._guarded is not None and endpoint.startswith("tcp") else self._router
         try:
-            self._router.bind(endpoint)
+            router.bind(endpoint)
         except zmq.ZMQError as error:
             busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
@@ -138,13 +148,17 @@ class Sockets(threading.Thread):
         pause = max(0.0, min(self._next_look, self._links.next_verdict) - time.monotonic())
         for ready, _ in zmq.zmq_poll(self._polled, math.ceil(pause * 1000)):
             if ready is self._router:
-                self._receive()
+                self._receive(self._router)
+            elif ready is self._guarded:
+                self._receive(self._guarded)
             elif ready == self._wakeup:
                 os.eventfd_read(self._wakeup)
                 while self._commands:
                     self._commands.popleft()()
-            else:
+            elif ready == self._links.fileno() or self._gate is None:
                 self._links.watch()
+            else:
+                self._gate.serve()
         now = time.monotonic()
         if now >= min(self._next_look, self._links.next_verdict):
             self._look_around(now)
@@ -179,19 +193,20 @@ class Sockets(threading.Thread):
         return process, self._control(wire.Kind.HELLO, hello.ranks[0], receiver, body=body), body
 
     def _receive_all(self) -> None:
-        while has_input(self._router):
-            self._receive()
+        for router in filter(None, (self._router, self._guarded)):
+            while has_input(router):
+                self._receive(router)
 
-    def _receive(self) -> None:
+    def _receive(self, router: "zmq.Socket[bytes]") -> None:
         """Takes in one message: routing id, header, body; further frames are counted and dropped."""
-        self._router.recv(zmq.NOBLOCK)
-        header = self._router.recv(copy=False)
+        router.recv(zmq.NOBLOCK)
+        header = router.recv(copy=False)
         frames = [header]
         while frames[-1].more:
-            frame = self._router.recv(copy=False)
+            frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
         try:
-            self._accept(frames)
+            self._accept(frames, router is self._guarded)
         except wire.WireError as error:
             self._refuse(header, error.reason)
 
@@ -202,11 +217,15 @@ class Sockets(threading.Thread):
             receiver = wire.Header.unpack(_header_bytes(head)).receiver
         self.mailboxes.get(receiver, self.mailboxes[self.hello.ranks[0]]).refuse(reason)
 
+    def _refuse_connection(self, reason: str) -> None:
+        """Books somebody who was not let in under the first node here."""
+        self.mailboxes[self.hello.ranks[0]].refuse(reason)
+
     def _book_unsent(self, header: bytes) -> None:
         """Books a message that its receiver was too slow to take under its sender."""
         self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
-    def _accept(self, frames: list[zmq.Frame]) -> None:
+    def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
         if len(frames) != 2:
             raise wire.WireError("frame count")
         head, body = _header_bytes(frames[0]), frames[1]
@@ -217,6 +236,8 @@ class Sockets(threading.Thread):
         process = self.place.home.get(header.sender)
         if mailbox is None or process is None or process == self.place.own:
             raise wire.WireError("rank")
+        if guarded and not came_from(frames[0], self.place.processes[process].machine):
+            raise wire.WireError("identity")
         if header.kind == wire.Kind.PAYLOAD:
             if header.length != len(body):
                 raise wire.WireError("body length")
@@ -274,6 +295,8 @@ class Sockets(threading.Thread):
                 mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
 
     def _tick(self, now: float, late: float) -> None:
+        if self._gate is not None:
+            self._gate.serve()
         for mailbox in self.mailboxes.values():
             if late > TICK:
                 mailbox.forgive(late)
@@ -331,6 +354,9 @@ class Sockets(threading.Thread):
     def _close(self) -> None:
         for process in self._links.processes:
             self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
+        if self._gate is not None and self._guarded is not None:
+            self._gate.close()
+            self._guarded.close(0)
         self._router.close(0)
         self._links.close()
         self._context.term()

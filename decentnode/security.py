@@ -1,0 +1,147 @@
+"""Who may talk to this machine: CURVE on every link between machines (RFC 25, 26), and one list of keys.
+
+A key stands for a machine. What a link claims otherwise, routing ids above all, is never asked.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from decentnode.communication.polling import has_input
+
+DOMAIN = b"decentnode"
+HANDSHAKE_MS = 5000
+"""A connection that has not shown a key by then is closed."""
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_USER_ID = "User-Id"
+_VERDICTS: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "unknown key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "handshake",
+}
+_EVENTS = reduce(or_, _VERDICTS, zmq.EVENT_ACCEPTED)
+
+Socket = zmq.Socket[bytes]
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE25519 key pair, both halves as 40 characters of Z85 (RFC 32)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def make(cls) -> "KeyPair":
+        """A new one, from the system's source of randomness."""
+        return cls(*zmq.curve_keypair())
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What this machine proves itself with, and whom it believes."""
+
+    machine: int
+    own: KeyPair
+    public: tuple[bytes, ...]
+    """The public keys of all machines, by index; nobody else is let in."""
+
+    def guard_server(self, socket: Socket) -> None:
+        """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer."""
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.ZAP_DOMAIN, DOMAIN)
+        # Without a gatekeeper this lets nobody in; libzmq's default lets everybody in.
+        socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+    def guard_client(self, socket: Socket, machine: int) -> None:
+        """Lets a socket that will be connected talk to that machine alone."""
+        socket.set(zmq.CURVE_SERVERKEY, self.public[machine])
+        socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
+        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+
+def came_from(frame: zmq.Frame, machine: int) -> bool:
+    """Whether a frame that a guarded socket received was sent with that machine's key."""
+    return bool(frame.get(_USER_ID) == str(machine))
+
+
+class Gatekeeper:
+    """Answers whose key is admitted to the guarded sockets of one context, and counts who is refused.
+
+    It has no thread: whoever owns the context polls `sockets` and calls `serve`. (ZAP, RFC 27)
+    """
+
+    def __init__(
+        self, context: "zmq.Context[Socket]", credentials: Credentials, refuse: Callable[[str], None]
+    ) -> None:
+        """`refuse` gets the reason for each connection that was turned away."""
+        self._credentials = credentials
+        self._refuse = refuse
+        self._machines = {z85.decode(key): str(i).encode() for i, key in enumerate(credentials.public)}
+        self._questions = context.socket(zmq.REP)
+        self._questions.set(zmq.LINGER, 0)
+        self._questions.bind(_ZAP_ENDPOINT)
+        self._guarded: list[tuple[Socket, Socket]] = []
+        self._undecided: deque[float] = deque()
+        """When connections came of which nothing else has been heard."""
+
+    @property
+    def sockets(self) -> list[Socket]:
+        """What to poll: readable when there is something to `serve`."""
+        return [self._questions, *(monitor for _, monitor in self._guarded)]
+
+    def guard(self, socket: Socket) -> None:
+        """Makes a socket admit the listed machines alone; before it is bound."""
+        self._credentials.guard_server(socket)
+        self._guarded.append((socket, socket.get_monitor_socket(_EVENTS)))
+
+    def serve(self) -> None:
+        """Answers what has been asked so far; once a second or so, it also finds who did not even ask."""
+        while has_input(self._questions):
+            self._questions.send_multipart(self._answer(self._questions.recv_multipart(zmq.NOBLOCK)))
+        for _, monitor in self._guarded:
+            while has_input(monitor):
+                self._note(int(recv_monitor_message(monitor, zmq.NOBLOCK)["event"]))
+        while self._undecided and self._undecided[0] < time.monotonic() - 1.2 * HANDSHAKE_MS / 1000:
+            self._undecided.popleft()
+            self._refuse("no handshake")
+
+    def close(self) -> None:
+        """Before the guarded sockets and the context are closed."""
+        for socket, monitor in self._guarded:
+            socket.disable_monitor()
+            monitor.close(0)
+        self._questions.close(0)
+
+    def _answer(self, question: list[bytes]) -> list[bytes]:
+        version, request, domain, _, _, mechanism, *shown = question
+        machine = None
+        if (version, domain, mechanism) == (b"1.0", DOMAIN, b"CURVE") and len(shown) == 1:
+            machine = self._machines.get(shown[0])
+        if machine is None:
+            return [b"1.0", request, b"400", b"not on the list", b"", b""]
+        return [b"1.0", request, b"200", b"", machine, b""]
+
+    def _note(self, event: int) -> None:
+        """Books a step of some connection. Events do not say whose; the oldest undecided one stands for it.
+
+        So those that stay undecided are at least as young as they are taken for, and are as many.
+        """
+        if event == zmq.EVENT_ACCEPTED:
+            self._undecided.append(time.monotonic())
+            return
+        if self._undecided:
+            self._undecided.popleft()
+        if reason := _VERDICTS[event]:
+            self._refuse(reason)
