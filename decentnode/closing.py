@@ -48,6 +48,9 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "model hash", summary["model_hash"]
     if code not in ENDED_BY_SIGNAL:
         yield from _losses(summary)
+    if summary["refused_messages"]:
+        reasons = sorted(summary["refused_messages"].items())
+        yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)
     if pictures.paths:
         rest = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
         yield "pictures", f"{pictures.paths[0].name}{rest}"

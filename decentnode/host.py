@@ -158,6 +158,7 @@ def _finished(node: Node, rounds: int) -> Finished:
         memory_mb=node.evaluation.peak_memory_mb,
         accuracy=scores.accuracy if scores else None,
         test_loss=scores.loss if scores else None,
+        refused=dict(node.exchange.refused),
     )
 
 

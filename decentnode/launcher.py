@@ -37,7 +37,7 @@ from decentnode.membership import (
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
 from decentnode.records import write_atomically
-from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter
+from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Rejected, Report, Reporter
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
 from decentnode.screen import Screen
 from decentnode.snapshots import Snapshots
@@ -231,6 +231,9 @@ class Launcher:
             if self._signal is None:
                 where = f"rank {report.rank}, round {report.round + 1}"
                 self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
+        if isinstance(report, Rejected):
+            where = f"rank {report.rank}, round {report.round + 1}"
+            self.screen.note(f"{where}: goes on without what rank {report.peer} sent: {report.reason}")
         for rank in lost:
             self._note_loss(rank)
 

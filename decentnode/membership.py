@@ -18,7 +18,7 @@ from decentnode.communication.polling import has_input
 from decentnode.errors import StartError
 from decentnode.introductions import Introduction
 from decentnode.mapping import Mapping, tcp_endpoint
-from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Report
+from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Rejected, Report
 
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
@@ -75,6 +75,8 @@ class Roster:
                 self._heard(report.rank)
                 self.missing_edges.append(report)
                 self.members[report.peer].accused = True
+            case Rejected():
+                self._heard(report.rank)
             case Finished():
                 member = self._heard(report.rank)
                 member.state, member.finished = State.FINISHED, report

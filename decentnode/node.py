@@ -1,7 +1,7 @@
 """The round: train, exchange with the neighbors, mix, evaluate, record."""
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from decentnode.node_evaluation import NodeEvaluation
 from decentnode.payload import Payload
 from decentnode.records import Records, RoundRecord
 from decentnode.registry import name_of
-from decentnode.reports import PeerMissing, Progress, Reporter
+from decentnode.reports import PeerMissing, Progress, Rejected, Reporter
 from decentnode.sharing.base import Sharing
 from decentnode.training import Training
 
@@ -100,6 +100,10 @@ class Exchanger:
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
+        self.refused: Counter[str] = Counter()
+        """Messages and payloads that were not used, by reason, up to the end of the last round."""
+        self._payloads_refused: Counter[str] = Counter()
+        self._unsound: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter
         self._beacon = beacon
@@ -144,6 +148,7 @@ class Exchanger:
         record.heard = len(self._heard)
         record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._missed if peer not in record.late]
+        record.refused = self._take_refusals()
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
         """Learns how long a usual round takes, and tells the launcher now and then where the node is."""
@@ -153,6 +158,20 @@ class Exchanger:
             self._last_progress = now
             sent = self.endpoint.counters.sent
             self._reporter.send(Progress(record.rank, record.round, record.loss, sent))
+
+    def _take_refusals(self) -> dict[str, int]:
+        """What was refused since the last round, by reason; tells the launcher whose payloads, once each."""
+        for peer, error in self._sharing.refusals:
+            self._payloads_refused[error.counted_as] += 1
+            if peer not in self._unsound:
+                self._unsound.add(peer)
+                rank, round = self.endpoint.rank, self._round
+                self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
+        self._sharing.refusals.clear()
+        # Copied in one step, because the thread that receives adds to it.
+        total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
+        new, self.refused = total - self.refused, total
+        return dict(new)
 
     def _patience(self) -> float:
         usual = statistics.median(self._recent) if self._recent else 0.0

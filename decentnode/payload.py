@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import xxhash
@@ -35,7 +36,16 @@ class Role(StrEnum):
 
 
 class PayloadError(ValueError):
-    """A buffer that does not fit its Layout."""
+    """A buffer that does not fit its Layout, or whose content makes no sense."""
+
+    counted_as: ClassVar[str] = "payload"
+    """How the records name it."""
+
+
+class NotFinite(PayloadError):
+    """A payload with a number that is infinite or none."""
+
+    counted_as: ClassVar[str] = "not finite"
 
 
 @dataclass(frozen=True)

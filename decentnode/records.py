@@ -32,6 +32,8 @@ class RoundRecord(msgspec.Struct):
     heard: int = 0
     late: list[int] = msgspec.field(default_factory=list)
     lost: list[int] = msgspec.field(default_factory=list)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
+    """Messages that were not used, by reason."""
     memory_mb: float | None = None
     test_accuracy: float | None = None
     test_loss: float | None = None

@@ -53,6 +53,15 @@ class PeerMissing(msgspec.Struct, frozen=True, tag="missing"):
     reason: str
 
 
+class Rejected(msgspec.Struct, frozen=True, tag="refused"):
+    """A node did not use what a peer sent, here for the first time."""
+
+    rank: int
+    round: int
+    peer: int
+    reason: str
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A node has done its last round."""
 
@@ -65,6 +74,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     memory_mb: float
     accuracy: float | None
     test_loss: float | None
+    refused: dict[str, int] = {}
+    """Messages that were not used, by reason."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -82,7 +93,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     status: int
 
 
-Report = Ready | Progress | Evaluated | PeerMissing | Finished | Failed | Exited
+Report = Ready | Progress | Evaluated | PeerMissing | Rejected | Finished | Failed | Exited
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,7 @@ def summarize(
         "wall_seconds": round(timing.wall, 3),
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
+        "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), Counter())),
         "test_accuracy": spread([f.accuracy for f in finished.values() if f.accuracy is not None]),
         "test_loss": spread([f.test_loss for f in finished.values() if f.accuracy is not None]),
         "average_model_accuracy": last.average_model_accuracy if last else None,

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -23,6 +23,13 @@ Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 """Sends payloads by target rank and gives what came from the named sources (one neighborhood collective)."""
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
+
+
+class Refusal(NamedTuple):
+    """A payload that a scheme did not use."""
+
+    rank: int
+    error: PayloadError
 
 
 class Sharing(Stateful, ABC):
@@ -55,6 +62,8 @@ class Sharing(Stateful, ABC):
     num_nodes: int
     chain: Chain
     seed: int
+    refusals: list[Refusal]
+    """The payloads that were not used, until somebody takes them away."""
 
     def first_transforms(self) -> tuple[Transform, ...]:
         """Transforms that belong to the scheme, fresh ones; those of the configuration follow them."""
@@ -69,6 +78,7 @@ class Sharing(Stateful, ABC):
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
         self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
+        self.refusals = []
 
     def introduction(self) -> bytes:
         """What the others must know of this node before round 0, such as a public key: at most 64 bytes."""
@@ -163,4 +173,5 @@ class Sharing(Stateful, ABC):
                 f"rank {view.rank}, round {view.round + 1}: what rank {rank} sent makes no sense: {error} "
                 f"({name_of(self)} tolerates no loss)"
             )
+        self.refusals.append(Refusal(rank, error))
         print(f"round {view.round + 1}: goes on without what rank {rank} sent: {error}", flush=True)

@@ -147,6 +147,13 @@ def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
+def test_what_was_refused_is_summed_up_by_reason() -> None:
+    first = msgspec.structs.replace(finished(0, 0.8, 0.5), refused={"magic": 2, "rank": 1})
+    second = msgspec.structs.replace(finished(1, 0.8, 0.5), refused={"magic": 3})
+    assert summary(first, second)["refused_messages"] == {"magic": 5, "rank": 1}
+    assert summary(finished(0, 0.8, 0.5))["refused_messages"] == {}
+
+
 def test_one_diverged_node_is_not_averaged_away() -> None:
     found = summary(finished(0, 0.8, 0.5), finished(1, 0.1, None))
     assert found["test_loss"] is None

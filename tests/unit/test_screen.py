@@ -34,6 +34,7 @@ EXPERIMENT = SimpleNamespace(
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
     "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
+    "refused_messages": {},
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
     "average_model_accuracy": 0.975, "average_model_loss": 0.0787, "consensus_distance": 0.0278,
@@ -130,6 +131,14 @@ def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     summary = SUMMARY | {"finished_nodes": 0, "lost_nodes": {"0": "its process ended with exit code 143"}}
     Screen(output).ended(summary, Path("x"), Pictures(), ExitCode.INTERRUPTED)
     assert "exit code 143" not in output.getvalue()
+
+
+def test_refused_messages_are_told_by_reason_where_there_are_any(output) -> None:
+    Screen(output).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
+    assert "refused" not in output.getvalue()
+    refused = {"refused_messages": {"run id": 2, "checksum": 1}}
+    Screen(output).ended(SUMMARY | refused, Path("x"), Pictures(), ExitCode.OK)
+    assert "  refused messages   1 for checksum, 2 for run id\n" in output.getvalue()
 
 
 def test_the_end_of_a_log_is_shown(output, tmp_path) -> None:
