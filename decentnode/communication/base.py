@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.mailbox import Handle
+from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError
 from decentnode.payload import Layout, Payload
 from decentnode.security import Credentials
@@ -102,6 +103,8 @@ class Place:
     """Seconds that a broken link between machines may take to come back."""
     credentials: Credentials | None = None
     """What links over TCP are guarded with; None: they are plain."""
+    sieve: Sieve | None = None
+    """What messages from other processes go through before they are taken in; None: they all count."""
 
     @property
     def process(self) -> HostProcess:

@@ -19,11 +19,12 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
-from decentnode.communication.links import LOCAL_GRACE, Links
+from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
 from decentnode.communication.mailbox import Key, Mailbox, left
 from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
 from decentnode.communication.polling import has_input
 from decentnode.communication.shared_memory import attach
+from decentnode.communication.sieve import Received
 from decentnode.errors import PeerLost, StartError
 from decentnode.security import Gatekeeper, came_from
 
@@ -40,6 +41,7 @@ class Sockets(threading.Thread):
         self.mailboxes: dict[int, Mailbox] = {}
         self.run_id = 0
         self.hello = wire.Hello([], [])
+        self._sieve = place.sieve
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = self._make_router(most_bytes)
@@ -145,7 +147,7 @@ class Sockets(threading.Thread):
             self._close()
 
     def _serve(self) -> None:
-        pause = max(0.0, min(self._next_look, self._links.next_verdict) - time.monotonic())
+        pause = max(0.0, self._due - time.monotonic())
         for ready, _ in zmq.zmq_poll(self._polled, math.ceil(pause * 1000)):
             if ready is self._router:
                 self._receive(self._router)
@@ -160,12 +162,20 @@ class Sockets(threading.Thread):
             else:
                 self._gate.serve()
         now = time.monotonic()
-        if now >= min(self._next_look, self._links.next_verdict):
+        if now >= self._due:
             self._look_around(now)
+
+    @property
+    def _due(self) -> float:
+        """When there is something to do although nothing arrives."""
+        held = self._sieve.next_release if self._sieve else NEVER
+        return min(self._next_look, self._links.next_verdict, held)
 
     def _look_around(self, now: float) -> None:
         # What has arrived counts, however late this thread comes to look.
         self._receive_all()
+        if self._sieve:
+            self._take(self._sieve.released(now))
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._next_tick:
@@ -205,10 +215,15 @@ class Sockets(threading.Thread):
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
-        try:
-            self._accept(frames, router is self._guarded)
-        except wire.WireError as error:
-            self._refuse(header, error.reason)
+        message = (frames, router is self._guarded)
+        self._take(self._sieve.sift(message, time.monotonic()) if self._sieve else [message])
+
+    def _take(self, messages: list[Received]) -> None:
+        for frames, guarded in messages:
+            try:
+                self._accept(frames, guarded)
+            except wire.WireError as error:
+                self._refuse(frames[0], error.reason)
 
     def _refuse(self, head: zmq.Frame, reason: str) -> None:
         """Books a message under its receiver if the header tells one, else under the first node here."""
