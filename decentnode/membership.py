@@ -6,25 +6,26 @@ neighbors alone, and what the launchers still tell each other only feeds the vie
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 
 import msgspec
-import zmq
 
-from decentnode.communication.polling import has_input
 from decentnode.errors import StartError
 from decentnode.introductions import Introduction
 from decentnode.mapping import Mapping, tcp_endpoint
+from decentnode.rendezvous import Rendezvous
 from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Rejected, Report
+from decentnode.security import Credentials
 
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
+NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 TWIN_SECONDS = 3.0
 """How long a machine that says nothing still counts as here, so that no second one takes its place."""
-MOST_BYTES = 1 << 30
 
 
 class State(StrEnum):
@@ -222,7 +223,10 @@ _DECODER = msgspec.msgpack.Decoder(Note)
 class Assembly:
     """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
 
-    def __init__(self, mapping: Mapping, machine: int, greeting: Join) -> None:
+    def __init__(
+        self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None
+    ) -> None:
+        """With `credentials`, a machine is believed to be who its key says."""
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
@@ -231,27 +235,15 @@ class Assembly:
         self._mapping = mapping
         self._greeting = greeting
         self._routes: dict[int, bytes] = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._credentials = credentials
+        self._rendezvous: Rendezvous | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
-
-    def _open(self) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER if self.machine == 0 else zmq.DEALER)
-        self._socket.set(zmq.IPV6, 1)
-        self._socket.set(zmq.LINGER, 0)
-        self._socket.set(zmq.MAXMSGSIZE, MOST_BYTES)
-        try:
-            attach = self._socket.bind if self.machine == 0 else self._socket.connect
-            attach(self._endpoint)
-        except zmq.ZMQError as error:
-            reason = zmq.strerror(error.errno or 0)
-            raise StartError(f"{self._endpoint}: {reason} (key mapping.rendezvous_port)") from error
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
         """The run id, once all machines are here; raises StartError naming who is missing or differs."""
         if len(self.machines) == 1:
             return secrets.randbits(62) + 1
-        self._open()
+        self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
@@ -264,7 +256,8 @@ class Assembly:
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
             if time.monotonic() > limit:
-                self._refuse(f"these have not come within {deadline:.0f} s: {self._name(missing)}")
+                absent = f"these have not come within {deadline:.0f} s: {self._name(missing)}"
+                self._refuse(absent + self._refusals())
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):
                     self._compare(note)
@@ -292,6 +285,8 @@ class Assembly:
                         raise StartError(f"machine 0: {note.reason}")
                     case Wait():
                         absent = set(note.missing)
+            if self._rendezvous is not None and self._rendezvous.is_turned_away:
+                raise StartError(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
         where = f" at {self._endpoint}" if absent == {0} else ""
@@ -299,53 +294,55 @@ class Assembly:
 
     def send(self, note: Note, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
-        if self._context is None:
+        if self._rendezvous is None:
             return 0
         content = msgspec.msgpack.encode(note)
         routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
         for route in routes:
-            try:
-                self._socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
-            except zmq.Again:
-                continue
+            self._rendezvous.send(content, route)
         return len(content) * len(routes)
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """What the other machines sent; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
-        if self._context is None or not self._socket.poll(int(timeout * 1000)):
+        if self._rendezvous is None or not self._rendezvous.wait(timeout):
             return notes
-        while has_input(self._socket):
-            *route, content = self._socket.recv_multipart(zmq.NOBLOCK)
+        while (arrival := self._rendezvous.receive()) is not None:
             try:
-                note = _DECODER.decode(content)
+                note = _DECODER.decode(arrival.content)
             except (msgspec.MsgspecError, RecursionError):
                 continue
             machine = getattr(note, "machine", 0)
             known = machine in self.last_heard and machine != self.machine
-            if known and self._keeps_route(machine, route):
+            if arrival.machine not in (None, machine):
+                self._rendezvous.refused["identity"] += 1
+            elif known and self._keeps_route(self._rendezvous, machine, arrival.route):
                 self.last_heard[machine] = time.monotonic()
                 notes.append(note)
         return notes
 
-    def _keeps_route(self, machine: int, route: list[bytes]) -> bool:
+    def _keeps_route(self, rendezvous: Rendezvous, machine: int, route: bytes) -> bool:
         """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
         if not route:
             return True
-        known = self._routes.setdefault(machine, route[0])
-        if known != route[0] and time.monotonic() - self.last_heard[machine] < TWIN_SECONDS:
+        known = self._routes.setdefault(machine, route)
+        if known != route and time.monotonic() - self.last_heard[machine] < TWIN_SECONDS:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
-            self._socket.send_multipart([route[0], msgspec.msgpack.encode(Refuse(reason))], zmq.NOBLOCK)
+            rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
-        self._routes[machine] = route[0]
+        self._routes[machine] = route
         return True
 
     def close(self) -> None:
         """Lets what was sent leave within two seconds, and frees the sockets."""
-        if self._context is not None:
-            self._socket.close(2000)
-            self._context.term()
-            self._context = None
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+    def _refusals(self) -> str:
+        refused = +self._rendezvous.refused if self._rendezvous else Counter()
+        listed = ", ".join(f"{reason} {count}" for reason, count in refused.items())
+        return f"; connections that were refused: {listed}" if listed else ""
 
     def _compare(self, join: Join) -> None:
         for what in ("version", "digest", "dataset"):

@@ -71,6 +71,11 @@ class Credentials:
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
 
+def sender_of(frame: zmq.Frame) -> int:
+    """The machine with whose key a frame was sent that a guarded socket received."""
+    return int(frame.get(_USER_ID))
+
+
 def came_from(frame: zmq.Frame, machine: int) -> bool:
     """Whether a frame that a guarded socket received was sent with that machine's key."""
     return bool(frame.get(_USER_ID) == str(machine))

@@ -22,6 +22,7 @@ from decentnode.communication import sockets
 from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
 from decentnode.communication.inproc import InProcess
 from decentnode.communication.zeromq import ZeroMQ
+from decentnode.security import Credentials, KeyPair
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC
@@ -37,6 +38,7 @@ class Stage:
     local: str = ""
     nodes_per_process: int = 1
     machines: int = 1
+    guarded: bool = False
 
     def communication(self, base_port: int = 29600):
         if not self.local:
@@ -62,7 +64,8 @@ TCP = Stage("tcp", "tcp")
 SHARED_SIBLINGS = Stage("shared_memory, 2 nodes per process", "shared_memory", 2)
 TCP_SIBLINGS = Stage("tcp, 2 nodes per process", "tcp", 2)
 MACHINES = Stage("two machines", "shared_memory", 1, 2)
-STAGES = (INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES)
+GUARDED = Stage("two machines with keys", "shared_memory", 1, 2, guarded=True)
+STAGES = (INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
 
 
 @dataclass
@@ -122,14 +125,22 @@ def play(stage: Stage, nodes: int, part: Part, memory: Memory, tick: float = 1.0
         if not stage.local:
             return _play_here(stage, nodes, part, memory)
         processes = stage.processes(nodes)
-        places = [_place(processes, own, Path(directory)) for own in range(len(processes))]
+        keys = credentials(stage.machines) if stage.guarded else [None] * stage.machines
+        places = [_place(processes, own, Path(directory), keys) for own in range(len(processes))]
         return _play_apart(stage, places, part, memory, tick, set(absent))
 
 
-def _place(processes: tuple[HostProcess, ...], own: int, directory: Path) -> Place:
+def _place(processes: tuple[HostProcess, ...], own: int, directory: Path, keys: list) -> Place:
     machine = directory / str(processes[own].machine)
     machine.mkdir(exist_ok=True)
-    return Place(processes, own, str(machine), grace=0.3)
+    return Place(processes, own, str(machine), grace=0.3, credentials=keys[processes[own].machine])
+
+
+def credentials(machines: int) -> list[Credentials]:
+    """Fresh keys for some machines that know each other."""
+    pairs = [KeyPair.make() for _ in range(machines)]
+    public = tuple(pair.public for pair in pairs)
+    return [Credentials(machine, pair, public) for machine, pair in enumerate(pairs)]
 
 
 def _play_here(stage: Stage, nodes: int, part: Part, memory: Memory) -> Play:

@@ -1,0 +1,110 @@
+"""The socket by which launchers talk: machine 0 binds it, the others connect to it."""
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import zmq
+
+from decentnode.communication.polling import has_input
+from decentnode.errors import StartError
+from decentnode.security import Credentials, Gatekeeper, sender_of
+
+MOST_BYTES = 1 << 30
+LINGER_MS = 2000
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One message, not yet decoded."""
+
+    content: bytes
+    route: bytes = b""
+    """What answers go by; empty on machines that only talk to machine 0."""
+    machine: int | None = None
+    """Whose key it came with; None on plain links."""
+
+
+class Rendezvous:
+    """Guarded with keys where there are some: then only listed machines are heard, only machine 0 told.
+
+    Everything happens in the thread that calls.
+    """
+
+    def __init__(self, endpoint: str, machine: int, credentials: Credentials | None) -> None:
+        """Binds or connects; raises StartError."""
+        self.refused: Counter[str] = Counter()
+        """Connections that were turned away, by reason."""
+        self.is_turned_away = False
+        """Machine 0 does not know this machine's key."""
+        self._hosts = machine == 0
+        self._guarded = credentials is not None
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
+        self._socket.set(zmq.IPV6, 1)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._gate: Gatekeeper | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        if credentials is not None:
+            self._guard(credentials)
+        try:
+            attach = self._socket.bind if self._hosts else self._socket.connect
+            attach(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            reason = zmq.strerror(error.errno or 0)
+            raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
+
+    def _guard(self, credentials: Credentials) -> None:
+        if self._hosts:
+            self._gate = Gatekeeper(self._context, credentials, self._refuse)
+            self._gate.guard(self._socket)
+        else:
+            credentials.guard_client(self._socket, 0)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused[reason] += 1
+
+    def wait(self, timeout: float) -> bool:
+        """Whether a message is here, or comes within `timeout` seconds."""
+        limit = time.monotonic() + timeout
+        gates = self._gate.sockets if self._gate else []
+        polled = [(socket, zmq.POLLIN) for socket in (self._socket, *gates)]
+        while True:
+            zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
+            if self._gate is not None:
+                self._gate.serve()
+            if self._monitor is not None and has_input(self._monitor):
+                self.is_turned_away = True
+            if has_input(self._socket):
+                return True
+            if time.monotonic() >= limit:
+                return False
+
+    def receive(self) -> Arrival | None:
+        """The next message, if one is here."""
+        if not has_input(self._socket):
+            return None
+        *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        machine = None if not self._guarded else sender_of(frame) if self._hosts else 0
+        return Arrival(frame.bytes, routes[0].bytes if routes else b"", machine)
+
+    def send(self, content: bytes, route: bytes = b"") -> None:
+        """Sends one message, or drops it where the other end does not keep up. Never waits."""
+        try:
+            self._socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def close(self) -> None:
+        """Lets what was sent leave within two seconds, and frees the sockets."""
+        if self._gate is not None:
+            self._gate.close()
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+        self._socket.close(LINGER_MS)
+        self._context.term()
