@@ -10,8 +10,9 @@ from torch import Tensor
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.mixing import WeightedGraph
-from decentnode.payload import Layout, Payload, PayloadError
+from decentnode.payload import Layout, NotFinite, Payload, PayloadError
 from decentnode.registry import name_of
+from decentnode.sharing.weighted_sum import Terms, is_finite, weighted_sum
 from decentnode.stateful import Stateful
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
@@ -166,6 +167,31 @@ class Sharing(Stateful, ABC):
             except PayloadError as error:
                 self._refused(rank, view, error)
         return found
+
+    def _mix_finite(
+        self, heard: dict[int, Tensor], own: Tensor, terms: Callable[[Mapping[int, Tensor]], Terms],
+        view: View, out: Tensor,
+    ) -> None:  # fmt: skip
+        """Writes the weighted sum of `terms(heard)` into `out`; what is not finite is taken out of `heard`.
+
+        Nothing is looked at twice unless the sum is not finite. Raises RunFailed where the own signal is not.
+        """
+        while not weighted_sum(terms(heard), out):
+            if not is_finite(own):
+                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self._flaw_of(own)}")
+            unsound = [j for j, signal in heard.items() if j != view.rank and not is_finite(signal)]
+            for j in unsound:
+                self._refused(j, view, NotFinite(f"its {self._flaw_of(heard.pop(j))}"))
+            if not unsound:
+                # Large numbers, which nobody is to blame for.
+                return
+
+    def _flaw_of(self, signal: Tensor) -> str:
+        """What is not finite in a signal, and where."""
+        index = int((~signal.isfinite()).nonzero()[0])
+        plain = signal.numel() == self.layout.numel and not self.chain.basis
+        where = self.layout.name_at(index) if plain else f"element {index}"
+        return f"vector is not finite: {float(signal[index])} in {where}"
 
     def _refused(self, rank: int, view: View, error: PayloadError) -> None:
         if not self.tolerates_loss:

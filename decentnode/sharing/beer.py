@@ -98,7 +98,7 @@ class Beer(Sharing):
         if view.targets:
             known = {**incoming, view.rank: sent[view.targets[0]].to(vector.device)}
             q = self._decoded(known, view, self._tracker_chain, phase=1)
-            self._trackers.learn(q, view, scratch=torch.empty_like(self._v))
+            self._trackers.learn(self, q, view, scratch=torch.empty_like(self._v))
             self._v.add_(self._trackers.p, alpha=self.gamma)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
@@ -114,5 +114,6 @@ class Beer(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         if self._sent is not None:
-            self._models.learn(self._decoded({**incoming, view.rank: self._sent}, view), view, scratch=out)
+            q = self._decoded({**incoming, view.rank: self._sent}, view)
+            self._models.learn(self, q, view, scratch=out)
         out.copy_(self._x)

@@ -62,5 +62,6 @@ class Choco(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         if self._sent is not None:
-            self._public.learn(self._decoded({**incoming, view.rank: self._sent}, view), view, scratch=out)
+            q = self._decoded({**incoming, view.rank: self._sent}, view)
+            self._public.learn(self, q, view, scratch=out)
         torch.add(vector, self._public.p, alpha=self.gamma, out=out)

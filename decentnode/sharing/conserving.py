@@ -9,7 +9,7 @@ from torch import Tensor
 from decentnode.graph.base import View
 from decentnode.payload import Form, Payload
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.weighted_sum import Terms
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -37,14 +37,17 @@ class Conserving:
     ) -> None:
         """Writes the mixed signal into `out`; an edge over which nothing was heard counts for nothing."""
         heard = self.sharing._decoded(incoming, view, self.chain, self.phase)
-        lost = set(view.sources) - heard.keys()
-        given = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
-        if not self.chain.transforms:
-            terms = [(1 - self.alpha * sum(given.values()), signal)]
-        else:
-            terms = [(1.0, signal), *self._taken(sent, given, view, signal.device)]
-        terms += [(self.alpha * view.weights[j], s) for j, s in heard.items()]
-        weighted_sum(terms, out)
+
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            lost = set(view.sources) - heard.keys()
+            given = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
+            if not self.chain.transforms:
+                kept = [(1 - self.alpha * sum(given.values()), signal)]
+            else:
+                kept = [(1.0, signal), *self._taken(sent, given, view, signal.device)]
+            return kept + [(self.alpha * view.weights[j], s) for j, s in heard.items()]
+
+        self.sharing._mix_finite(heard, signal, terms, view, out)
 
     def _taken(
         self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View, device: torch.device

@@ -14,7 +14,7 @@ from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.divergence import DivergenceGuard
 from decentnode.sharing.public_copy import differences_weights, refuse_own_payloads
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
 
@@ -64,5 +64,9 @@ class DeepSqueeze(Sharing):
             out.copy_(vector)
             return
         c = {**self._decoded(incoming, view), view.rank: self._c}
-        weights = differences_weights(view.weights, view.rank, c)
-        weighted_sum([(1.0, vector), *((self.gamma * weights[j], c_j) for j, c_j in c.items())], out)
+
+        def terms(c: Mapping[int, Tensor]) -> Terms:
+            weights = differences_weights(view.weights, view.rank, c)
+            return [(1.0, vector), *((self.gamma * weights[j], c_j) for j, c_j in c.items())]
+
+        self._mix_finite(c, vector, terms, view, out)

@@ -11,7 +11,7 @@ from decentnode.mixing import live_weights
 from decentnode.payload import Layout, Payload, PayloadError
 from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.weighted_sum import Terms
 from decentnode.transforms.base import Context
 
 
@@ -44,13 +44,16 @@ class Gossip(Sharing):
         own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
         self._coefficients = None
         heard = self._signals(incoming, view, own)
-        weights = self.weights(view, heard)
-        terms = ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            weights = self.weights(view, heard)
+            return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+
         if not self.chain.basis:
-            weighted_sum(terms, out)
+            self._mix_finite(heard, own, terms, view, out)
             return
         mixed = own.new_empty(own.shape)
-        weighted_sum(terms, mixed)
+        self._mix_finite(heard, own, terms, view, mixed)
         out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
 
     def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:

@@ -7,13 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Positive
-from decentnode.payload import Field, Layout, Payload, PayloadError
+from decentnode.payload import Field, Layout, NotFinite, Payload, PayloadError
 from decentnode.randomness import generator
 from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 from decentnode.vector import ParameterLayout
 
@@ -118,6 +119,8 @@ class PowerGossip(Sharing):
         for block, p, part in zip(self._blocks, self._p[j], self._parts(payload, left), strict=True):
             X = block.matrix(vector)
             part.copy_((X.T if left else X) @ p if block.rank else X)
+        if not is_finite(payload["vector"]):
+            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own vector is not finite")
         return payload
 
     def _apply(self, j: int, payload: Payload, view: View, out: Tensor) -> None:
@@ -139,8 +142,8 @@ class PowerGossip(Sharing):
         vector, left = payload["vector"], is_left(view)
         if vector.numel() != self._elements(left):
             raise PayloadError(f"{vector.numel()} values where {self._elements(left)} are products")
-        if not bool(torch.isfinite(vector).all()):
-            raise PayloadError("a product is not finite")
+        if not is_finite(vector):
+            raise NotFinite("a product is not finite")
         return int(payload["last"]) == self._last.get(j, -1)
 
     def _drawn(self, view: View, j: int, index: int, like: Tensor, ahead: int = 0) -> Tensor:

@@ -11,7 +11,8 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.mixing import Weights
 from decentnode.registry import name_of
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.weighted_sum import Terms
 from decentnode.stateful import Stateful
 from decentnode.transforms.chain import Chain
 
@@ -34,10 +35,14 @@ class PublicCopy(Stateful):
         """Starts from a signal that all nodes have in common, shape (d,), so that nobody needs to send it."""
         self.h, self.p = z.clone(), torch.zeros_like(z)
 
-    def learn(self, q: Mapping[int, Tensor], view: View, scratch: Tensor) -> None:
+    def learn(self, sharing: Sharing, q: dict[int, Tensor], view: View, scratch: Tensor) -> None:
         """Takes in the differences of the neighbors and the own one, by rank; `scratch` is overwritten."""
-        weights = differences_weights(view.weights, view.rank, q)
-        weighted_sum(((weights[j], q_j) for j, q_j in q.items()), scratch)
+
+        def terms(q: Mapping[int, Tensor]) -> Terms:
+            weights = differences_weights(view.weights, view.rank, q)
+            return ((weights[j], q_j) for j, q_j in q.items())
+
+        sharing._mix_finite(q, q[view.rank], terms, view, scratch)
         self.p += scratch
         self.h += q[view.rank]
 

@@ -15,7 +15,6 @@ from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.companion import Companion
 from decentnode.sharing.conserving import selects
-from decentnode.sharing.weighted_sum import weighted_sum
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -71,16 +70,18 @@ class PushSum(Sharing):
         return dict.fromkeys(view.targets, joined)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        terms = [(1.0, self._z)]
+        parts: dict[int, Tensor] = {}
+        weights: dict[int, float] = {}
         for j in sorted(incoming):
             try:
-                part, weight = self._part(j, incoming[j], view)
+                parts[j], weights[j] = self._part(j, incoming[j], view)
             except PayloadError as error:
                 self._refused(j, view, error)
-                continue
-            terms.append((1.0, part))
-            self._w += weight
-        weighted_sum(terms, out)
+        self._mix_finite(
+            parts, self._z, lambda z: [(1.0, self._z), *((1.0, z_j) for z_j in z.values())], view, out
+        )
+        for j in parts:
+            self._w += weights[j]
         self._z.copy_(out)
         out.div_(self._w)
 

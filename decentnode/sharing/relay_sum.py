@@ -14,7 +14,7 @@ from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.companion import Companion
 from decentnode.sharing.conserving import selects
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.weighted_sum import Terms, weighted_sum
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -87,8 +87,12 @@ class RelaySum(Sharing):
                 self._refused(j, view, error)
         n, missing = self.num_nodes, self.num_nodes - 1 - sum(self._counts.values())
         filled, own = (vector, 1 + missing) if self._initial is None else (self._initial, 1)
-        terms = [(own / n, vector), *((1 / n, self._messages[j]) for j in self._counts)]
-        weighted_sum(terms if filled is vector else [*terms, (missing / n, filled)], out)
+
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            found = [(own / n, vector), *((1 / n, message) for message in heard.values())]
+            return found if filled is vector else [*found, (missing / n, filled)]
+
+        self._mix_finite({j: self._messages[j] for j in self._counts}, vector, terms, view, out)
 
     def _total(self, vector: Tensor) -> Tensor:
         total = torch.empty_like(vector)

@@ -1,6 +1,5 @@
 """Sparse ternary compression, between peers or around a server."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +14,6 @@ from decentnode.payload import Payload
 from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Exchange
 from decentnode.sharing.choco import Choco
-from decentnode.sharing.weighted_sum import weighted_sum
 from decentnode.transforms.base import Transform
 from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.rice import Rice
@@ -67,14 +65,18 @@ class Stc(Choco):
         update = vector - self._public.h
         communicate = self._serve if view.rank == self.server else self._follow
         down = await communicate(update, view, exchange)
-        self._public.h += self._decoded({self.server: down}, view, phase=1)[self.server]
+        c = self._decoded({self.server: down}, view, phase=1)
+        self._mix_finite(c, update, lambda c: ((1.0, c_s) for c_s in c.values()), view, out)
+        self._public.h += out
         out.copy_(self._public.h)
 
     async def _serve(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
         heard = self._decoded(await exchange({}, view.sources), view)
         mean = torch.empty_like(update)
-        terms: Mapping[int, Tensor] = {view.rank: update, **heard}
-        weighted_sum(((view.weights[j], c_j) for j, c_j in terms.items()), mean)
+        terms = {view.rank: update, **heard}
+        self._mix_finite(
+            terms, update, lambda u: ((view.weights[j], u_j) for j, u_j in u.items()), view, mean
+        )
         down = self._encoded(mean, view, phase=1)
         await exchange(down, ())
         return down[view.targets[0]].to(update.device)

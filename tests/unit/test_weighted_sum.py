@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.sharing.weighted_sum import CHUNK, weighted_sum
+from decentnode.sharing.weighted_sum import CHUNK, is_finite, weighted_sum
 
 LENGTHS = (1, 7, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5)
 DTYPES = st.sampled_from((torch.float32, torch.float16, torch.bfloat16))
@@ -73,3 +73,23 @@ def test_sources_are_left_alone_and_a_generator_will_do():
 def test_a_vector_of_another_length_is_refused():
     with pytest.raises((RuntimeError, ValueError)):
         weighted_sum([(0.5, torch.ones(5)), (0.5, torch.ones(6))], torch.empty(5))
+
+
+@pytest.mark.parametrize("length", [1, CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_not_finite_is_noticed_wherever_it_stands(length, value):
+    terms = draw_terms(3, length, [torch.float32] * 3)
+    out = torch.empty(length)
+    assert weighted_sum(terms, out)
+    for place in {0, length // 2, length - 1}:
+        before = float(terms[1][1][place])
+        terms[1][1][place] = value
+        assert not weighted_sum(terms, out)
+        terms[1][1][place] = before
+
+
+def test_two_infinities_of_different_sign_do_not_cancel():
+    x = torch.tensor([float("inf"), -float("inf")])
+    assert not weighted_sum([(0.5, x), (0.5, torch.zeros(2))], torch.empty(2))
+    assert not is_finite(x)
+    assert is_finite(torch.full((3,), 3e38))
