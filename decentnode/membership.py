@@ -14,12 +14,22 @@ from typing import NoReturn
 
 import msgspec
 
+from decentnode.communication.security import Credentials
 from decentnode.errors import StartError
 from decentnode.introductions import Introduction
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.rendezvous import Rendezvous
-from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress, Rejected, Report
-from decentnode.security import Credentials
+from decentnode.reports import (
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    Injected,
+    PeerMissing,
+    Progress,
+    Rejected,
+    Report,
+)  # fmt: skip
 
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
@@ -76,7 +86,7 @@ class Roster:
                 self._heard(report.rank)
                 self.missing_edges.append(report)
                 self.members[report.peer].accused = True
-            case Rejected():
+            case Rejected() | Injected():
                 self._heard(report.rank)
             case Finished():
                 member = self._heard(report.rank)

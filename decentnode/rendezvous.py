@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import zmq
 
 from decentnode.communication.polling import has_input
+from decentnode.communication.security import Credentials, Gatekeeper, sender_of
 from decentnode.errors import StartError
-from decentnode.security import Credentials, Gatekeeper, sender_of
 
 MOST_BYTES = 1 << 30
 LINGER_MS = 2000

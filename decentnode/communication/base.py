@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.mailbox import Handle
+from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError
 from decentnode.payload import Layout, Payload
-from decentnode.security import Credentials
 
 HEADER_BYTES = 64
 

@@ -23,10 +23,10 @@ from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
 from decentnode.communication.mailbox import Key, Mailbox, left
 from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
 from decentnode.communication.polling import has_input
+from decentnode.communication.security import Gatekeeper, came_from
 from decentnode.communication.shared_memory import attach
 from decentnode.communication.sieve import Received
 from decentnode.errors import PeerLost, StartError
-from decentnode.security import Gatekeeper, came_from
 
 TICK = 1.0
 

@@ -21,8 +21,8 @@ from zmq.utils.garbage import gc as buffers_sent
 from decentnode.communication import sockets
 from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
 from decentnode.communication.inproc import InProcess
+from decentnode.communication.security import Credentials, KeyPair
 from decentnode.communication.zeromq import ZeroMQ
-from decentnode.security import Credentials, KeyPair
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC

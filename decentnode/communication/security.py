@@ -6,7 +6,7 @@ A key stands for a machine. What a link claims otherwise, routing ids above all,
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 
@@ -15,10 +15,14 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication.polling import has_input
+from decentnode.errors import StartError
 
 DOMAIN = b"decentnode"
 HANDSHAKE_MS = 5000
 """A connection that has not shown a key by then is closed."""
+OLDEST_LIBZMQ = (4, 3, 5)
+"""Before it, strangers could reach defects of the handshake itself."""
+SELF_TEST_SECONDS = 2.0
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _USER_ID = "User-Id"
 _VERDICTS: dict[int, str] = {
@@ -150,3 +154,49 @@ class Gatekeeper:
             self._undecided.popleft()
         if reason := _VERDICTS[event]:
             self._refuse(reason)
+
+
+def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) -> None:
+    """Shows that a guarded socket lets this machine in and nobody else, or raises StartError.
+
+    A guard that is set up wrongly tends to let everybody in, and nothing else would tell.
+    """
+    context = zmq.Context()
+    refused: list[str] = []
+    gate = Gatekeeper(context, credentials, refused.append)
+    server = context.socket(zmq.ROUTER)
+    gate.guard(server)
+    try:
+        server.bind("tcp://127.0.0.1:*")
+        where = server.get_string(zmq.LAST_ENDPOINT)
+        stranger = _knock(context, where, replace(credentials, own=KeyPair.make()))
+        _serve_until(gate, seconds, lambda: bool(refused))
+        own = _knock(context, where, credentials)
+        _serve_until(gate, seconds, lambda: has_input(server))
+        heard = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
+        stranger.close(0)
+        own.close(0)
+    finally:
+        gate.close()
+        server.close(0)
+        context.term()
+    if refused != ["unknown key"]:
+        raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
+    if not heard or not came_from(heard[-1], credentials.machine):
+        raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")
+
+
+def _knock(context: "zmq.Context[Socket]", endpoint: str, credentials: Credentials) -> Socket:
+    """A socket that tries to deliver a message with these keys."""
+    client = context.socket(zmq.DEALER)
+    credentials.guard_client(client, credentials.machine)
+    client.connect(endpoint)
+    client.send(DOMAIN)
+    return client
+
+
+def _serve_until(gate: Gatekeeper, seconds: float, is_done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + seconds
+    while not is_done() and time.monotonic() < limit:
+        gate.serve()
+        time.sleep(0.001)
