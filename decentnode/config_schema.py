@@ -8,6 +8,7 @@ from decentnode.plugin_reader import GRAPH_FILE, Kind, Parameters, parameters_fo
 from decentnode.registry import (
     COMMUNICATIONS,
     DATASETS,
+    FAULTS,
     GRAPHS,
     MAPPINGS,
     MIXINGS,
@@ -58,6 +59,7 @@ class SchemaBuilder:
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
             "checkpoint": self.object(parameters_of(CheckpointSettings)),
+            "faults": {"type": ["array", "null"], "items": self.plugin(FAULTS)},
         }
 
     def plugin(self, kind: Kind, default: str = "", generic: Schema | None = None) -> Schema:

@@ -13,6 +13,7 @@ import torch
 
 from decentnode.communication.base import Communication
 from decentnode.errors import BadInput
+from decentnode.faults.base import Fault, MessageFault
 from decentnode.graph.base import Graph
 from decentnode.mapping import Mapping
 from decentnode.mixing import Mixing, WeightedGraph
@@ -181,6 +182,34 @@ def _weights(document: Document, graph: Graph, weights: Mixing) -> None:
         document.add(("sharing", "weights"), *error.defects)
 
 
+def _faults(
+    document: Document, faults: Sequence[Fault], graph: Graph, mapping: Mapping, rounds: int
+) -> None:
+    """Faults that name nodes, machines or rounds which this run does not have would never strike."""
+    nodes, machines = graph.num_nodes, len(mapping.machines)
+    for index, fault in enumerate(faults):
+        unknown_ranks = sorted(rank for rank in fault.named_ranks() if rank >= nodes)
+        if unknown_ranks:
+            what = f"rank {unknown_ranks[0]} does not exist; the graph has the ranks 0..{nodes - 1}"
+            document.add(("faults", index), what)
+        if fault.machine is not None and fault.machine >= machines:
+            what = f"must be the index of a machine, 0..{machines - 1}, not {fault.machine}"
+            document.add(("faults", index, "machine"), what)
+        if fault.first_round >= rounds:
+            what = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {fault.first_round}"
+            document.add(("faults", index, "rounds"), what)
+
+
+def _faulty_messages(
+    document: Document, faults: Sequence[Fault], communication: Communication, mapping: Mapping
+) -> None:
+    fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+    for index, fault in enumerate(faults):
+        if isinstance(fault, MessageFault) and (communication.one_process or fullest > 1):
+            what = f"{name_of(fault)} strikes messages between processes; give each node one of its own"
+            document.add(("faults", index), f"{what} (zeromq with nodes_per_process: 1)")
+
+
 def _one_process(document: Document, communication: Communication, mapping: Mapping) -> None:
     if getattr(communication, "one_process", False) and len(mapping.machines) > 1:
         what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
@@ -206,5 +235,5 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _losses, _one_process, _ports,
+    _losses, _one_process, _ports, _faults, _faulty_messages,
 )  # fmt: skip

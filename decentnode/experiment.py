@@ -17,6 +17,7 @@ from decentnode.communication.on_device import OnDevice, check_device, device_fo
 from decentnode.course import Course
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
+from decentnode.faults.nemesis import Ledger, Nemesis
 from decentnode.mapping import Mapping
 from decentnode.mixing import WeightedGraph
 from decentnode.models.base import check_scores, initial_model
@@ -84,6 +85,7 @@ class Experiment:
         layout = ParameterLayout.of(network, settings.mix_buffers, settings.training.channels_last(network))
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         _ = experiment.most_payload_bytes  # makes the chain once: what cannot work is refused here
+        _ = experiment.nemesis  # its memory is shared by all processes
         return experiment
 
     @cached_property
@@ -122,6 +124,15 @@ class Experiment:
         layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
+    @cached_property
+    def nemesis(self) -> Nemesis | None:
+        """What brings faults about; None in a run without."""
+        faults = [fault.make() for fault in self.settings.faults]
+        nodes = self.graph.num_nodes
+        machines = [self.mapping.machine_of(rank) for rank in range(nodes)]
+        ledger = Ledger(len(faults), nodes)
+        return Nemesis(faults, machines, self.settings.seed, ledger) if faults else None
+
     def sharing(self) -> Sharing:
         """A fresh scheme for one node, bound to the model."""
         sharing: Sharing = self.settings.sharing.make()
@@ -146,6 +157,8 @@ class Experiment:
         shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
         pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
         course = Course(settings.rounds, rank, surroundings.beacons, clock)
+        if self.nemesis is not None:
+            course.beacon = self.nemesis.beacon(rank, course.beacon, surroundings.reporter)
         hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
         training = Training(network, vector, settings.training, shard, hooks)
         plan = EvaluationPlan(

@@ -106,7 +106,9 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     failures = experiment.settings.failures
     ranks = experiment.processes[position].ranks
     communication: Communication = experiment.settings.communication.make()
-    place = Place(experiment.processes, position, inheritance.socket_dir, failures.grace)
+    nemesis = experiment.nemesis
+    sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
+    place = Place(experiment.processes, position, inheritance.socket_dir, failures.grace, sieve=sieve)
     communication.prepare(place, experiment.most_payload_bytes)
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),

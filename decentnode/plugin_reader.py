@@ -13,6 +13,7 @@ from decentnode.communication.base import Communication
 from decentnode.datasets.base import Dataset
 from decentnode.datasets.partition import Partition
 from decentnode.errors import BadInput
+from decentnode.faults.base import Fault
 from decentnode.graph.base import Graph
 from decentnode.mapping import Mapping as RankMapping
 from decentnode.mixing import Mixing
@@ -32,7 +33,7 @@ Parameters = Mapping[str, tuple[Any, Any]]
 BASES: dict[str, tuple[type, ...]] = {
     "graph": (Graph,), "mapping": (RankMapping,), "weights": (Mixing,), "sharing": (Sharing,),
     "transform": (Transform,), "communication": (Communication,), "model": (Model, nn.Module),
-    "dataset": (Dataset,), "partition": (Partition,),
+    "dataset": (Dataset,), "partition": (Partition,), "fault": (Fault,),
 }  # fmt: skip
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """What a graph is called that is a file."""

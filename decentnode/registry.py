@@ -103,6 +103,7 @@ COMMUNICATIONS = Registry("communication", "decentnode.communication")
 MODELS = Registry("model", "decentnode.models")
 DATASETS = Registry("dataset", "decentnode.datasets")
 PARTITIONS = Registry("partition", "decentnode.datasets")
+FAULTS = Registry("fault", "decentnode.faults")
 REGISTRIES = (
-    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS,
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, FAULTS,
 )  # fmt: skip

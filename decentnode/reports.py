@@ -62,6 +62,16 @@ class Rejected(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
+class Injected(msgspec.Struct, frozen=True, tag="injected"):
+    """A fault on purpose has struck a node; of messages, the first that it struck in a round."""
+
+    rank: int
+    round: int
+    fault: str
+    what: str
+    """The activity of the node, or the message that was struck."""
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A node has done its last round."""
 
@@ -93,7 +103,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     status: int
 
 
-Report = Ready | Progress | Evaluated | PeerMissing | Rejected | Finished | Failed | Exited
+Report = Ready | Progress | Evaluated | PeerMissing | Rejected | Injected | Finished | Failed | Exited
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)
 

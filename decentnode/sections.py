@@ -13,6 +13,7 @@ from decentnode.plugin_reader import Kind, Parameters, PluginReader
 from decentnode.registry import (
     COMMUNICATIONS,
     DATASETS,
+    FAULTS,
     GRAPHS,
     MAPPINGS,
     MIXINGS,
@@ -29,7 +30,7 @@ from decentnode.yaml_source import Document, Key
 SCALARS = ("name", "seed", "rounds", "device", "run_dir", "machine")
 SECTIONS = (
     "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
-    "evaluation", "failures", "checkpoint", "device", "run_dir", "machine",
+    "evaluation", "failures", "checkpoint", "faults", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)
@@ -65,6 +66,7 @@ class Sections:
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
             "failures": self._settings(("failures",), FailureSettings),
             "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
+            "faults": self._plugins(("faults",), FAULTS),
         }
 
     def _scalars(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class Sections:
         # A null is the same as no entry, so that an override can take one back.
         given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
         found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
-        self.made["machine"] = found.get("machine")
+        self.made |= {"machine": found.get("machine"), "rounds": found.get("rounds")}
         return found
 
     def _settings(self, key: Key, cls: type) -> Any:
@@ -108,20 +110,21 @@ class Sections:
         return {
             "sharing": self._plugin(("sharing",), SHARINGS, "gossip", SHARING_KEYS),
             "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),
-            "transforms": self._transforms(("sharing", "transforms")),
+            "transforms": self._plugins(("sharing", "transforms"), TRANSFORMS),
         }
 
-    def _transforms(self, key: Key) -> tuple[Plugin | None, ...]:
+    def _plugins(self, key: Key, kind: Kind) -> tuple[Plugin | None, ...]:
+        """A list of plug-ins, by default none; `made` has all or nothing of it, under the key's last word."""
         given = self.reader.get(key) or []
         if not isinstance(given, list):
-            self.document.add(key, f"must be a list of transforms, not {show(given)}")
+            self.document.add(key, f"must be a list of {key[-1]}, not {show(given)}")
             return ()
         found, made = [], []
         for index in range(len(given)):
-            self.made["transform"] = None
-            found.append(self._plugin((*key, index), TRANSFORMS))
-            made.append(self.made.pop("transform"))
-        self.made["transforms"] = made if None not in made else None
+            self.made[kind.kind] = None
+            found.append(self._plugin((*key, index), kind))
+            made.append(self.made.pop(kind.kind))
+        self.made[str(key[-1])] = made if None not in made else None
         return tuple(found)
 
     def _training(self) -> dict[str, Any]:

@@ -126,6 +126,8 @@ class Settings:
     evaluation: EvaluationSettings
     failures: FailureSettings
     checkpoint: CheckpointSettings = CheckpointSettings()
+    faults: tuple[Plugin, ...] = ()
+    """What goes wrong on purpose."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     run_dir: str | None = None
     """Where results go; None: runs/<name>-<time>."""

@@ -1,0 +1,125 @@
+"""What goes wrong in a node: it dies, stands still, is slow, raises, cannot write."""
+
+import os
+import resource
+import select
+import signal
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from decentnode.beacons import Beacon
+from decentnode.faults.base import ActivityName, NodeFault
+from decentnode.options import PositiveFloat
+from decentnode.registry import FAULTS
+
+NAP = 0.05
+"""Seconds between two signs of life of a node that is slow."""
+
+
+@FAULTS.register("crash")
+@dataclass(kw_only=True)
+class Crash(NodeFault):
+    """The process dies at once, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
+
+    A node strikes itself once in a round, also when it was started again and comes through it once more.
+    """
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@FAULTS.register("stop")
+@dataclass(kw_only=True)
+class Stop(NodeFault):
+    """The whole process stands still for a while, as by kill -STOP (Kingsbury's Jepsen, 2013)."""
+
+    seconds: PositiveFloat = 5.0
+
+    def strike(self) -> None:
+        own = os.pidfd_open(os.getpid())
+        try:
+            with warnings.catch_warnings():
+                # Newer interpreters warn of other threads; the child needs none of what they may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                stop_and_continue(own, self.seconds)
+            os.waitpid(child, 0)
+        finally:
+            os.close(own)
+
+
+def stop_and_continue(pidfd: int, seconds: float) -> None:
+    """Ends this process after it has stopped another one for a while; it ends with the other, too."""
+    try:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        # A pidfd is readable when its process has ended.
+        select.select([pidfd], [], [], seconds)
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    finally:
+        os._exit(0)
+
+
+@FAULTS.register("slow")
+@dataclass(kw_only=True)
+class Slow(NodeFault):
+    """The activity takes several times as long (stragglers, as in Dean and Barroso, 2013)."""
+
+    factor: Annotated[float, Gt(1)] = 10.0
+
+    def strike(self) -> None:
+        """Nothing yet: how long it takes is known afterwards."""
+
+    def relent(self, seconds: float, beacon: Beacon) -> None:
+        limit = time.monotonic() + (self.factor - 1.0) * seconds
+        while (left := limit - time.monotonic()) > 0:
+            time.sleep(min(left, NAP))
+            beacon.beat()
+
+
+@FAULTS.register("hang")
+@dataclass(kw_only=True)
+class Hang(NodeFault):
+    """The node's thread gets no further, while the one that serves its sockets answers (gray failure, Huang
+    et al., 2017)."""
+
+    seconds: PositiveFloat | None = None
+    """null: for ever."""
+
+    def strike(self) -> None:
+        time.sleep(self.seconds if self.seconds is not None else 1e9)
+
+
+@FAULTS.register("raise")
+@dataclass(kw_only=True)
+class Raise(NodeFault):
+    """The node ends with an exception, and says goodbye (the injected errors of torchft, 2024)."""
+
+    def strike(self) -> None:
+        raise RuntimeError("a fault on purpose")
+
+
+@FAULTS.register("full_disk")
+@dataclass(kw_only=True)
+class FullDisk(NodeFault):
+    """No file of the process can grow during the activity, as on a full disk (Jepsen's nemeses, 2013).
+
+    It is done by a limit on the size of files, so the error is EFBIG and not ENOSPC. A round's record is
+    written at the end of `evaluate`.
+    """
+
+    activity: ActivityName = "evaluate"
+
+    def strike(self) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+
+    def relent(self, seconds: float, beacon: Beacon) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
