@@ -1,0 +1,166 @@
+"""The state of a node as plain values for JSON, with its tensors put aside; and back, bit for bit.
+
+What JSON cannot say stands in an object with one key that names its kind: `{"tuple": [...]}`. Only the kinds
+in here are read, so no file can name a class.
+"""
+
+import base64
+import binascii
+import struct
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_DEPTH = 64
+"""How deep lists and dicts may lie in each other."""
+JSON_INTEGERS = range(-(1 << 63), 1 << 63)
+
+
+class UnknownKind(TypeError):
+    """A state holds something that cannot be written down; says where and what."""
+
+
+class BadTree(ValueError):
+    """What was read is no state."""
+
+
+class Packer:
+    """Takes a state apart: `tensors` by name, and a tree that refers to them."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+
+    def pack(self, value: Any, where: str = "state", depth: int = 0) -> Any:
+        """The value as JSON knows it; raises UnknownKind."""
+        if depth > MOST_DEPTH:
+            raise UnknownKind(f"{where} lies more than {MOST_DEPTH} levels deep")
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return value if value in JSON_INTEGERS else {"int": hex(value)}
+        if kind is float:
+            return _packed_float(value)
+        if kind is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if isinstance(value, Tensor):
+            return {"tensor": self._put_aside(value, where)}
+        return self._pack_container(value, kind, where, depth + 1)
+
+    def _pack_container(self, value: Any, kind: type, where: str, depth: int) -> Any:
+        if kind in (dict, Counter):
+            pairs = [
+                [self.pack(key, f"a key of {where}", depth), self.pack(inner, f"{where}[{key!r:.50}]", depth)]
+                for key, inner in value.items()
+            ]
+            return {kind.__name__.lower(): pairs}
+        if kind in (list, tuple, deque):
+            items = [self.pack(inner, f"{where}[{i}]", depth) for i, inner in enumerate(value)]
+            if kind is list:
+                return items
+            return {"tuple": items} if kind is tuple else {"deque": [value.maxlen, items]}
+        raise UnknownKind(
+            f"{where} is of type {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold; "
+            "take tensors, numbers, texts, bytes, None, and lists, tuples and dicts of them"
+        )
+
+    def _put_aside(self, tensor: Tensor, where: str) -> list[Any]:
+        """Its name, the order of its dimensions in memory, and whether it lies on an accelerator."""
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise UnknownKind(f"{where} is a tensor that is not dense, which a checkpoint cannot hold")
+        name, order = str(len(self.tensors)), order_in_memory(tensor)
+        self.tensors[name] = tensor.detach().permute(order)
+        return [name, order, tensor.device.type != "cpu"]
+
+
+def order_in_memory(tensor: Tensor) -> list[int]:
+    """Its dimensions from the slowest to the fastest, so that a tensor comes back as it lay."""
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
+    return order if tensor.permute(order).is_contiguous() else list(range(tensor.dim()))
+
+
+def _packed_float(value: float) -> Any:
+    # As bits where JSON has no word for it: infinities, and whatever a NaN carries.
+    finite = value - value == 0.0
+    return value if finite else {"float": struct.pack(">d", value).hex()}
+
+
+class Unpacker:
+    """Puts a state together again from a tree and its tensors, each of which must be used once."""
+
+    def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
+        """`device` is where tensors go that lay on an accelerator."""
+        self._tensors = dict(tensors)
+        self._device = device
+
+    def unpack(self, tree: Any) -> Any:
+        """The state; raises BadTree when the tree does not name exactly the tensors that are there."""
+        try:
+            state = self._unpack(tree, 0)
+        except (TypeError, ValueError, KeyError, IndexError, RuntimeError, struct.error) as error:
+            raise BadTree(f"its state makes no sense: {type(error).__name__}: {error}"[:300]) from error
+        if self._tensors:
+            raise BadTree(f"nothing refers to its tensor {min(self._tensors)!r:.50}")
+        return state
+
+    def _unpack(self, tree: Any, depth: int) -> Any:
+        if depth > MOST_DEPTH:
+            raise BadTree(f"its state lies more than {MOST_DEPTH} levels deep")
+        if isinstance(tree, list):
+            return self._items(tree, depth)
+        if not isinstance(tree, dict):
+            return tree
+        if len(tree) != 1:
+            raise BadTree(f"a value of {len(tree)} kinds")
+        ((kind, content),) = tree.items()
+        if kind in _LEAVES:
+            return _LEAVES[kind](content)
+        if kind == "tensor":
+            return self._take(*content)
+        return self._container(kind, content, depth + 1)
+
+    def _container(self, kind: str, content: Any, depth: int) -> Any:
+        if kind == "tuple":
+            return tuple(self._items(content, depth))
+        if kind == "deque":
+            most, items = content
+            return deque(self._items(items, depth), most)
+        if kind in ("dict", "counter"):
+            pairs = [(self._unpack(key, depth), self._unpack(inner, depth)) for key, inner in content]
+            return dict(pairs) if kind == "dict" else Counter(dict(pairs))
+        raise BadTree(f"unknown kind {kind!r:.50}")
+
+    def _items(self, content: Any, depth: int) -> list[Any]:
+        if not isinstance(content, list):
+            raise BadTree("a list that is none")
+        return [self._unpack(inner, depth + 1) for inner in content]
+
+    def _take(self, name: str, order: list[int], accelerated: bool) -> Tensor:
+        tensor = self._tensors.pop(name)
+        if sorted(order) != list(range(tensor.dim())):
+            raise BadTree(f"the dimensions of tensor {name!r:.50} are not those of its order")
+        back = tensor.permute([order.index(axis) for axis in range(len(order))])
+        return back.to(self._device) if accelerated else back
+
+
+def _unpacked_float(content: str) -> float:
+    value: float = struct.unpack(">d", bytes.fromhex(content))[0]
+    return value
+
+
+def _unpacked_bytes(content: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except binascii.Error as error:
+        raise BadTree("bytes that are not in base64") from error
+
+
+_LEAVES: dict[str, Callable[[Any], Any]] = {
+    "int": lambda content: int(content, 16),
+    "float": _unpacked_float,
+    "bytes": _unpacked_bytes,
+}

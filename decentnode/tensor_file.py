@@ -1,0 +1,71 @@
+"""Tensors in the safetensors format: written piece by piece from where they lie, read with every check."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+PIECE = 1 << 20
+"""Bytes that are written and hashed at once, so that they are still in the cache."""
+ALIGNMENT = 8
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+"""The words of the format for the types of torch."""
+
+
+class BadTensors(ValueError):
+    """Bytes that are no safetensors file, or a type of numbers that the format does not have."""
+
+
+def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """The bytes of the file, in order; raises BadTensors. One tensor is copied at a time, if at all."""
+    # Wide numbers first, so that all of them are aligned.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    header, end = {}, 0
+    for name, tensor in ordered:
+        if tensor.dtype not in _NAMES:
+            raise BadTensors(f"the safetensors format has no {tensor.dtype}")
+        start, end = end, end + tensor.numel() * tensor.dtype.itemsize
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % ALIGNMENT)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for _, tensor in ordered:
+        content = content_of(tensor)
+        for start in range(0, len(content), PIECE):
+            yield content[start : start + PIECE]
+
+
+def content_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor's numbers, in their order."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if len(flat) else memoryview(b"")
+
+
+def tensors_in(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a file; raises BadTensors."""
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, AssertionError) as error:
+        raise BadTensors(f"its tensors are not in the safetensors format: {error}"[:300]) from error

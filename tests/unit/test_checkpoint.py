@@ -1,0 +1,356 @@
+"""Checkpoints come back bit for bit, and whatever is wrong with one is found before it is used."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import random
+import struct
+from collections import Counter, OrderedDict, deque
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decentnode import checkpoint, durable, tensor_file
+from decentnode.checkpoint import BadCheckpoint, Stamp
+from decentnode.errors import BadInput
+from decentnode.state_tree import UnknownKind
+
+STAMP = Stamp(run_id=77, incarnation=2, settings="ab" * 32)
+
+
+def same(one, other):
+    """Equal values of equal types, floats and tensors bit for bit, memory order included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return alike and bytes(tensor_file.content_of(one)) == bytes(tensor_file.content_of(other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other)
+    if isinstance(one, dict):
+        keys = zip(one, other, strict=True) if len(one) == len(other) else [(0, 1)]
+        return all(same(a, b) for a, b in keys) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple | deque):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def store(tmp_path, state, rank=3, round=9):
+    checkpoint.save(tmp_path, rank, round, state, STAMP)
+    return (
+        tmp_path / f"{rank:05d}" / f"{round:08d}.safetensors",
+        tmp_path / f"{rank:05d}" / f"{round:08d}.json",
+    )
+
+
+def tensors_of_all_kinds():
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    return {
+        "types": [torch.arange(5).to(dtype) for dtype in tensor_file._NAMES],
+        "nothing": [torch.empty(0), torch.empty(3, 0, dtype=torch.int64)],
+        "one": torch.tensor(-0.0),
+        "not finite": torch.tensor([math.inf, -math.inf, math.nan]),
+        "not contiguous": torch.arange(12.0).view(3, 4).t()[::2],
+        "spread": torch.ones(1).expand(4),
+        "image": image,
+        "parameter": torch.nn.Parameter(torch.ones(2)).data,
+    }
+
+
+def test_tensors_of_every_type_and_shape_come_back(tmp_path):
+    state = tensors_of_all_kinds()
+    store(tmp_path, state)
+    back = checkpoint.read(tmp_path, 3, 9).state
+    assert same(state, back)
+    assert back["image"].stride() == state["image"].stride()
+
+
+def test_what_it_was_made_in_comes_back(tmp_path):
+    store(tmp_path, {"round": 9})
+    found = checkpoint.read(tmp_path, 3, 9)
+    assert (found.rank, found.round, found.stamp, found.state) == (3, 9, STAMP, {"round": 9})
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.integers(-(1 << 90), 1 << 90),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner).map(lambda items: deque(items, maxlen=7))
+        | st.dictionaries(
+            st.integers() | st.text() | st.none() | st.tuples(st.integers(), st.booleans()), inner
+        )
+        | st.dictionaries(st.integers(), st.integers()).map(Counter)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(values)
+def test_plain_values_come_back(tmp_path_factory, value):
+    directory = tmp_path_factory.mktemp("plain")
+    store(directory, value)
+    assert same(value, checkpoint.read(directory, 3, 9).state)
+
+
+@pytest.mark.parametrize(
+    ("state", "where"),
+    [
+        ({"a": [1, {2: object()}]}, r"state\['a'\]\[1\]\[2\] is of type builtins.object"),
+        ({"a": OrderedDict()}, "collections.OrderedDict"),
+        ({"a": lambda: 0}, "builtins.function"),
+        ({"s": torch.eye(2).to_sparse()}, r"state\['s'\] is a tensor that is not dense"),
+        ({"a": {1, 2}}, "builtins.set"),
+    ],
+)
+def test_what_cannot_be_held_is_refused_by_name(tmp_path, state, where):
+    with pytest.raises(UnknownKind, match=where):
+        store(tmp_path, state)
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_state_that_lies_too_deep_is_refused(tmp_path):
+    state = []
+    for _ in range(100):
+        state = [state]
+    with pytest.raises(UnknownKind, match="levels deep"):
+        store(tmp_path, state)
+
+
+STATE = {"vector": torch.arange(3.0), "step": 7, "rate": 0.1}
+
+
+def test_any_byte_that_changed_is_noticed(tmp_path):
+    """Every byte of both files, each to another random one."""
+    chance = random.Random(1)
+    for path in store(tmp_path, STATE):
+        whole = path.read_bytes()
+        for position in range(len(whole)):
+            broken = bytearray(whole)
+            broken[position] ^= chance.randrange(1, 256)
+            path.write_bytes(broken)
+            with pytest.raises(BadCheckpoint, match=path.name):
+                checkpoint.read(tmp_path, 3, 9)
+        path.write_bytes(whole)
+    assert same(checkpoint.read(tmp_path, 3, 9).state, STATE)
+
+
+def test_a_file_that_was_cut_off_or_grew_is_noticed(tmp_path):
+    for path in store(tmp_path, STATE):
+        whole = path.read_bytes()
+        for broken in (*(whole[:length] for length in range(len(whole))), whole + b"\0", whole + b"\n"):
+            path.write_bytes(broken)
+            with pytest.raises(BadCheckpoint, match=path.name):
+                checkpoint.read(tmp_path, 3, 9)
+        path.write_bytes(whole)
+
+
+def test_tensors_without_a_manifest_are_no_checkpoint(tmp_path):
+    tensors, manifest = store(tmp_path, STATE)
+    manifest.unlink()
+    assert checkpoint.rounds(tmp_path, 3) == []
+    assert checkpoint.newest(tmp_path, 3) is None
+    (tmp_path / "00003" / "00000011.json.tmp").write_bytes(b"{")
+    checkpoint.clean_up(tmp_path, 3)
+    assert not tensors.exists() and not list((tmp_path / "00003").iterdir())
+
+
+def test_a_manifest_without_tensors_is_bad(tmp_path):
+    tensors, _ = store(tmp_path, STATE)
+    tensors.unlink()
+    with pytest.raises(BadCheckpoint, match="cannot be read: No such file"):
+        checkpoint.read(tmp_path, 3, 9)
+
+
+def test_the_newest_good_one_is_taken(tmp_path):
+    for round in (4, 9, 14):
+        files = store(tmp_path, STATE | {"step": round}, round=round)
+    files[0].write_bytes(b"")
+    said = []
+    assert checkpoint.newest(tmp_path, 3, note=said.append).state["step"] == 9
+    assert len(said) == 1 and "00000014.safetensors: has 0 bytes" in said[0]
+    for path in (tmp_path / "00003").glob("*.json"):
+        path.write_bytes(b"{}")
+    with pytest.raises(
+        BadInput, match=r"no checkpoint of rank 3 can be used: .*00000014.json: is no manifest"
+    ):
+        checkpoint.newest(tmp_path, 3, note=said.append)
+
+
+def forged(tmp_path, tensors=None, **changes):
+    """A checkpoint whose hashes are right, whatever it says; as only an enemy writes one."""
+    path, manifest_path = store(tmp_path, STATE)
+    content = path.read_bytes() if tensors is None else tensors
+    path.write_bytes(content)
+    manifest = json.loads(manifest_path.read_bytes())["manifest"]
+    manifest |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} | changes
+    text = msgspec.json.encode(manifest)
+    sealed = {"sha256": hashlib.sha256(text).hexdigest(), "manifest": msgspec.Raw(text)}
+    manifest_path.write_bytes(msgspec.json.encode(sealed) + b"\n")
+
+
+def safetensors(header, content=b"\0" * 12):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + content
+
+
+def entry(start, end, shape=(3,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        b"",
+        b"\0" * 7,
+        (1 << 63).to_bytes(8, "little") + b"{}",
+        (100_000_001).to_bytes(8, "little") + b"{}",
+        safetensors(b"[" * 10_000),
+        safetensors(b'{"0":' * 10_000),
+        safetensors({"0": entry(0, 8)}),
+        safetensors({"0": entry(0, 12), "1": entry(0, 12)}),
+        safetensors({"0": entry(0, 12), "1": entry(8, 20)}, b"\0" * 20),
+        safetensors({"0": entry(4, 16)}, b"\0" * 16),
+        safetensors({"0": entry(12, 0)}),
+        safetensors({"0": entry(0, 12, (1 << 62, 4))}),
+        safetensors({"0": entry(0, 12, (-3,))}),
+        safetensors({"0": entry(0, 12, dtype="O8")}),
+        safetensors({"0": entry(0, 12)}, b"\0" * 13),
+        safetensors({"1": entry(0, 12)}),
+        safetensors({"../../0": entry(0, 12)}),
+        safetensors({"0": entry(0, 12), "1": entry(12, 24)}, b"\0" * 24),
+    ],
+)
+def test_tensors_of_an_enemy_are_refused(tmp_path, tensors):
+    forged(tmp_path, tensors)
+    with pytest.raises(BadCheckpoint, match=r"00000009.safetensors: "):
+        checkpoint.read(tmp_path, 3, 9)
+
+
+def deep(levels):
+    tree = []
+    for _ in range(levels):
+        tree = [tree]
+    return tree
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": 2},
+        {"schema": "1"},
+        {"rank": 4},
+        {"round": 10},
+        {"round": 9.5},
+        {"bytes": -1},
+        {"bytes": 1 << 70},
+        {"file": "../../etc/passwd"},
+        {"sha256": None},
+        {"state": {"tensor": ["../../x", [0], False]}},
+        {"state": {"tensor": ["0", [0, 0], False]}},
+        {"state": {"tensor": ["0", [1], False]}},
+        {"state": {"tensor": ["0", ["0"], False]}},
+        {"state": {"tensor": []}},
+        {"state": [{"tensor": ["0", [0], False]}, {"tensor": ["0", [0], False]}]},
+        {"state": None},
+        {"state": {"object": "os.system"}},
+        {"state": {"dict": [[{"dict": []}, 1]]}},
+        {"state": {"dict": [1]}},
+        {"state": {"dict": {}, "tuple": []}},
+        {"state": {"float": "zz"}},
+        {"state": {"float": "00"}},
+        {"state": {"int": "ten"}},
+        {"state": {"bytes": "\u00e9"}},
+        {"state": {"deque": [-1, []]}},
+        {"state": deep(90)},
+        {"state": deep(400)},
+    ],
+)  # fmt: skip
+def test_manifests_of_an_enemy_are_refused(tmp_path, changes):
+    forged(tmp_path, **changes)
+    with pytest.raises(BadCheckpoint, match=r"00000009\.(json|safetensors): "):
+        checkpoint.read(tmp_path, 3, 9)
+
+
+def test_a_very_deep_manifest_is_refused(tmp_path):
+    _, path = store(tmp_path, STATE)
+    path.write_bytes(b'{"sha256":"","manifest":' + b"[" * 200_000)
+    with pytest.raises(BadCheckpoint, match="is no manifest"):
+        checkpoint.read(tmp_path, 3, 9)
+
+
+def test_a_full_disk_tears_nothing(tmp_path, monkeypatch):
+    store(tmp_path, STATE, round=4)
+    written = 0
+
+    def write(fd, piece):
+        nonlocal written
+        written += len(piece)
+        if written > 50:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, piece)
+
+    real = os.write
+    monkeypatch.setattr(durable.os, "write", write)
+    with pytest.raises(OSError, match="No space"):
+        store(tmp_path, STATE, round=9)
+    monkeypatch.undo()
+    assert sorted(path.name for path in (tmp_path / "00003").iterdir()) == [
+        "00000004.json", "00000004.safetensors"
+    ]  # fmt: skip
+    assert same(checkpoint.newest(tmp_path, 3).state, STATE)
+
+
+def test_the_state_of_every_scheduler_of_torch_can_be_held(tmp_path):
+    module = torch.optim.lr_scheduler
+    made = {
+        "StepLR": {"step_size": 2},
+        "MultiStepLR": {"milestones": [2, 4]},
+        "ConstantLR": {},
+        "LinearLR": {},
+        "ExponentialLR": {"gamma": 0.9},
+        "PolynomialLR": {},
+        "CosineAnnealingLR": {"T_max": 5},
+        "CosineAnnealingWarmRestarts": {"T_0": 5},
+        "OneCycleLR": {"max_lr": 0.1, "total_steps": 9},
+        "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
+        "ReduceLROnPlateau": {},
+    }
+    for name, options in made.items():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+        scheduler = getattr(module, name)(optimizer, **options)
+        state = scheduler.state_dict()
+        store(tmp_path, state)
+        assert same(checkpoint.read(tmp_path, 3, 9).state, state), name
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Rprop", "NAdam", "LBFGS", "ASGD"]
+)
+def test_the_state_of_optimizers_can_be_held(tmp_path, name):
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(3, 2)
+    optimizer = getattr(torch.optim, name)(layer.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = layer(torch.ones(4, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    state = optimizer.state_dict()
+    store(tmp_path, state)
+    assert same(checkpoint.read(tmp_path, 3, 9).state, state)
