@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from decentnode.communication.base import ByteCounters
+from decentnode.durable import sync_folder, write_durably
+from decentnode.line_file import LineFile, Warn
 from decentnode.run_files import read_lines
 
 
@@ -42,8 +44,9 @@ class RoundRecord(msgspec.Struct):
 class Records:
     """The records of one node, written line by line to `records/RANK.jsonl`, never read back."""
 
-    def __init__(self, directory: Path, rank: int) -> None:
-        self._file = (directory / f"{rank:05d}.jsonl").open("ab", buffering=0)
+    def __init__(self, directory: Path, rank: int, warn: Warn = lambda _: None) -> None:
+        """`warn` is told, in a line, when the disk does not take records."""
+        self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
         self._before = ByteCounters()
         self._began = time.monotonic()
 
@@ -53,11 +56,11 @@ class Records:
         for name, total in vars(counters).items():
             setattr(record, name, total - getattr(self._before, name))
         self._before = ByteCounters(**vars(counters))
-        self._file.write(msgspec.json.encode(record) + b"\n")
+        self._file.append(msgspec.json.encode(record))
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+    def close(self) -> str:
+        """Closes the file; says in one line what could not be written, empty where all was."""
+        return self._file.close()
 
 
 def read_records(path: Path) -> list[RoundRecord]:
@@ -66,10 +69,9 @@ def read_records(path: Path) -> list[RoundRecord]:
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never a part."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-    temporary.replace(path)
+    """Writes JSON so that a reader sees the old file or the new one, never a part; raises OSError."""
+    write_durably(path, [msgspec.json.format(msgspec.json.encode(content), indent=2), b"\n"])
+    sync_folder(path.parent)
 
 
 def private_megabytes() -> float:

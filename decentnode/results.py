@@ -14,8 +14,10 @@ import torch
 
 from decentnode import __version__, config
 from decentnode.datasets.partition import label_histogram
+from decentnode.durable import write_durably
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
+from decentnode.line_file import LineFile, Warn
 from decentnode.membership import Roster, State
 from decentnode.observer import Observation
 from decentnode.records import write_atomically
@@ -31,6 +33,15 @@ class Evaluations:
     reports: dict[int, dict[int, Evaluated]] = field(default_factory=dict)
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: list[EvaluationRow] = field(default_factory=list)
+    warn: Warn = lambda _: None
+    """Told, in a line, when the disk does not take rows."""
+
+    def __post_init__(self) -> None:
+        self._file = LineFile(self.path, self.warn)
+
+    def close(self) -> str:
+        """Closes the file; says in one line what could not be written, empty where all was."""
+        return self._file.close()
 
     def add(self, report: Evaluated) -> None:
         """Books one node's test."""
@@ -51,9 +62,8 @@ class Evaluations:
             if expected <= reports.keys() and (round in self.observations or not observed)
         ]
         rows = [self._row(round) for round in sorted(ready)]
-        if rows:
-            with self.path.open("ab") as file:
-                file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        for row in rows:
+            self._file.append(msgspec.json.encode(row))
         self.rows += rows
         return rows
 
@@ -88,19 +98,19 @@ def make_run_directory(experiment: Experiment, machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
     settings = experiment.settings
     path = (Path(settings.run_dir) if settings.run_dir else unused_directory(settings.name)).absolute()
+    dataset = experiment.dataset
+    histogram = label_histogram(dataset.train, experiment.parts, dataset.num_classes)
+    content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": list(map(sum, histogram))}
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it to run anew")
         for folder in ("records", "logs"):
             (path / folder).mkdir()
-        (path / "config.yaml").write_text(config.dump(settings))
+        write_durably(path / "config.yaml", [config.dump(settings).encode()])
+        write_atomically(path / "partition.json", content)
     except OSError as error:
         raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
-    dataset = experiment.dataset
-    histogram = label_histogram(dataset.train, experiment.parts, dataset.num_classes)
-    content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": list(map(sum, histogram))}
-    write_atomically(path / "partition.json", content)
     return path
 
 

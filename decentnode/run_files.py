@@ -30,6 +30,30 @@ class EvaluationRow(msgspec.Struct):
     average_model_loss: float | None = None
 
 
+class Event(msgspec.Struct, omit_defaults=True):
+    """Something that happened in a run beside its rounds; one line of `events.jsonl`."""
+
+    seconds: float
+    """Since the command began to make the run directory."""
+    kind: str
+    text: str = ""
+    rank: int | None = None
+    """Whom it happened to, or who tells it."""
+    round: int | None = None
+    """Counted from 0."""
+    peer: int | None = None
+
+
+class Live(msgspec.Struct):
+    """Where a run that is under way can be asked; the content of `live.json`."""
+
+    pid: int
+    """Of the launcher."""
+    machine: int
+    control: str
+    """Path of its control socket."""
+
+
 def read_lines(path: Path, kind: type[T]) -> list[T]:
     """One object per line; a last line that was cut off by a kill is left out. Raises BadInput."""
     content = _read(path)
@@ -42,6 +66,11 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
 def read_evaluations(path: Path) -> list[EvaluationRow]:
     """The rows of an `evaluations.jsonl`, by round."""
     return sorted(read_lines(path, EvaluationRow), key=lambda row: row.round)
+
+
+def read_events(path: Path) -> list[Event]:
+    """The lines of an `events.jsonl`, as they were written."""
+    return read_lines(path, Event)
 
 
 def read_object(path: Path) -> dict[str, Any]:
