@@ -60,6 +60,7 @@ class ForkServer:
 
 def _serve(inheritance: Inheritance, positions: list[int], lifeline: int) -> NoReturn:
     try:
+        inheritance.reporter.let_go_of_the_reading_end()
         _Children(inheritance, positions, lifeline).serve()
     finally:
         shutil.rmtree(inheritance.socket_dir, ignore_errors=True)

@@ -1,17 +1,24 @@
 """What node processes tell their launcher, one JSON line each, through a pipe they inherited.
 
 A line is at most PIPE_BUF bytes, so lines of many processes never mix. A launcher that does not read
-loses lines; it never holds up a node.
+loses lines; it never holds up a node in its rounds. Mere progress leaves half of the pipe to what counts
+more, and the last word of a node waits longer than others, for a launcher that was stopped for a while.
 """
 
+import fcntl
 import os
 import select
+import struct
+import termios
 import time
 
 import msgspec
 
 MOST_BYTES = 4096
 """PIPE_BUF on Linux: what the kernel writes in one piece."""
+PATIENCE = 1.0
+LAST_PATIENCE = 30.0
+"""Seconds that a report waits for room in the pipe: any, and the last one of a node."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -72,6 +79,36 @@ class Injected(msgspec.Struct, frozen=True, tag="injected"):
     """The activity of the node, or the message that was struck."""
 
 
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """A node has been waiting for neighbors for a while; told by its launcher, which sees where all are."""
+
+    rank: int
+    round: int
+    peers: list[int]
+    """Whom it waits for, as far as that is known."""
+    seconds: float
+    """For how long."""
+    why: str = ""
+    """What the first of them does meanwhile, where that is known."""
+
+
+class Stuck(msgspec.Struct, frozen=True, tag="stuck"):
+    """A node has got on with nothing for too long, and does not merely wait; told by its launcher."""
+
+    rank: int
+    round: int
+    doing: str
+    seconds: float
+
+
+class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
+    """A file of a node's results cannot be written; its lines wait in memory, or are lost."""
+
+    rank: int
+    text: str
+    lost: bool = False
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A node has done its last round."""
 
@@ -103,26 +140,55 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     status: int
 
 
-Report = Ready | Progress | Evaluated | PeerMissing | Rejected | Injected | Finished | Failed | Exited
+Report = (
+    Ready | Progress | Evaluated | PeerMissing | Rejected | Injected | Waiting | Stuck | DiskProblem
+    | Finished | Failed | Exited
+)  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)
+_LAST = (Finished, Failed, Exited)
 
 
 class Reporter:
     """The writing end of the pipe; the same in all processes of a machine."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, reading_end: int | None = None) -> None:
+        """`reading_end`: the pipe's other end, where this process has it open, too."""
         os.set_blocking(fd, False)
         self._fd = fd
+        self._reading_end = reading_end
+        self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
+        self._last_patience = LAST_PATIENCE
+
+    def let_go_of_the_reading_end(self) -> None:
+        """To be called after a fork: else nobody would notice that the launcher reads no more."""
+        if self._reading_end is not None:
+            os.close(self._reading_end)
+            self._reading_end = None
 
     def send(self, report: Report) -> bool:
-        """Writes one line; waits at most a second for room, and not at all for mere progress."""
+        """Writes one line; waits a bounded time for room, and not at all for mere progress."""
         line = msgspec.json.encode(report) + b"\n"
         if len(line) > MOST_BYTES:
             raise ValueError(
                 f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece"
             )
-        deadline = time.monotonic() + (0.0 if isinstance(report, _DROPPABLE) else 1.0)
+        if isinstance(report, _DROPPABLE):
+            return self._unread() < self._half and self._write(line, 0.0)
+        if not isinstance(report, _LAST):
+            return self._write(line, PATIENCE)
+        sent = self._write(line, self._last_patience)
+        if not sent:
+            # Nobody has read for so long that one wait is enough for all nodes of this process.
+            self._last_patience = PATIENCE
+        return sent
+
+    def _unread(self) -> int:
+        count = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
+        return int(struct.unpack("i", count)[0])
+
+    def _write(self, line: bytes, patience: float) -> bool:
+        deadline = time.monotonic() + patience
         while True:
             try:
                 os.write(self._fd, line)

@@ -1,6 +1,7 @@
 """Reports through a pipe: whole lines, whatever the pieces, and nobody is held up."""
 
 import os
+import signal
 import threading
 import time
 
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode import reports
 from decentnode.reports import (
     MOST_BYTES,
+    DiskProblem,
     Evaluated,
     Exited,
     Failed,
@@ -19,6 +22,8 @@ from decentnode.reports import (
     Progress,
     Ready,
     Reporter,
+    Stuck,
+    Waiting,
 )
 
 REAL = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,6 +47,9 @@ REPORTS = st.one_of(
     ),
     st.builds(Failed, COUNT, WORDS, st.booleans()),
     st.builds(Exited, COUNT, st.integers(-64, 255)),
+    st.builds(Waiting, COUNT, COUNT, st.lists(COUNT, max_size=8), REAL, WORDS),
+    st.builds(Stuck, COUNT, COUNT, WORDS, REAL),
+    st.builds(DiskProblem, COUNT, WORDS, st.booleans()),
 )
 
 
@@ -105,11 +113,21 @@ def test_the_end_of_all_writers_is_seen_after_their_last_report(pipe):
     assert pipe.inflow.read() == []
 
 
-def fill(pipe):
+def fill(pipe, make=lambda i: Progress(0, i, 0.5, 0)):
+    """Sends until nothing more goes in at once; how many went in."""
     sent = 0
-    while pipe.reporter.send(Progress(0, sent, 0.5, 0)):
+    while pipe.reporter.send(make(sent)):
         sent += 1
     return sent
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(reports, "PATIENCE", 0.0)
+
+
+def peer_missing(i):
+    return PeerMissing(0, i, 1, "gone")
 
 
 def test_progress_is_dropped_at_once_when_nobody_reads(pipe):
@@ -119,22 +137,40 @@ def test_progress_is_dropped_at_once_when_nobody_reads(pipe):
     assert time.monotonic() - began < 0.5
 
 
-def test_other_reports_wait_a_second_for_room(pipe):
+def test_progress_leaves_room_for_what_counts_more(pipe, impatient):
     fill(pipe)
+    assert fill(pipe, peer_missing) > 100
+    assert not pipe.reporter.send(Progress(1, 1, 0.5, 0))
+
+
+def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(reports, "PATIENCE", 0.0)
+        fill(pipe, peer_missing)
     began = time.monotonic()
-    assert not pipe.reporter.send(Failed(1, "x" * 500))
+    assert not pipe.reporter.send(peer_missing(1))
     assert 0.9 < time.monotonic() - began < 3.0
 
 
-def test_a_report_goes_out_as_soon_as_there_is_room(pipe):
-    sent = fill(pipe)
+def test_a_report_goes_out_as_soon_as_there_is_room(pipe, impatient):
+    sent = fill(pipe, peer_missing)
     found = []
     reader = threading.Timer(0.1, lambda: found.extend(pipe.inflow.read()))
     reader.start()
     assert pipe.reporter.send(Failed(1, "late"))
     reader.join()
     found += pipe.inflow.read()
-    assert found == [*(Progress(0, i, 0.5, 0) for i in range(sent)), Failed(1, "late")]
+    assert found == [*map(peer_missing, range(sent)), Failed(1, "late")]
+
+
+def test_the_last_word_waits_longer_but_once_only(impatient, monkeypatch):
+    monkeypatch.setattr(reports, "LAST_PATIENCE", 0.5)
+    with Pipe() as pipe:
+        fill(pipe, peer_missing)
+        for rank, (least, most) in enumerate([(0.45, 3.0), (0.0, 0.4)]):
+            began = time.monotonic()
+            assert not pipe.reporter.send(Failed(rank, "nobody reads"))
+            assert least < time.monotonic() - began < most
 
 
 def test_a_reader_that_is_gone_is_no_error():
@@ -143,6 +179,25 @@ def test_a_reader_that_is_gone_is_no_error():
     os.close(read)
     assert not reporter.send(Failed(1, "nobody hears"))
     os.close(write)
+
+
+def test_a_forked_writer_notices_that_the_reader_is_gone():
+    read, write = os.pipe()
+    reporter = Reporter(write, read)
+    child = os.fork()
+    if child == 0:
+        reporter.let_go_of_the_reading_end()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        status = 1
+        while reporter.send(Failed(1, "x" * 2000)):
+            status = 0
+        os._exit(status)
+    os.close(write)
+    assert os.read(read, 1)
+    os.close(read)
+    began = time.monotonic()
+    assert os.waitpid(child, 0)[1] == 0
+    assert time.monotonic() - began < reports.LAST_PATIENCE / 2
 
 
 def test_a_line_that_could_mix_with_others_is_refused(pipe):
