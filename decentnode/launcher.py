@@ -16,24 +16,17 @@ from typing import Any
 
 from torch import Tensor
 
-from decentnode import __version__, config
+from decentnode import __version__, config, preflight
 from decentnode.beacons import Beacons
+from decentnode.communication.security import prove_guard
 from decentnode.errors import ExitCode, StartError
 from decentnode.evaluation import Scores, evaluate, load_flat
 from decentnode.experiment import Experiment
 from decentnode.fork_server import KILL_AFTER, ForkServer
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
-from decentnode.membership import (
-    Assembly,
-    Join,
-    MeanVector,
-    PartialDistance,
-    PartialSum,
-    Relay,
-    Roster,
-    State,
-)
+from decentnode.membership import Assembly, Roster, State
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
 from decentnode.records import write_atomically
@@ -61,6 +54,7 @@ class Launcher:
         self.experiment = experiment
         self.machine = machine
         self.screen = screen
+        self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = make_run_directory(experiment, machine)
         self.roster = Roster(
             range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
@@ -78,7 +72,7 @@ class Launcher:
         self._machines = set(range(len(experiment.mapping.machines)))
         graph_and_settings = config.digest(experiment.settings, experiment.graph.graph)
         greeting = Join(machine, __version__, graph_and_settings, experiment.dataset_digest)
-        self._assembly = Assembly(experiment.mapping, machine, greeting)
+        self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials)
         self._unsent: list[Report] = []
         self._last_relay = 0.0
         self._startup = 0.0
@@ -118,8 +112,8 @@ class Launcher:
         self._socket_dir = make_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
-            self.experiment, self._snapshots, self._introductions, self._beacons, Reporter(write),
-            self._start_signal, self.run_dir, self._socket_dir, threads,
+            self.experiment, self._snapshots, self._introductions, self._beacons, Reporter(write, read),
+            self._start_signal, self.run_dir, self._socket_dir, threads, self._credentials,
         )  # fmt: skip
         self.server = ForkServer(inheritance, self._positions)
         os.close(write)
@@ -163,6 +157,8 @@ class Launcher:
         """Lets the machines find each other, then gives the start to the local nodes."""
         experiment, machine = self.experiment, self.machine
         deadline = experiment.settings.failures.start_deadline
+        if self._credentials is not None:
+            prove_guard(self._credentials)
         self._assembly.introductions = self._introductions.said()
         self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:

@@ -16,8 +16,8 @@ import msgspec
 
 from decentnode.communication.security import Credentials
 from decentnode.errors import StartError
-from decentnode.introductions import Introduction
 from decentnode.mapping import Mapping, tcp_endpoint
+from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.rendezvous import Rendezvous
 from decentnode.reports import (
     Evaluated,
@@ -163,73 +163,6 @@ def how_it_ended(status: int) -> str:
     return f"its process ended with exit code {status}"
 
 
-class Join(msgspec.Struct, frozen=True, tag="join"):
-    """A machine has its nodes ready, and what it is about to run."""
-
-    machine: int
-    version: str
-    digest: str
-    dataset: str
-    introductions: dict[int, Introduction] = {}
-    """What its nodes say of themselves, by rank."""
-
-
-class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Machine 0 knows you; these machines have not come yet."""
-
-    missing: list[int]
-
-
-class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Everybody is here."""
-
-    run_id: int
-    introductions: dict[int, Introduction] = {}
-    """Of all nodes, by rank."""
-
-
-class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """There will be no run, and why."""
-
-    reason: str
-
-
-class Relay(msgspec.Struct, frozen=True, tag="relay"):
-    """Reports of a machine's nodes; an empty one says that its launcher is alive."""
-
-    machine: int
-    reports: list[Report]
-
-
-class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
-    """The sum of a machine's vectors after `round`, float64, over `count` nodes."""
-
-    machine: int
-    round: int
-    count: int
-    content: bytes
-
-
-class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
-    """The mean of all vectors after `round`, float64."""
-
-    round: int
-    content: bytes
-
-
-class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
-    """The sum of a machine's distances to the mean vector after `round`."""
-
-    machine: int
-    round: int
-    count: int
-    distance: float
-
-
-Note = Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | PartialDistance
-_DECODER = msgspec.msgpack.Decoder(Note)
-
-
 class Assembly:
     """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
 
@@ -319,7 +252,7 @@ class Assembly:
             return notes
         while (arrival := self._rendezvous.receive()) is not None:
             try:
-                note = _DECODER.decode(arrival.content)
+                note = DECODER.decode(arrival.content)
             except (msgspec.MsgspecError, RecursionError):
                 continue
             machine = getattr(note, "machine", 0)

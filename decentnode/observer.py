@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from decentnode.evaluation import Scores
-from decentnode.membership import MeanVector, PartialDistance, PartialSum
+from decentnode.notes import MeanVector, PartialDistance, PartialSum
 from decentnode.reports import Evaluated
 from decentnode.snapshots import Snapshots
 

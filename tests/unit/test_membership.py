@@ -12,17 +12,8 @@ import zmq
 from decentnode import membership
 from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
-from decentnode.membership import (
-    Assembly,
-    Join,
-    MeanVector,
-    PartialDistance,
-    PartialSum,
-    Relay,
-    Roster,
-    State,
-    how_it_ended,
-)
+from decentnode.membership import Assembly, Roster, State, how_it_ended
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
 from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress
 from tests.contract.troupe import free_ports
 
