@@ -112,6 +112,7 @@ class Mailbox:
         self._parked: dict[Key, dict[int, Message]] = {}
         self._unread: dict[int, set[int]] = {}
         self._last: Key = (-1, 0, 0)
+        self._sent = 0
         self._heard: dict[int, tuple[float, Key]] = {}
 
     def open(
@@ -120,7 +121,7 @@ class Mailbox:
         """Starts waiting for `sources`; `seq` numbers this node's own sending, read by `targets`."""
         handle = Handle(self, key, seq, sources, timeout)
         with self.lock:
-            self._last = max(self._last, key)
+            self._last, self._sent = max(self._last, key), max(self._sent, seq)
             for source, message in self._parked.pop(key, {}).items():
                 self._settle(handle, source, message)
             for source in handle.awaited & self.gone.keys():
@@ -157,6 +158,9 @@ class Mailbox:
     def acknowledged(self, reader: int, seq: int) -> None:
         """Notes that `reader` no longer reads anything that was sent up to number `seq`."""
         with self.lock:
+            if seq > self._sent:
+                self.refuse("acknowledgement")
+                return
             for number, readers in self._unread.items():
                 if number <= seq:
                     readers.discard(reader)

@@ -79,5 +79,12 @@ class FramedMessage:
             return _refuse(self.header, str(error))
 
 
+def header_bytes(frame: zmq.Frame) -> bytes:
+    """The bytes of a header; a frame of another length is not even copied."""
+    if len(frame) != wire.HEADER_BYTES:
+        raise wire.WireError("header length")
+    return frame.bytes
+
+
 def _refuse(header: wire.Header, reason: str, counted_as: str = "payload") -> Read:
     return None, ProtocolError(header.sender, reason, counted_as)

@@ -4,9 +4,11 @@ The memory is a memfd: it has no name in any file system, peers open it through 
 with the last process that maps it, however that process ends.
 """
 
+import fcntl
 import mmap
 import os
 import warnings
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from decentnode.communication.wire import SharedSegment
 
 PAGE = mmap.PAGESIZE
 STAGING_SLOTS = 2
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Memory that became shorter would end every process that reads it."""
 
 
 def _pages(size: int) -> int:
@@ -30,8 +34,9 @@ class Segment:
         self._staging_bytes = _pages(memory.payload_bytes)
         self._staging_start = 2 * vector_bytes
         size = max(PAGE, self._staging_start + STAGING_SLOTS * self._staging_bytes)
-        self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         self.public = SharedSegment(rank, os.getpid(), self._fd, size)
         self._bytes = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
         used = memory.vector_elements * memory.vector_dtype.itemsize
@@ -60,9 +65,15 @@ class Segment:
 
 
 def attach(segment: SharedSegment) -> Tensor:
-    """A peer's segment, read-only, as bytes; raises OSError when it cannot be opened or is too small."""
-    fd = os.open(f"/proc/{segment.pid}/fd/{segment.fd}", os.O_RDONLY | os.O_CLOEXEC)
+    """A peer's segment, read-only, as bytes; raises OSError when it is not its segment, or too small."""
+    path, name = Path(f"/proc/{segment.pid}/fd/{segment.fd}"), f"/memfd:decentnode-{segment.rank} (deleted)"
+    # Looked at first, because opening a pipe, a terminal or a device does things, and can take for ever.
+    if str(path.readlink()) != name:
+        raise OSError(f"what was announced as the shared memory of rank {segment.rank} is something else")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise OSError(f"the shared memory of rank {segment.rank} can change its size")
         if not 0 < segment.size <= os.fstat(fd).st_size:
             raise OSError(f"the shared memory of rank {segment.rank} is smaller than announced")
         mapping = mmap.mmap(fd, segment.size, prot=mmap.PROT_READ)

@@ -19,12 +19,13 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
+from decentnode.communication.connections import Connections
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
 from decentnode.communication.mailbox import Key, Mailbox, left
-from decentnode.communication.messages import FramedMessage, PeerSegment, SharedMessage
+from decentnode.communication.messages import FramedMessage, SharedMessage, header_bytes
 from decentnode.communication.polling import has_input
 from decentnode.communication.security import Gatekeeper, came_from
-from decentnode.communication.shared_memory import attach
+from decentnode.communication.segments import PeerSegments
 from decentnode.communication.sieve import Received
 from decentnode.errors import PeerLost, StartError
 
@@ -53,7 +54,8 @@ class Sockets(threading.Thread):
             self._gate = Gatekeeper(self._context, place.credentials, self._refuse_connection)
             self._gate.guard(self._guarded)
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
-        self._segments: dict[int, PeerSegment] = {}
+        self._segments = PeerSegments()
+        self._connections = Connections(most_bytes)
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         guards = (self._guarded, *self._gate.sockets) if self._gate else ()
@@ -80,6 +82,7 @@ class Sockets(threading.Thread):
         except zmq.ZMQError as error:
             busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
+        self._connections.listen(endpoint)
 
     def introduce(self, rank: int, segment: wire.SharedSegment | None) -> None:
         """Adds a local node, and its shared memory, to the greeting; before the thread is started."""
@@ -178,10 +181,13 @@ class Sockets(threading.Thread):
             self._take(self._sieve.released(now))
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
+        if now >= self._connections.next_look:
+            for _ in range(self._connections.look(now)):
+                self._refuse_connection("unfinished message")
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
             self._next_tick = now + TICK
-        self._next_look = self._next_tick
+        self._next_look = min(self._next_tick, self._connections.next_look)
 
     def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
@@ -215,6 +221,7 @@ class Sockets(threading.Thread):
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
+        self._connections.note(header)
         message = (frames, router is self._guarded)
         self._take(self._sieve.sift(message, time.monotonic()) if self._sieve else [message])
 
@@ -229,7 +236,7 @@ class Sockets(threading.Thread):
         """Books a message under its receiver if the header tells one, else under the first node here."""
         receiver = self.hello.ranks[0]
         with contextlib.suppress(wire.WireError):
-            receiver = wire.Header.unpack(_header_bytes(head)).receiver
+            receiver = wire.Header.unpack(header_bytes(head)).receiver
         self.mailboxes.get(receiver, self.mailboxes[self.hello.ranks[0]]).refuse(reason)
 
     def _refuse_connection(self, reason: str) -> None:
@@ -242,8 +249,9 @@ class Sockets(threading.Thread):
 
     def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
         if len(frames) != 2:
+            self._connections.blame(frames[0])
             raise wire.WireError("frame count")
-        head, body = _header_bytes(frames[0]), frames[1]
+        head, body = header_bytes(frames[0]), frames[1]
         header = wire.Header.unpack(head)
         if header.run_id != self.run_id:
             raise wire.WireError("run id")
@@ -271,12 +279,8 @@ class Sockets(threading.Thread):
         sender = header.sender
         match header.kind:
             case wire.Kind.NOTICE:
-                segment = self._segments.get(sender)
-                if segment is None:
-                    raise wire.WireError("notice without shared memory")
-                mailbox.deliver(
-                    sender, header.key, SharedMessage(header, segment, wire.unpack_reference(body))
-                )
+                place = wire.unpack_reference(body)
+                mailbox.deliver(sender, header.key, SharedMessage(header, self._segments.of(sender), place))
             case wire.Kind.HELLO:
                 self._welcome(process, wire.unpack_hello(body))
             case kind:
@@ -287,15 +291,10 @@ class Sockets(threading.Thread):
             mailbox.acknowledged(header.sender, header.ack)
 
     def _welcome(self, process: int, hello: wire.Hello) -> None:
-        for segment in hello.segments:
-            if segment.rank not in self.place.processes[process].ranks:
-                raise wire.WireError("hello")
-            try:
-                self._segments[segment.rank] = PeerSegment(attach(segment))
-            except OSError as error:
-                if error.errno == errno.EMFILE:
-                    raise
-                raise wire.WireError("shared memory cannot be attached") from error
+        ranks = self.place.processes[process].ranks
+        if tuple(hello.ranks) != ranks or (hello.segments and not self.place.co_located(process)):
+            raise wire.WireError("hello")
+        self._segments.learn(hello.segments, ranks)
         self._links.make(process)
         with self._met:
             self._met_processes.add(process)
@@ -305,7 +304,7 @@ class Sockets(threading.Thread):
         with self._met:
             self._met.notify_all()
         for rank in self.place.processes[process].ranks:
-            self._segments.pop(rank, None)
+            self._segments.forget(rank)
             for mailbox in self.mailboxes.values():
                 mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
 
@@ -375,13 +374,6 @@ class Sockets(threading.Thread):
         self._router.close(0)
         self._links.close()
         self._context.term()
-
-
-def _header_bytes(frame: zmq.Frame) -> bytes:
-    """The bytes of a header; a frame of another length is not even copied."""
-    if len(frame) != wire.HEADER_BYTES:
-        raise wire.WireError("header length")
-    return frame.bytes
 
 
 def _hear(mailbox: Mailbox, kind: int, sender: int, key: Key) -> None:
