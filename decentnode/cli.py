@@ -75,6 +75,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
 
     settings = load(config, overrides or ())
     machine = this_machine(settings)
+    preflight.credentials(settings, machine)
     preflight.check_ports(settings, machine)
     shortage = preflight.file_shortage(settings, machine)
     if shortage:
@@ -102,6 +103,22 @@ def validate(
         )
         found += f" with {experiment.layout.numel:,} parameters, {samples}"
     print(found)
+
+
+@app.command()
+def keys(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the files go; default: where the experiment looks for them.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
+) -> None:
+    """Make the keys by which the machines of an experiment know each other."""
+    from decentnode import key_report
+    from decentnode.config import load
+
+    print_lines(key_report.make(load(config, overrides or ()), config, out, force))
 
 
 @app.command()

@@ -13,11 +13,13 @@ from decentnode import config_schema, yaml_source
 from decentnode import overrides as command_line
 from decentnode.cross_checks import check_all
 from decentnode.graph.base import Graph, StaticGraph
+from decentnode.keys import load_manifest
 from decentnode.mapping import Mapping as RankMapping
 from decentnode.option_types import is_path, parameters_of
 from decentnode.plugin_reader import PluginReader
+from decentnode.preflight import keys_beside
 from decentnode.sections import SHARING_KEYS, Sections
-from decentnode.settings import Plugin, Settings
+from decentnode.settings import KeyFolder, Plugin, Settings
 from decentnode.training import TrainingSettings
 
 PER_HOST = ("run_dir", "machine", "device")
@@ -34,7 +36,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     check_all(document, sections.made)
     document.raise_any()
     mapping = sections.made["mapping"]
-    return Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
+    settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
+    return replace(settings, security=keys_beside(settings, Path(path).resolve().parent))
 
 
 def json_schema() -> dict[str, Any]:
@@ -88,7 +91,8 @@ def digest(settings: Settings, graph: Graph) -> str:
     """A hash that all machines of a run must agree on: settings, the graph's edges, and this version.
 
     It leaves out what may differ between machines: run_dir, machine, device, and where files lie. Of a
-    weights file it has the content; which samples a machine really read, nobody compares.
+    weights file and of the list of keys it has the content; which samples a machine really read, nobody
+    compares.
     """
     found = resolved(
         replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset))
@@ -96,8 +100,16 @@ def digest(settings: Settings, graph: Graph) -> str:
     content = {name: value for name, value in found.items() if name not in PER_HOST}
     content["sharing"]["weights"] |= file_hashes(settings.weights)
     content["adjacency"] = graph.adjacency if isinstance(graph, StaticGraph) else None
+    content["security"] = agreed_keys(settings)
     content["version"] = version()
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def agreed_keys(settings: Settings) -> str:
+    """A hash of all machines' public keys, or `none`."""
+    if not isinstance(settings.security, KeyFolder):
+        return "none"
+    return load_manifest(settings.security.keys, len(settings.mapping.make().machines)).digest
 
 
 def without_paths(plugin: Plugin) -> Plugin:

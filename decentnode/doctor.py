@@ -16,14 +16,15 @@ from typing import Literal
 
 import zmq
 
+from decentnode.communication.security import OLDEST_LIBZMQ
+from decentnode.errors import BadInput
 from decentnode.mapping import is_own_address
-from decentnode.preflight import file_shortage, ports_needed
+from decentnode.preflight import credentials, file_shortage, ports_needed
 from decentnode.settings import Settings
 from decentnode.wording import readable_bytes
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
-OLDEST_LIBZMQ = (4, 3, 5)
 FEW_FILES = 256
 LITTLE_MEMORY = 1 << 30
 TORCH_SECONDS = 60
@@ -61,6 +62,7 @@ def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Find
         yield from check()
     if settings is not None:
         yield from experiment_ports(settings, machine)
+        yield experiment_keys(settings, machine)
         shortage = file_shortage(settings, machine)
         yield graded("limits", "enough for this experiment", not shortage, shortage)
 
@@ -162,6 +164,18 @@ def experiment_ports(settings: Settings, machine: int) -> Iterator[Finding]:
         found = f"{ports.first}..{last} free at {ports.address} ({ports.key})"
         defect = ports.defect()
         yield Finding("fail", "ports", defect) if defect else Finding("ok", "ports", found)
+
+
+def experiment_keys(settings: Settings, machine: int) -> Finding:
+    """What guards this machine's links."""
+    try:
+        found = credentials(settings, machine)
+    except BadInput as error:
+        return Finding("fail", "keys", error.defects[0])
+    if found is None:
+        why = "security: none" if settings.security == "none" else "nobody else can reach it"
+        return Finding("ok", "keys", f"links over TCP are plain ({why})")
+    return Finding("ok", "keys", f"those of machine {machine}, one of {len(found.public)} that are let in")
 
 
 def own_addresses() -> list[str]:

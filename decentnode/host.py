@@ -19,6 +19,7 @@ import torch
 from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
+from decentnode.communication.security import Credentials
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.experiment import Experiment, Surroundings
 from decentnode.introductions import Introductions
@@ -48,6 +49,8 @@ class Inheritance:
     socket_dir: str
     threads: int
     """Threads of torch in each process."""
+    credentials: Credentials | None = None
+    """What guards links between machines."""
 
 
 class Stopped(BaseException):
@@ -108,7 +111,9 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     communication: Communication = experiment.settings.communication.make()
     nemesis = experiment.nemesis
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
-    place = Place(experiment.processes, position, inheritance.socket_dir, failures.grace, sieve=sieve)
+    place = Place(
+        experiment.processes, position, inheritance.socket_dir, failures.grace, inheritance.credentials, sieve
+    )
     communication.prepare(place, experiment.most_payload_bytes)
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),

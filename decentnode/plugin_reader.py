@@ -127,8 +127,8 @@ class PluginReader:
             folders.reverse()
         candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
         found = next((path for path in candidates if path.exists()), None)
-        # A dataset looks by itself, and knows the command that would fetch what is missing.
-        if found is None and key[0] != "dataset":
+        # Who looks for datasets and keys knows the command that would make what is missing.
+        if found is None and key[0] not in ("dataset", "security"):
             places = list(dict.fromkeys(map(str, candidates)))
             meant = next(filter(None, map(near_file, places)), "")
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")

@@ -1,22 +1,29 @@
-"""What a machine must offer before a run starts there: free ports, and enough open files."""
+"""What a machine must offer before a run starts there: free ports, enough open files, keys for its links."""
 
 import errno
 import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+import zmq
+
+from decentnode import keys
+from decentnode.communication.security import OLDEST_LIBZMQ, Credentials
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
-from decentnode.mapping import Mapping
-from decentnode.settings import Settings
+from decentnode.mapping import Mapping, is_loopback
+from decentnode.settings import KeyFolder, Settings
 
 FILES_PER_PROCESS = 64
 FILES_PER_NEIGHBOR = 3
 """Estimates of what a host process opens: a socket, its monitor and a segment for each neighbor."""
 FIRST_FREE_FOR_ALL = 1024
 """Lower ports belong to root."""
+KEY_FOLDER = "keys"
 _REASONS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may be bound by root only"}
 
 
@@ -114,3 +121,31 @@ def file_shortage(settings: Settings, machine: int) -> str:
         f"open files: a process here needs about {needed}, the limit is {limit}; "
         f"raise it as root (ulimit -n {needed}), or take a sparser graph"
     )
+
+
+def needs_keys(settings: Settings) -> bool:
+    """Whether others on the network could reach this run's ports."""
+    mapping: Mapping = settings.mapping.make()
+    used = any(ports_needed(settings, machine) for machine in range(len(mapping.machines)))
+    return used and not all(is_loopback(machine.address) for machine in mapping.machines)
+
+
+def keys_beside(settings: Settings, folder: Path) -> Literal["auto", "none"] | KeyFolder:
+    """`settings.security`, where `auto` has found the keys that it needs beside the configuration."""
+    found = folder / KEY_FOLDER
+    wanted = settings.security == "auto" and found.exists() and needs_keys(settings)
+    return KeyFolder(found) if wanted else settings.security
+
+
+def credentials(settings: Settings, machine: int) -> Credentials | None:
+    """What guards the links of `machine`; None where they are plain. Raises BadInput, in one line."""
+    if isinstance(settings.security, KeyFolder):
+        if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
+            raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
+        return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
+    if settings.security == "auto" and needs_keys(settings):
+        raise BadInput(
+            f"security: others on the network could reach this run, and there is no folder '{KEY_FOLDER}' "
+            f"beside the configuration; run: {keys.MAKE}, or write security: none"
+        )
+    return None

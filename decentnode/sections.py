@@ -22,15 +22,22 @@ from decentnode.registry import (
     SHARINGS,
     TRANSFORMS,
 )  # fmt: skip
-from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Plugin, Settings
+from decentnode.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    FailureSettings,
+    KeyFolder,
+    Plugin,
+    Settings,
+)
 from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, try_optimizer
 from decentnode.training import Factory, TrainingSettings
 from decentnode.yaml_source import Document, Key
 
-SCALARS = ("name", "seed", "rounds", "device", "run_dir", "machine")
+SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
     "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
-    "evaluation", "failures", "checkpoint", "faults", "device", "run_dir", "machine",
+    "evaluation", "failures", "checkpoint", "faults", "security", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)
@@ -73,8 +80,12 @@ class Sections:
         parameters = scalar_parameters(Path(self.document.file).stem)
         # A null is the same as no entry, so that an override can take one back.
         given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
+        if isinstance(given.get("security"), dict):
+            del given["security"]
         found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
         self.made |= {"machine": found.get("machine"), "rounds": found.get("rounds")}
+        if isinstance(self.reader.get(("security",)), dict):
+            found["security"] = self._settings(("security",), KeyFolder)
         return found
 
     def _settings(self, key: Key, cls: type) -> Any:

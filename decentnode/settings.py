@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
@@ -103,6 +104,13 @@ class CheckpointSettings:
     """Rounds between checkpoints; 0: only when the run is asked to stop."""
 
 
+@dataclass(frozen=True)
+class KeyFolder:
+    """Where this machine's key files lie."""
+
+    keys: Path
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything that a run needs; two runs with equal settings give equal models."""
@@ -128,6 +136,8 @@ class Settings:
     checkpoint: CheckpointSettings = CheckpointSettings()
     faults: tuple[Plugin, ...] = ()
     """What goes wrong on purpose."""
+    security: Literal["auto", "none"] | KeyFolder = "auto"
+    """Keys for links between machines; auto: those in `keys` beside the file, where others can reach them."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     run_dir: str | None = None
     """Where results go; None: runs/<name>-<time>."""

@@ -1,8 +1,11 @@
 """Several machines: network namespaces with addresses of their own, and loopback addresses."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,17 +54,36 @@ def machines(addresses: list[str], counts: list[int]) -> str:
     return f"mapping.machines=[{listed}]"
 
 
-def start(tmp_path, overrides, which=(0, 1, 2)) -> list[Run]:
+def start(tmp_path, overrides, which=(0, 1, 2), keys=None) -> list[Run]:
+    """Runs on these machines, with the key folders of `keys` or with plain links."""
     everywhere = [machines(ADDRESSES, [6, 5, 5]), *overrides]
     return [
-        Run(tmp_path / f"machine{i}", everywhere, prefix=["ip", "netns", "exec", NAMESPACES[i]])
+        Run(
+            tmp_path / f"machine{i}",
+            [*everywhere, f"security={{keys: {keys[i]}}}" if keys else "security=none"],
+            prefix=["ip", "netns", "exec", NAMESPACES[i]],
+        )
         for i in which
     ]
 
 
-def test_three_machines_train_together(network, tmp_path):
+def deal_keys(tmp_path, mapping: str) -> list[Path]:
+    """A folder for each machine, with its own secret and the list of all, as `decentnode keys` says."""
+    made = tmp_path / "made"
+    command = [sys.executable, "-m", "decentnode", "keys", str(QUICKSTART), mapping, "--out", str(made)]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    folders = []
+    for secret in sorted(made.glob("*.secret")):
+        folders.append(tmp_path / f"keys of {secret.stem}")
+        folders[-1].mkdir(mode=0o700)
+        for file in (secret, made / "machines.json"):
+            shutil.copy(file, folders[-1])
+    return folders
+
+
+def test_three_machines_with_keys_train_together(network, tmp_path):
     """Each machine finds its own place; machine 0 ends with everything; models as on one machine."""
-    runs = start(tmp_path, ["rounds=20"])
+    runs = start(tmp_path, ["rounds=20"], keys=deal_keys(tmp_path, machines(ADDRESSES, [6, 5, 5])))
     assert [run.wait() for run in runs] == [0, 0, 0], runs[0].text + runs[1].text
     summary = runs[0].summary
     assert summary["finished_nodes"] == 16
@@ -104,10 +126,57 @@ def test_machines_with_different_configurations_refuse_to_start(network, tmp_pat
         assert "machine 2 (10.77.31.3, ranks 11-15) has another configuration or graph" in run.text
 
 
+LOOPBACK = machines(["127.0.0.1", "127.0.0.2"], [8, 8])
+
+
+def start_on_loopback(tmp_path, port: int, *overrides: list[str]) -> list[Run]:
+    """Machines 0, 1, ... with these overrides each."""
+    ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
+    return [
+        Run(tmp_path / f"machine{i}", [LOOPBACK, *ports, f"machine={i}", *own])
+        for i, own in enumerate(overrides)
+    ]
+
+
 def test_two_machines_on_loopback(tmp_path):
-    ports = ["mapping.rendezvous_port=29520", "communication={name: zeromq, base_port: 29820}"]
-    overrides = [machines(["127.0.0.1", "127.0.0.2"], [8, 8]), *ports, "rounds=10"]
-    runs = [Run(tmp_path / f"machine{i}", [*overrides, f"machine={i}"], config=QUICKSTART) for i in range(2)]
+    runs = start_on_loopback(tmp_path, 30100, ["rounds=10"], ["rounds=10"])
     assert [run.wait() for run in runs] == [0, 0], runs[0].text
     assert runs[0].summary["finished_nodes"] == 16
     assert not any(run.leftovers() for run in runs)
+
+
+def test_two_machines_with_keys_on_loopback(tmp_path):
+    """The links are guarded, and the models those of plain links."""
+    keys = deal_keys(tmp_path, LOOPBACK)
+    guarded = start_on_loopback(tmp_path, 30120, *(["rounds=10", f"security={{keys: {k}}}"] for k in keys))
+    assert [run.wait() for run in guarded] == [0, 0], guarded[0].text
+    assert len({run.summary["model_hash"] for run in guarded if run.summary["model_hash"]}) == 1
+    alone = Run(tmp_path / "alone", ["rounds=10"])
+    assert alone.wait() == 0
+    assert guarded[0].summary["model_hash"] == alone.summary["model_hash"]
+
+
+def test_a_machine_with_other_keys_is_turned_away(tmp_path):
+    """Machine 1 has a list of its own making, on which machine 0 is the real one."""
+    real, false = deal_keys(tmp_path, LOOPBACK), tmp_path / "false"
+    false.mkdir()
+    impostor = deal_keys(false, LOOPBACK)[1]
+    lists = [json.loads((folder / "machines.json").read_text()) for folder in (real[0], impostor)]
+    lists[1]["machines"][0] = lists[0]["machines"][0]
+    (impostor / "machines.json").write_text(json.dumps(lists[1]))
+    patience = "failures.start_deadline=4"
+    runs = start_on_loopback(
+        tmp_path, 30140, *([patience, f"security={{keys: {keys}}}"] for keys in (real[0], impostor))
+    )
+    assert [run.wait(30) for run in runs] == [4, 4]
+    assert "machine 0 does not have this machine's key on its list" in runs[1].text
+    assert "machine 1 (127.0.0.2, ranks 8-15); connections that were refused: unknown key" in runs[0].text
+
+
+def test_machines_that_others_can_reach_do_not_start_without_keys(tmp_path):
+    """One line, exit code 2, and nothing is left."""
+    run = Run(tmp_path / "machine0", [machines(ADDRESSES[:2], [8, 8]), "machine=0"])
+    assert run.wait(30) == 2
+    assert "security: others on the network could reach this run" in run.text
+    assert "decentnode keys CONFIG.yaml, or write security: none" in run.text
+    assert run.text.count("\n") == 1 and not run.run_dir.exists()
