@@ -17,7 +17,7 @@ from torch import Tensor
 from decentnode.communication.mailbox import Handle
 from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
-from decentnode.errors import ProtocolError
+from decentnode.errors import ProtocolError, StartError
 from decentnode.payload import Layout, Payload
 
 HEADER_BYTES = 64
@@ -101,6 +101,10 @@ class Place:
     """A private directory of this run on this machine, for ipc sockets; short, as their paths are limited."""
     grace: float = 5.0
     """Seconds that a broken link between machines may take to come back."""
+    incarnation: int = 0
+    """How often this process was started before."""
+    waits: bool = False
+    """Whether peers that die are waited for, because they are to be started again."""
     credentials: Credentials | None = None
     """What links over TCP are guarded with; None: they are plain."""
     sieve: Sieve | None = None
@@ -187,6 +191,21 @@ class Endpoint(ABC):
     def leave(self, round: int) -> None:
         """Tells the peers that this node sends nothing after `round`, so that nobody waits for it."""
 
+    def admit(self, round: int) -> list[int]:
+        """Begins the exchanges of a round; returns lost peers that take part again from there on."""
+        return []
+
+    @property
+    def ahead(self) -> int:
+        """The round in which a node should go on whose peers are far ahead; 0: wherever it is."""
+        return 0
+
+    def skip_to(self, round: int) -> None:
+        """Tells the peers that this node goes on in `round` and sends nothing before it."""
+
+    def offer(self, vector: Tensor) -> None:
+        """Sends a copy of the node's model, shape (d,), to the peers that have asked for it."""
+
 
 class Communication(ABC):
     """One transport in one host process, carrying the nodes that live there."""
@@ -212,6 +231,17 @@ class Communication(ABC):
     @abstractmethod
     def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
         """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent."""
+
+    def come_back(self, timeout: float) -> int:
+        """The round in which the nodes of a process that was started again take part; after `open`.
+
+        Raises StartError when no peer answers, or the transport has nobody to come back to.
+        """
+        raise StartError(f"{type(self).__name__} carries all nodes in one process: none comes back alone")
+
+    def fetch(self, rank: int, timeout: float) -> Tensor | None:
+        """A neighbor's model for a local rank that comes back without one; None when nobody sends it."""
+        return None
 
     @abstractmethod
     def close(self, timeout: float) -> None:

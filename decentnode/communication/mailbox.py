@@ -18,6 +18,8 @@ Key = tuple[int, int, int]
 """(round, phase, part): which exchange a message belongs to, ordered."""
 
 MOST_PARKED = 4
+PATIENCE = 1.0
+"""Seconds in an exchange after which a node says that it waits, and for whom."""
 
 
 class Message(Protocol):
@@ -107,13 +109,65 @@ class Mailbox:
         self.lock = threading.RLock()
         self.gone: dict[int, PeerError] = {}
         self.refused: Counter[str] = Counter()
+        self.left: set[int] = set()
+        """Peers that have ended, and do not come back by themselves."""
+        self.suspended: set[int] = set()
+        """Peers that are waited for although they died: they are to be started again."""
+        self.ahead = 0
+        """The round in which this node should go on because its peers are there already."""
+        self.wanted: set[int] = set()
+        """Peers that have asked for this node's model."""
         self._acknowledge = acknowledge
+        self._returning: dict[int, int] = {}
         self._open: dict[Key, Handle] = {}
         self._parked: dict[Key, dict[int, Message]] = {}
         self._unread: dict[int, set[int]] = {}
         self._last: Key = (-1, 0, 0)
         self._sent = 0
         self._heard: dict[int, tuple[float, Key]] = {}
+
+    @property
+    def upcoming(self) -> int:
+        """The first round whose exchanges have not begun."""
+        return self._last[0] + 1
+
+    def admit(self, round: int) -> list[int]:
+        """Begins the exchanges of a round; returns the peers that take part again from there on."""
+        with self.lock:
+            self._last = max(self._last, (round, -1, -1))
+            back = [peer for peer, first in self._returning.items() if first <= round]
+            for peer in back:
+                del self._returning[peer], self.gone[peer]
+            return back
+
+    def readmit(self, peer: int, round: int) -> bool:
+        """Exchanges with a lost peer again from `round` on; false when that round has begun already."""
+        with self.lock:
+            if peer in self.suspended and round == self._last[0]:
+                self.suspended.discard(peer)
+                return True
+            if round < self.upcoming:
+                return False
+            self.lose(peer, PeerLost(peer, f"is back from round {round + 1} on"))
+            self._returning[peer] = round
+            self.left.discard(peer)
+            return True
+
+    def suspend(self, peer: int) -> None:
+        """Waits on for a peer that died, because it is to be started again."""
+        with self.lock:
+            if peer not in self.gone:
+                self.suspended.add(peer)
+
+    def lost(self) -> list[int]:
+        """Peers that were given up, and neither ended nor have agreed to come back."""
+        with self.lock:
+            return [peer for peer in self.gone if peer not in self.left and peer not in self._returning]
+
+    def is_unread(self, reader: int, seq: int) -> bool:
+        """Whether a reader still has to read what was sent under this number."""
+        with self.lock:
+            return reader in self._unread.get(seq, ())
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
@@ -169,6 +223,8 @@ class Mailbox:
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer, now and in every later exchange; what it had sent still counts."""
         with self.lock:
+            self._returning.pop(peer, None)
+            self.suspended.discard(peer)
             if peer in self.gone:
                 return
             self.gone[peer] = error
@@ -192,6 +248,12 @@ class Mailbox:
         with self.lock:
             self._heard[peer] = (time.monotonic(), key)
 
+    def note_progress(self, peer: int, key: Key) -> None:
+        """Notes that `peer` is behind, in exchange `key`; it counts only if the peer got on since last time."""
+        with self.lock:
+            if key > self._heard.get(peer, (0.0, (-1, 0, 0)))[1]:
+                self._heard[peer] = (time.monotonic(), key)
+
     def overdue(self, now: float) -> list[tuple[Key, PeerError]]:
         """Peers that were silent for too long in some open exchange, and in which.
 
@@ -212,12 +274,12 @@ class Mailbox:
         return late
 
     def waiting(self, now: float) -> list[tuple[Key, set[int]]]:
-        """Exchanges that have been open for a good part of their deadline, with everybody they wait for."""
+        """Exchanges that have been open for a while, with everybody they wait for."""
         with self.lock:
             return [
                 (handle.key, handle.awaited | self._readers_before(handle.seq))
                 for handle in self._open.values()
-                if now - handle.opened > handle.timeout / 8
+                if now - handle.opened > min(PATIENCE, handle.timeout / 8)
             ]
 
     def forgive(self, seconds: float) -> None:

@@ -11,12 +11,14 @@ import msgspec
 import xxhash
 
 MAGIC = b"DCNT"
-VERSION = 1
+VERSION = 2
 MOST_CONTROL_BYTES = 64 * 1024
-_HEADER = struct.Struct("<4sHBBQIIIIHHIIIQQ")
+_HEADER = struct.Struct("<4sHBBQIIIIHHIIIQII")
 HEADER_BYTES = _HEADER.size
-_UNSIGNED = _HEADER.size - 8
-_CHECKSUM = struct.Struct("<Q")
+_UNSIGNED = _HEADER.size - 4
+_CHECKSUM = struct.Struct("<I")
+_LOW_32_BITS = (1 << 32) - 1
+_LOW_8_BITS = (1 << 8) - 1
 _REFERENCE = struct.Struct("<Q")
 
 
@@ -43,6 +45,22 @@ class Kind(IntEnum):
     """I send nothing after this round."""
     WAITING = 7
     """I am alive and wait in this exchange."""
+    MISSING = 8
+    """The same, and for you: send again what I have not got."""
+    HERE = 9
+    """This is the next exchange that I begin."""
+    ASK = 10
+    """I come back: where are you?"""
+    RETURN = 11
+    """Let us exchange again from this round on (`seq`: the next round that I begin)."""
+    WELCOME = 12
+    """Agreed: from this round on."""
+    SKIP = 13
+    """I go on in this round, and send nothing before it."""
+    FETCH = 14
+    """I come back without a model: send me yours."""
+    MODEL = 15
+    """A model, as a float32 vector in the body frame."""
 
 
 class WireError(ValueError):
@@ -68,51 +86,55 @@ class Header(NamedTuple):
     ack: int = 0
     length: int = 0
     incarnation: int = 0
+    """How often the sender's process was started before."""
+    knows: int = 0
+    """The last 8 bits of the receiver's incarnation, as far as the sender knows."""
+    body_digest: int = 0
 
     @property
     def key(self) -> tuple[int, int, int]:
         """Which exchange the message belongs to."""
         return self.round, self.phase, self.part
 
-    def pack(self, body_digest: int = 0, receiver: int | None = None, ack: int | None = None) -> bytes:
-        """The header's bytes, for another receiver if given; the checksum covers the body by its digest."""
+    def pack(self, receiver: int | None = None, ack: int | None = None, knows: int | None = None) -> bytes:
+        """The header's bytes, for another receiver if given."""
         plain = _HEADER.pack(
-            MAGIC, VERSION, self.kind, 0, self.run_id, self.sender,
-            self.receiver if receiver is None else receiver, self.incarnation,
+            MAGIC, VERSION, self.kind, (self.knows if knows is None else knows) & _LOW_8_BITS, self.run_id,
+            self.sender, self.receiver if receiver is None else receiver, self.incarnation,
             self.round, self.phase, self.part, self.layout, self.seq,
-            self.ack if ack is None else ack, self.length, 0,
+            self.ack if ack is None else ack, self.length, self.body_digest, 0,
         )[:_UNSIGNED]  # fmt: skip
-        return plain + _CHECKSUM.pack(checksum(plain, body_digest))
+        return plain + _CHECKSUM.pack(checksum(plain))
 
     @classmethod
     def unpack(cls, frame: bytes) -> "Header":
-        """Reads a header in O(1); raises WireError. The checksum is the caller's to check, with the body."""
+        """Reads a header and verifies its checksum, in O(1); raises WireError."""
         if len(frame) != HEADER_BYTES:
             raise WireError("header length")
-        (magic, version, kind, flags, run_id, sender, receiver, incarnation,
-         round, phase, part, layout, seq, ack, length, _) = _HEADER.unpack(frame)  # fmt: skip
+        (magic, version, kind, knows, run_id, sender, receiver, incarnation, round, phase, part,
+         layout, seq, ack, length, body_digest, given) = _HEADER.unpack(frame)  # fmt: skip
         if magic != MAGIC:
             raise WireError("magic")
         if version != VERSION:
             raise WireError("version")
-        if flags or not Kind.HELLO <= kind <= Kind.WAITING:
+        if given != checksum(frame[:_UNSIGNED]):
+            raise WireError("checksum")
+        if not Kind.HELLO <= kind <= Kind.MODEL:
             raise WireError("kind")
-        return cls(kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation)
+        return cls(
+            kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation, knows,
+            body_digest,
+        )  # fmt: skip
 
 
-def checksum(plain: bytes, body_digest: int) -> int:
-    """64 bits over the header without its checksum, seeded with the body's digest."""
-    return xxhash.xxh3_64_intdigest(plain, body_digest)
+def checksum(plain: bytes) -> int:
+    """32 bits over the header without its checksum; they cover the body by its digest."""
+    return xxhash.xxh3_64_intdigest(plain) & _LOW_32_BITS
 
 
 def digest(body: bytes | memoryview) -> int:
-    """64 bits over a body that travels through a network; empty and shared-memory bodies count as 0."""
-    return xxhash.xxh3_64_intdigest(body) if len(body) else 0
-
-
-def verify(frame: bytes, body_digest: int) -> bool:
-    """True when the header's checksum fits the header and the body."""
-    return frame[_UNSIGNED:] == _CHECKSUM.pack(checksum(frame[:_UNSIGNED], body_digest))
+    """32 bits over a body; 0 for an empty one."""
+    return xxhash.xxh3_64_intdigest(body) & _LOW_32_BITS if len(body) else 0
 
 
 def pack_reference(offset: int) -> bytes:
