@@ -6,7 +6,7 @@ It fits transports that cannot receive from just anyone (NCCL) as well as those 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -202,9 +202,11 @@ class Endpoint(ABC):
 
     def skip_to(self, round: int) -> None:
         """Tells the peers that this node goes on in `round` and sends nothing before it."""
+        raise NotImplementedError(f"{type(self).__name__} is never ahead")
 
     def offer(self, vector: Tensor) -> None:
-        """Sends a copy of the node's model, shape (d,), to the peers that have asked for it."""
+        """Sends a copy of the node's model, shape (d,), to the peers that have asked for it, if any."""
+        return None
 
 
 class Communication(ABC):
@@ -232,15 +234,15 @@ class Communication(ABC):
     def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
         """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent."""
 
-    def come_back(self, timeout: float) -> int:
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which the nodes of a process that was started again take part; after `open`.
 
-        Raises StartError when no peer answers, or the transport has nobody to come back to.
+        `peers` are those of each local rank. Raises StartError when none answers, or none could.
         """
         raise StartError(f"{type(self).__name__} carries all nodes in one process: none comes back alone")
 
-    def fetch(self, rank: int, timeout: float) -> Tensor | None:
-        """A neighbor's model for a local rank that comes back without one; None when nobody sends it."""
+    def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
+        """The model of a peer, shape (d,), for a local rank that comes back without one; None: not sent."""
         return None
 
     @abstractmethod

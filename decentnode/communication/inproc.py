@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
-from decentnode.communication.mailbox import Handle, Key, Mailbox, left
+from decentnode.communication.mailbox import Handle, Key, Mailbox
 from decentnode.errors import PeerError, ProtocolError
 from decentnode.payload import Layout, Payload
 from decentnode.registry import COMMUNICATIONS
@@ -55,7 +55,7 @@ class LocalEndpoint(Endpoint):
 
     def leave(self, round: int) -> None:
         for peer in self._peers.values():
-            peer.mailbox.lose(self.rank, left(self.rank, round))
+            peer.mailbox.depart(self.rank, round)
 
 
 @COMMUNICATIONS.register("inproc")

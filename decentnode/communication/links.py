@@ -51,7 +51,12 @@ class Links:
 
     @property
     def processes(self) -> list[int]:
-        """Whom there is a link to."""
+        """Whom there is a link to that holds."""
+        return [process for process in self._dealers if process not in self.gone]
+
+    @property
+    def every(self) -> list[int]:
+        """Whom there is a link to, broken ones that may come back included."""
         return list(self._dealers)
 
     def fileno(self) -> int:
@@ -71,7 +76,7 @@ class Links:
         with self._sending:
             for process, header, body in messages:
                 self.make(process)
-                if process in self._dealers:
+                if process in self._dealers and process not in self.gone:
                     self._send(self._dealers[process], header, body)
 
     def _send(self, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
@@ -118,21 +123,42 @@ class Links:
             event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._suspects.pop(process, None)
+                if process in self.gone:
+                    self._revive(process)
                 continue
             # Everybody listened before the start: who can no longer be connected to has died.
             at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
             grace = at_once if local else self._place.grace
-            self._suspects.setdefault(process, time.monotonic() + grace)
+            if process not in self.gone:
+                self._suspects.setdefault(process, time.monotonic() + grace)
         self.next_verdict = min(self._suspects.values(), default=NEVER)
 
     def give_up_broken(self, now: float) -> list[int]:
-        """Ends the links that have been broken for too long, and returns whose they were."""
+        """Counts those as gone whose links have been broken for too long, and returns them.
+
+        A link to another machine is kept: should it hold again, whoever is there is greeted anew.
+        """
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
             self.gone.add(process)
-            self.end(process, linger=0)
+            del self._suspects[process]
+            if self._place.co_located(process):
+                self.end(process, linger=0)
         self.next_verdict = min(self._suspects.values(), default=NEVER)
         return broken
+
+    def _revive(self, process: int) -> None:
+        self.gone.discard(process)
+        with self._sending:
+            _, header, body = self._greeting(process)
+            self._send(self._dealers[process], header, body)
+
+    def renew(self, process: int) -> None:
+        """Forgets what was under way to a process, because another one has taken its place."""
+        if process in self._dealers:
+            self.end(process, linger=0)
+        self.gone.discard(process)
+        self.make(process)
 
     def end(self, process: int, linger: int) -> None:
         """Closes a link; what it still holds is given `linger` milliseconds."""

@@ -111,12 +111,16 @@ class Mailbox:
         self.refused: Counter[str] = Counter()
         self.left: set[int] = set()
         """Peers that have ended, and do not come back by themselves."""
+        self.ended = False
+        """Whether this node itself has done its last exchange."""
         self.suspended: set[int] = set()
         """Peers that are waited for although they died: they are to be started again."""
         self.ahead = 0
         """The round in which this node should go on because its peers are there already."""
         self.wanted: set[int] = set()
         """Peers that have asked for this node's model."""
+        self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
+        """Sends a peer once more what it misses in an exchange; false when that was never sent."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._open: dict[Key, Handle] = {}
@@ -125,6 +129,17 @@ class Mailbox:
         self._last: Key = (-1, 0, 0)
         self._sent = 0
         self._heard: dict[int, tuple[float, Key]] = {}
+
+    @property
+    def position(self) -> Key:
+        """The exchange that was begun last; the first one, too, before any was."""
+        round, phase, part = self._last
+        return max(0, round), max(0, phase), max(0, part)
+
+    def next_for(self, peer: int) -> int:
+        """The first round in which a peer that comes back can take part."""
+        with self.lock:
+            return self._last[0] if peer in self.suspended else self.upcoming
 
     @property
     def upcoming(self) -> int:
@@ -235,6 +250,12 @@ class Mailbox:
                     self._miss(handle, peer, error)
             self._finish_complete()
 
+    def depart(self, peer: int, round: int) -> None:
+        """Notes that a peer has ended after `round`, and is not asked to come back."""
+        with self.lock:
+            self.lose(peer, left(peer, round))
+            self.left.add(peer)
+
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, now and later, with an error of the transport itself."""
         with self.lock:
@@ -249,7 +270,7 @@ class Mailbox:
             self._heard[peer] = (time.monotonic(), key)
 
     def note_progress(self, peer: int, key: Key) -> None:
-        """Notes that `peer` is behind, in exchange `key`; it counts only if the peer got on since last time."""
+        """Notes that `peer` is behind, in exchange `key`, if it got on since the last time."""
         with self.lock:
             if key > self._heard.get(peer, (0.0, (-1, 0, 0)))[1]:
                 self._heard[peer] = (time.monotonic(), key)

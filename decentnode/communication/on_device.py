@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Memory
 from decentnode.communication.mailbox import Handle, Key
@@ -32,6 +33,19 @@ class OnDevice(Endpoint):
 
     def leave(self, round: int) -> None:
         self._inner.leave(round)
+
+    def admit(self, round: int) -> list[int]:
+        return self._inner.admit(round)
+
+    @property
+    def ahead(self) -> int:
+        return self._inner.ahead
+
+    def skip_to(self, round: int) -> None:
+        self._inner.skip_to(round)
+
+    def offer(self, vector: Tensor) -> None:
+        self._inner.offer(vector)
 
 
 def device_for(name: str, local_rank: int) -> torch.device:

@@ -5,31 +5,34 @@ alone. Links send behind a lock: a node's own thread may send over a link that e
 thread for it costs more than the sending (libzmq lets a socket change threads behind a full fence).
 """
 
-import contextlib
 import errno
 import math
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import zmq
+from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
 from decentnode.communication.connections import Connections
+from decentnode.communication.edges import Edges, Homecoming
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
-from decentnode.communication.mailbox import Key, Mailbox, left
-from decentnode.communication.messages import FramedMessage, SharedMessage, header_bytes
+from decentnode.communication.mailbox import Key, Mailbox
 from decentnode.communication.polling import has_input
-from decentnode.communication.security import Gatekeeper, came_from
-from decentnode.communication.segments import PeerSegments
-from decentnode.communication.sieve import Received
+from decentnode.communication.reception import Reception
+from decentnode.communication.security import Gatekeeper
+from decentnode.communication.wire import Kind
 from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
+ANSWER_SECONDS = 3.0
+"""How long a process that comes back waits for answers before it goes on without those that are silent."""
+LOOK_AGAIN = 0.005
 
 
 class Sockets(threading.Thread):
@@ -40,7 +43,6 @@ class Sockets(threading.Thread):
         super().__init__(name="decentnode-sockets", daemon=True)
         self.place = place
         self.mailboxes: dict[int, Mailbox] = {}
-        self.run_id = 0
         self.hello = wire.Hello([], [])
         self._sieve = place.sieve
         self._context = zmq.Context(io_threads=1)
@@ -51,11 +53,24 @@ class Sockets(threading.Thread):
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
             self._guarded = self._make_router(most_bytes)
-            self._gate = Gatekeeper(self._context, place.credentials, self._refuse_connection)
+            self._gate = Gatekeeper(
+                self._context, place.credentials, lambda reason: self._reception.refuse(reason)
+            )
             self._gate.guard(self._guarded)
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
-        self._segments = PeerSegments()
         self._connections = Connections(most_bytes)
+        self._edges = Edges(self.mailboxes, self._tell)
+        if place.incarnation:
+            self._edges.homecoming = Homecoming(self.mailboxes, self._tell)
+        self._reception = Reception(
+            place,
+            self.mailboxes,
+            self._edges,
+            self._tell,
+            self._greeted,
+            self._restarted,
+            self._connections.blame,
+        )
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         guards = (self._guarded, *self._gate.sockets) if self._gate else ()
@@ -66,6 +81,15 @@ class Sockets(threading.Thread):
         self._met_processes: set[int] = set()
         self._linger = 0.0
         self._stopping = False
+
+    @property
+    def run_id(self) -> int:
+        """Messages of other runs are refused."""
+        return self._reception.run_id
+
+    @run_id.setter
+    def run_id(self, run_id: int) -> None:
+        self._reception.run_id = run_id
 
     @property
     def refused(self) -> Counter[str]:
@@ -93,6 +117,23 @@ class Sockets(threading.Thread):
         """True when there is a link to that process."""
         return process in self._links.processes
 
+    def header(
+        self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0
+    ) -> wire.Header:
+        """The header of a message from a local node."""
+        return wire.Header(
+            kind, self.run_id, sender, receiver, *key, seq=seq, length=length,
+            incarnation=self.place.incarnation, knows=self.incarnation(self.place.home[receiver]),
+        )  # fmt: skip
+
+    def incarnation(self, process: int) -> int:
+        """How often a process was started before, as far as this one knows."""
+        return self._reception.incarnations.get(process, 0)
+
+    def overhear(self, rank: int, header: wire.Header) -> None:
+        """Tells a node of this process what another one here says of itself."""
+        self._reception.hear(self.mailboxes[rank], header)
+
     def post(self, command: Callable[[], None]) -> None:
         """Has the thread run a command soon, in the order of the posts."""
         self._commands.append(command)
@@ -117,6 +158,30 @@ class Sockets(threading.Thread):
                 raise StartError(
                     f"rank {self.hello.ranks[0]}: no hello from ranks {silent} within {timeout:.0f} s"
                 )
+
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+        """The round in which local ranks take part again with their `peers`; raises StartError."""
+        homecoming = self._edges.homecoming
+        assert homecoming is not None, "only a process that was started again comes back"
+        pairs = [
+            (rank, peer) for rank in peers for peer in peers[rank] if self.place.home[peer] != self.place.own
+        ]
+        self.post(lambda: homecoming.ask(pairs))
+        limit = time.monotonic() + timeout
+        while not homecoming.found.wait(min(ANSWER_SECONDS, timeout)) and time.monotonic() < limit:
+            self.post(homecoming.stop_waiting)
+        if homecoming.round is None:
+            raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
+        return homecoming.round
+
+    def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
+        """The model of a peer, for a local rank; None when it does not come."""
+        models, limit = self._reception.models, time.monotonic() + timeout
+        models[rank] = None
+        self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
+        while models[rank] is None and time.monotonic() < limit:
+            time.sleep(LOOK_AGAIN)
+        return models.pop(rank)
 
     def stop(self, linger: float) -> None:
         """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
@@ -178,12 +243,12 @@ class Sockets(threading.Thread):
         # What has arrived counts, however late this thread comes to look.
         self._receive_all()
         if self._sieve:
-            self._take(self._sieve.released(now))
+            self._reception.take(self._sieve.released(now))
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._connections.next_look:
             for _ in range(self._connections.look(now)):
-                self._refuse_connection("unfinished message")
+                self._reception.refuse("unfinished message")
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
             self._next_tick = now + TICK
@@ -206,7 +271,8 @@ class Sockets(threading.Thread):
         hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
         body = wire.pack_hello(hello)
         receiver = self.place.processes[process].ranks[0]
-        return process, self._control(wire.Kind.HELLO, hello.ranks[0], receiver, body=body), body
+        header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body))
+        return process, header._replace(body_digest=wire.digest(body)).pack(), body
 
     def _receive_all(self) -> None:
         for router in filter(None, (self._router, self._guarded)):
@@ -223,90 +289,34 @@ class Sockets(threading.Thread):
             frames = [*frames[:2], frame]
         self._connections.note(header)
         message = (frames, router is self._guarded)
-        self._take(self._sieve.sift(message, time.monotonic()) if self._sieve else [message])
-
-    def _take(self, messages: list[Received]) -> None:
-        for frames, guarded in messages:
-            try:
-                self._accept(frames, guarded)
-            except wire.WireError as error:
-                self._refuse(frames[0], error.reason)
-
-    def _refuse(self, head: zmq.Frame, reason: str) -> None:
-        """Books a message under its receiver if the header tells one, else under the first node here."""
-        receiver = self.hello.ranks[0]
-        with contextlib.suppress(wire.WireError):
-            receiver = wire.Header.unpack(header_bytes(head)).receiver
-        self.mailboxes.get(receiver, self.mailboxes[self.hello.ranks[0]]).refuse(reason)
-
-    def _refuse_connection(self, reason: str) -> None:
-        """Books somebody who was not let in under the first node here."""
-        self.mailboxes[self.hello.ranks[0]].refuse(reason)
+        taken = self._sieve.sift(message, time.monotonic()) if self._sieve else [message]
+        self._reception.take(taken)
 
     def _book_unsent(self, header: bytes) -> None:
         """Books a message that its receiver was too slow to take under its sender."""
         self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
-    def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
-        if len(frames) != 2:
-            self._connections.blame(frames[0])
-            raise wire.WireError("frame count")
-        head, body = header_bytes(frames[0]), frames[1]
-        header = wire.Header.unpack(head)
-        if header.run_id != self.run_id:
-            raise wire.WireError("run id")
-        mailbox = self.mailboxes.get(header.receiver)
-        process = self.place.home.get(header.sender)
-        if mailbox is None or process is None or process == self.place.own:
-            raise wire.WireError("rank")
-        if guarded and not came_from(frames[0], self.place.processes[process].machine):
-            raise wire.WireError("identity")
-        if header.kind == wire.Kind.PAYLOAD:
-            if header.length != len(body):
-                raise wire.WireError("body length")
-            self._acknowledged(mailbox, header)
-            mailbox.deliver(header.sender, header.key, FramedMessage(header, head, body))
-            return
-        if len(body) > wire.MOST_CONTROL_BYTES:
-            raise wire.WireError("control length")
-        content = body.bytes
-        if not wire.verify(head, wire.digest(content)):
-            raise wire.WireError("checksum")
-        self._accept_control(mailbox, process, header, content)
-
-    def _accept_control(self, mailbox: Mailbox, process: int, header: wire.Header, body: bytes) -> None:
-        self._acknowledged(mailbox, header)
-        sender = header.sender
-        match header.kind:
-            case wire.Kind.NOTICE:
-                place = wire.unpack_reference(body)
-                mailbox.deliver(sender, header.key, SharedMessage(header, self._segments.of(sender), place))
-            case wire.Kind.HELLO:
-                self._welcome(process, wire.unpack_hello(body))
-            case kind:
-                _hear(mailbox, kind, sender, header.key)
-
-    def _acknowledged(self, mailbox: Mailbox, header: wire.Header) -> None:
-        if header.ack:
-            mailbox.acknowledged(header.sender, header.ack)
-
-    def _welcome(self, process: int, hello: wire.Hello) -> None:
-        ranks = self.place.processes[process].ranks
-        if tuple(hello.ranks) != ranks or (hello.segments and not self.place.co_located(process)):
-            raise wire.WireError("hello")
-        self._segments.learn(hello.segments, ranks)
+    def _greeted(self, process: int) -> None:
         self._links.make(process)
         with self._met:
             self._met_processes.add(process)
             self._met.notify_all()
 
+    def _restarted(self, process: int) -> None:
+        """Another process has taken the place of one that may not have been missed yet."""
+        self._lose_process(process)
+        self._links.renew(process)
+
     def _lose_process(self, process: int) -> None:
         with self._met:
             self._met.notify_all()
+        self._reception.forget(process)
         for rank in self.place.processes[process].ranks:
-            self._segments.forget(rank)
             for mailbox in self.mailboxes.values():
-                mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+                if self.place.waits and rank not in mailbox.left:
+                    mailbox.suspend(rank)
+                else:
+                    mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
 
     def _tick(self, now: float, late: float) -> None:
         if self._gate is not None:
@@ -316,33 +326,28 @@ class Sockets(threading.Thread):
                 mailbox.forgive(late)
             for key, error in mailbox.overdue(now):
                 mailbox.lose(error.peer, error)
-                self._tell(wire.Kind.WITHDRAW, mailbox.rank, {error.peer}, key)
+                self._tell(Kind.WITHDRAW, mailbox.rank, error.peer, key)
             for key, peers in mailbox.waiting(now):
-                self._tell(wire.Kind.WAITING, mailbox.rank, peers | self._neighbors(mailbox), key)
+                for peer in sorted(peers | self._neighbors(mailbox)):
+                    kind = Kind.MISSING if peer in peers else Kind.WAITING
+                    self._tell(kind, mailbox.rank, peer, key)
+        self._edges.propose(self._is_reachable)
+
+    def _is_reachable(self, rank: int) -> bool:
+        process = self.place.home[rank]
+        return process == self.place.own or process in self._links.processes
 
     def _neighbors(self, mailbox: Mailbox) -> set[int]:
         linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
         return (linked | self.mailboxes.keys()) - mailbox.gone.keys() - {mailbox.rank}
 
-    def _tell(self, kind: wire.Kind, sender: int, peers: Iterable[int], key: Key) -> None:
-        home = self.place.home
-        for peer in sorted(peers):
-            sibling = self.mailboxes.get(peer)
-            if sibling is None:
-                self._links.send([(home[peer], self._control(kind, sender, peer, key), b"")])
-            else:
-                _hear(sibling, kind, sender, key)
-
-    def _control(
-        self,
-        kind: wire.Kind,
-        sender: int,
-        receiver: int,
-        key: Key = (0, 0, 0),
-        body: bytes = b"",
-    ) -> bytes:
-        header = wire.Header(kind, self.run_id, sender, receiver, *key, length=len(body))
-        return header.pack(wire.digest(body))
+    def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
+        sibling = self.mailboxes.get(peer)
+        header = self.header(kind, sender, peer, key, seq=seq)
+        if sibling is None:
+            self._links.send([(self.place.home[peer], header.pack(), b"")])
+        else:
+            self._reception.hear(sibling, header)
 
     def _end(self) -> None:
         self._stopping = True
@@ -366,7 +371,7 @@ class Sockets(threading.Thread):
         return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
 
     def _close(self) -> None:
-        for process in self._links.processes:
+        for process in self._links.every:
             self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
         if self._gate is not None and self._guarded is not None:
             self._gate.close()
@@ -374,14 +379,3 @@ class Sockets(threading.Thread):
         self._router.close(0)
         self._links.close()
         self._context.term()
-
-
-def _hear(mailbox: Mailbox, kind: int, sender: int, key: Key) -> None:
-    """Tells a mailbox what a node says about itself in exchange `key`."""
-    match kind:
-        case wire.Kind.WAITING:
-            mailbox.note_waiting(sender, key)
-        case wire.Kind.WITHDRAW:
-            mailbox.lose(sender, PeerLost(sender, f"gave up on this node in round {key[0]}"))
-        case wire.Kind.LEAVE:
-            mailbox.lose(sender, left(sender, key[0]))

@@ -18,7 +18,7 @@ HEADER_BYTES = _HEADER.size
 _UNSIGNED = _HEADER.size - 4
 _CHECKSUM = struct.Struct("<I")
 _LOW_32_BITS = (1 << 32) - 1
-_LOW_8_BITS = (1 << 8) - 1
+LOW_8_BITS = (1 << 8) - 1
 _REFERENCE = struct.Struct("<Q")
 
 
@@ -99,7 +99,7 @@ class Header(NamedTuple):
     def pack(self, receiver: int | None = None, ack: int | None = None, knows: int | None = None) -> bytes:
         """The header's bytes, for another receiver if given."""
         plain = _HEADER.pack(
-            MAGIC, VERSION, self.kind, (self.knows if knows is None else knows) & _LOW_8_BITS, self.run_id,
+            MAGIC, VERSION, self.kind, (self.knows if knows is None else knows) & LOW_8_BITS, self.run_id,
             self.sender, self.receiver if receiver is None else receiver, self.incarnation,
             self.round, self.phase, self.part, self.layout, self.seq,
             self.ack if ack is None else ack, self.length, self.body_digest, 0,

@@ -1,6 +1,7 @@
 """Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,13 +11,29 @@ from torch import Tensor
 from decentnode.communication import wire
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
 from decentnode.communication.inproc import LocalMessage
-from decentnode.communication.mailbox import Handle, Key, Mailbox, left
+from decentnode.communication.mailbox import Handle, Key, Mailbox
 from decentnode.communication.shared_memory import Segment
 from decentnode.communication.sockets import Sockets
 from decentnode.mapping import tcp_endpoint
 from decentnode.options import Port, Positive
 from decentnode.payload import Payload
 from decentnode.registry import COMMUNICATIONS
+
+SEQ_BITS = 24
+"""Exchanges of one incarnation are numbered with that many bits; the higher ones are the incarnation."""
+SLOW_LINK = 10e6
+"""Bytes per second below which a payload may be repeated although it is still on its way."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A payload that was sent, to be repeated should its reader miss it."""
+
+    header: wire.Header
+    body: wire.Body
+    due: float
+    """When it may be repeated at the earliest."""
+    pause: float = 0.5
 
 
 class ZeroMQEndpoint(Endpoint):
@@ -36,7 +53,10 @@ class ZeroMQEndpoint(Endpoint):
         self.slots = slots
         self._sockets = sockets
         self._siblings = siblings
-        self._seq = 0
+        # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
+        self._seq = place.incarnation << SEQ_BITS
+        self.mailbox.send_again = self._send_again
+        self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
         self._targets: frozenset[int] = frozenset()
@@ -51,6 +71,8 @@ class ZeroMQEndpoint(Endpoint):
         self._seq += 1
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
+        # All readers have released the exchange before the last one.
+        self._sent = {kept: self._sent[kept] for kept in list(self._sent)[-1:]} | {key: {}}
         messages: list[wire.Outgoing] = []
         staged = 0
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
@@ -72,14 +94,39 @@ class ZeroMQEndpoint(Endpoint):
         return handle
 
     def leave(self, round: int) -> None:
+        self.mailbox.ended = True
         messages = self._acknowledgements()
         for rank, process in self._sockets.place.home.items():
             if rank in self._siblings:
-                self._siblings[rank].mailbox.lose(self.rank, left(self.rank, round))
+                self._siblings[rank].mailbox.depart(self.rank, round)
             elif self._sockets.knows(process):
-                header = wire.Header(wire.Kind.LEAVE, self._sockets.run_id, self.rank, rank, round)
+                header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, (max(0, round), 0, 0))
                 messages.append((process, header.pack(), b""))
         self._sockets.dispatch(messages)
+
+    def admit(self, round: int) -> list[int]:
+        return self.mailbox.admit(round)
+
+    @property
+    def ahead(self) -> int:
+        return self.mailbox.ahead
+
+    def skip_to(self, round: int) -> None:
+        home, siblings = self._sockets.place.home, self._siblings
+        for rank in home.keys() - self.mailbox.gone.keys() - {self.rank}:
+            header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+            if rank in siblings:
+                self._sockets.overhear(rank, header)
+            elif self._sockets.knows(home[rank]):
+                self._sockets.dispatch([(home[rank], header.pack(), b"")])
+
+    def offer(self, vector: Tensor) -> None:
+        while self.mailbox.wanted:
+            peer = self.mailbox.wanted.pop()
+            body = vector.detach().to("cpu", torch.float32, copy=True).numpy().data.cast("B")
+            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
+            header = header._replace(body_digest=wire.digest(body))
+            self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
 
     def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Targets in this process, those that read this node's shared memory, and those that get frames."""
@@ -101,16 +148,32 @@ class ZeroMQEndpoint(Endpoint):
         self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body
     ) -> list[wire.Outgoing]:
         home = self._sockets.place.home
-        body_digest = wire.digest(body)
-        header = wire.Header(
-            kind, self._sockets.run_id, self.rank, 0, *key,
-            layout=payload.layout.hash, seq=self._seq, length=payload.nbytes,
-        )  # fmt: skip
+        header = self._sockets.header(kind, self.rank, targets[0], key, self._seq, payload.nbytes)
+        header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
         self._unsaid.difference_update(targets)
-        return [
-            (home[target], header.pack(body_digest, target, self._last_read.get(target, 0)), body)
-            for target in targets
-        ]
+        for target in targets:
+            self._sent[key][target] = Sent(header, body, time.monotonic() + payload.nbytes / SLOW_LINK)
+        return [(home[target], self._addressed(header, target), body) for target in targets]
+
+    def _addressed(self, header: wire.Header, target: int) -> bytes:
+        knows = self._sockets.incarnation(self._sockets.place.home[target])
+        return header.pack(target, self._last_read.get(target, 0), knows)
+
+    def _send_again(self, peer: int, key: Key) -> bool:
+        """In the thread of the sockets: repeats a payload that its reader has not got, ever more seldom."""
+        if self._last_read.get(peer):
+            self._sockets.dispatch(self._acknowledgements(peer))
+        sent = self._sent.get(key, {}).get(peer)
+        if sent is None:
+            return False
+        now = time.monotonic()
+        if self.mailbox.is_unread(peer, sent.header.seq) and now >= sent.due:
+            sent.pause *= 2
+            sent.due = now + sent.pause + sent.header.length / SLOW_LINK
+            self._sockets.dispatch(
+                [(self._sockets.place.home[peer], self._addressed(sent.header, peer), sent.body)]
+            )
+        return True
 
     def _released(self, source: int, seq: int) -> None:
         """Notes that a source's memory is free; whoever gets our next payload anyway learns it from that."""
@@ -126,9 +189,8 @@ class ZeroMQEndpoint(Endpoint):
         messages: list[wire.Outgoing] = []
         for source in sources or sorted(self._unsaid):
             self._unsaid.discard(source)
-            header = wire.Header(
-                wire.Kind.ACKNOWLEDGE, self._sockets.run_id, self.rank, source, ack=self._last_read[source]
-            )
+            header = self._sockets.header(wire.Kind.ACKNOWLEDGE, self.rank, source)
+            header = header._replace(ack=self._last_read[source])
             messages.append((self._sockets.place.home[source], header.pack(), b""))
         return messages
 
@@ -174,6 +236,14 @@ class ZeroMQ(Communication):
         self._sockets.start()
         home = self._sockets.place.home
         self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, timeout)
+
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+        assert self._sockets is not None, "open comes first"
+        return self._sockets.come_back(peers, timeout)
+
+    def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
+        assert self._sockets is not None, "open comes first"
+        return self._sockets.fetch(rank, peer, timeout)
 
     def close(self, timeout: float) -> None:
         if self._sockets is not None:

@@ -1,0 +1,193 @@
+"""Edges that were given up come back: both ends agree from which round on they exchange again.
+
+One end proposes a round that neither has begun (RETURN), the other agrees (WELCOME) or says which round it
+is about to begin (HERE), and the first proposes a later one. Should a message of this be lost, one end counts
+on an edge that the other has dropped: asked for what is missing it says WITHDRAW, and all begins again. In
+such a round neither end mixes the other's model, so W stays symmetric whatever is lost.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from decentnode.communication.mailbox import Key, Mailbox
+from decentnode.communication.wire import Header, Kind
+from decentnode.errors import PeerLost
+
+Tell = Callable[[Kind, int, int, Key, int], None]
+"""Sends a control message: kind, local rank, peer, exchange, seq."""
+Pair = tuple[int, int]
+"""A local rank and a peer."""
+FIRST_MARGIN, MOST_MARGIN = 1, 64
+"""Rounds between the proposal and the round that is proposed; doubled when it comes too late."""
+FAR_AHEAD = 8
+"""Rounds by which a peer is ahead before this node goes on where the peer is, instead of being waited for."""
+MOST_PROPOSALS = 8
+"""Proposals to one peer between two ticks."""
+
+
+class Edges:
+    """Those of all nodes of a process, served by the thread that owns the sockets."""
+
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+        self.homecoming: Homecoming | None = None
+        self._mailboxes = mailboxes
+        self._tell = tell
+        self._margins: dict[Pair, int] = {}
+        self._proposals: dict[Pair, int] = {}
+
+    def propose(self, is_reachable: Callable[[int], bool]) -> None:
+        """Offers every lost peer that can be reached to exchange again; of two ends the lower rank does."""
+        self._proposals.clear()
+        if self.homecoming is not None and self.homecoming.round is None:
+            return
+        for rank, mailbox in self._mailboxes.items():
+            for peer in mailbox.lost():
+                if rank < peer and not mailbox.ended and is_reachable(peer):
+                    self._propose(mailbox, peer, 0)
+
+    def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
+        """Takes in what a peer says about an edge."""
+        peer, round = header.sender, header.round
+        if self.homecoming is not None and self.homecoming.round is None:
+            self.homecoming.hear((mailbox.rank, peer), kind, header.seq if kind == Kind.HERE else round)
+            return
+        match kind:
+            case Kind.WITHDRAW:
+                mailbox.lose(peer, PeerLost(peer, f"gave up on this node in round {round}"))
+            case Kind.LEAVE:
+                mailbox.depart(peer, round)
+            case Kind.ASK:
+                self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
+            case Kind.RETURN:
+                self._consider(mailbox, peer, round, header.seq)
+            case Kind.WELCOME:
+                self._conclude(mailbox, peer, round, header.seq)
+            case Kind.HERE:
+                mailbox.note_progress(peer, header.key)
+                self._hear_where(mailbox, peer, header.seq)
+            case Kind.SKIP:
+                self._let_skip(mailbox, peer, round)
+            case Kind.FETCH:
+                mailbox.wanted.add(peer)
+
+    def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
+        pair = mailbox.rank, peer
+        self._proposals[pair] = self._proposals.get(pair, 0) + 1
+        if self._proposals[pair] <= MOST_PROPOSALS:
+            round = max(mailbox.upcoming, theirs) + self._margins.get(pair, FIRST_MARGIN)
+            self._tell(Kind.RETURN, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+
+    def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        if not mailbox.readmit(peer, round):
+            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            return
+        self._follow(mailbox, round, theirs)
+        self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+
+    def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        self._margins.pop((mailbox.rank, peer), None)
+        if mailbox.readmit(peer, round):
+            self._follow(mailbox, round, theirs)
+        else:
+            self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
+
+    def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
+        pair = mailbox.rank, peer
+        if peer in mailbox.lost() and self._proposals.get(pair):
+            self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
+            self._propose(mailbox, peer, upcoming)
+
+    def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
+        mailbox.lose(peer, PeerLost(peer, f"goes on in round {round + 1}"))
+        mailbox.readmit(peer, round)
+        self._follow(mailbox, round, round)
+
+    def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
+        """Has this node go on where a peer is that is far ahead; who is ahead waits for nobody else."""
+        if theirs > mailbox.upcoming + FAR_AHEAD:
+            mailbox.ahead = max(mailbox.ahead, round)
+
+
+class Homecoming:
+    """How a process that was started again finds the round in which its nodes take part again.
+
+    It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
+    to begin, or a later one when that has begun in the meantime.
+    """
+
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+        self.round: int | None = None
+        self.found = threading.Event()
+        """Set when the round is known, or nobody is left to agree on one."""
+        self._mailboxes = mailboxes
+        self._tell = tell
+        self._asked: set[Pair] = set()
+        self._next: dict[Pair, int] = {}
+        self._agreed: set[Pair] = set()
+        self._proposed: int | None = None
+        self._margin = 0
+
+    def ask(self, pairs: Iterable[Pair]) -> None:
+        """Asks these peers; until they agree they count as lost."""
+        self._asked = set(pairs)
+        for rank, peer in sorted(self._asked):
+            self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
+            self._tell(Kind.ASK, rank, peer, first_of(0), 0)
+        self._go_on()
+
+    def hear(self, pair: Pair, kind: int, round: int) -> None:
+        """Takes in an answer."""
+        if kind == Kind.HERE:
+            self._next[pair] = round
+            if self._proposed is not None and round > self._proposed:
+                self._start_over()
+        elif kind == Kind.WELCOME and round == self._proposed:
+            self._agreed.add(pair)
+        elif kind in (Kind.LEAVE, Kind.WITHDRAW, Kind.ASK):  # ASK: it comes back itself
+            self._forget(pair)
+        self._go_on()
+
+    def stop_waiting(self) -> None:
+        """Goes on with those that have answered."""
+        answered = set(self._next) if self._proposed is None else self._agreed
+        for pair in self._asked - answered:
+            self._forget(pair)
+        self._go_on()
+
+    def _forget(self, pair: Pair) -> None:
+        self._asked.discard(pair)
+        self._next.pop(pair, None)
+        self._agreed.discard(pair)
+
+    def _go_on(self) -> None:
+        if self.found.is_set():
+            return
+        if not self._asked:
+            self.found.set()
+        elif self._proposed is None and self._asked <= self._next.keys():
+            self._propose()
+        elif self._proposed is not None and self._asked <= self._agreed:
+            self._settle(self._proposed)
+
+    def _propose(self) -> None:
+        self._proposed = max(self._next.values()) + self._margin
+        for rank, peer in sorted(self._asked):
+            self._tell(Kind.RETURN, rank, peer, first_of(self._proposed), 0)
+
+    def _start_over(self) -> None:
+        for rank, peer in self._agreed:
+            self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
+        self._agreed.clear()
+        self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
+        self._propose()
+
+    def _settle(self, round: int) -> None:
+        self.round = round
+        for rank, peer in self._agreed:
+            self._mailboxes[rank].readmit(peer, round)
+        self.found.set()
+
+
+def first_of(round: int) -> Key:
+    """The first exchange of a round."""
+    return round, 0, 0

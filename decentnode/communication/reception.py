@@ -1,0 +1,162 @@
+"""What a host process takes in: checks every message, then gives it to whom it is for."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import zmq
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.communication.base import Place
+from decentnode.communication.edges import Edges, Tell, first_of
+from decentnode.communication.mailbox import Key, Mailbox
+from decentnode.communication.messages import FramedMessage, SharedMessage, header_bytes
+from decentnode.communication.security import came_from
+from decentnode.communication.segments import PeerSegments
+from decentnode.communication.sieve import Received
+from decentnode.communication.wire import Kind
+
+EDGE_KINDS = frozenset(
+    {Kind.WITHDRAW, Kind.LEAVE, Kind.HERE, Kind.ASK, Kind.RETURN, Kind.WELCOME, Kind.SKIP, Kind.FETCH}
+)
+
+
+@dataclass
+class Reception:
+    """Belongs to the thread that serves the sockets."""
+
+    place: Place
+    mailboxes: dict[int, Mailbox]
+    edges: Edges
+    tell: Tell
+    greeted: Callable[[int], None]
+    """Called with the process that has said hello."""
+    restarted: Callable[[int], None]
+    """Called with a process that another one has taken the place of."""
+    blame: Callable[[zmq.Frame], None]
+    """Called with a frame of a message that is none of ours in form."""
+    run_id: int = 0
+    incarnations: dict[int, int] = field(default_factory=dict)
+    """By process how often it was started before, where that is not 0."""
+    segments: PeerSegments = field(default_factory=PeerSegments)
+    models: dict[int, Tensor | None] = field(default_factory=dict)
+    """Models that were asked for, by local rank; None until one has come."""
+    _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
+
+    def take(self, messages: list[Received]) -> None:
+        """Takes in messages; what breaks the rules is counted by its reason, and nothing else happens."""
+        for frames, guarded in messages:
+            try:
+                self._accept(frames, guarded)
+            except wire.WireError as error:
+                self._refuse(frames[0], error.reason)
+
+    def refuse(self, reason: str) -> None:
+        """Books something whose receiver is not known under the first node here."""
+        self.mailboxes[self.place.process.ranks[0]].refuse(reason)
+
+    def forget(self, process: int) -> None:
+        """Drops the shared memory of a process that is gone."""
+        for rank in self.place.processes[process].ranks:
+            self.segments.forget(rank)
+
+    def _refuse(self, head: zmq.Frame, reason: str) -> None:
+        """Books a message under its receiver if the header tells one."""
+        with contextlib.suppress(wire.WireError):
+            receiver = wire.Header.unpack(header_bytes(head)).receiver
+            if receiver in self.mailboxes:
+                self.mailboxes[receiver].refuse(reason)
+                return
+        self.refuse(reason)
+
+    def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
+        """The checks, in the order of docs/message_format.md."""
+        if len(frames) != 2:
+            self.blame(frames[0])
+            raise wire.WireError("frame count")
+        header, body = wire.Header.unpack(header_bytes(frames[0])), frames[1]
+        if header.run_id != self.run_id:
+            raise wire.WireError("run id")
+        mailbox = self.mailboxes.get(header.receiver)
+        process = self.place.home.get(header.sender)
+        if mailbox is None or process is None or process == self.place.own:
+            raise wire.WireError("rank")
+        if guarded and not came_from(frames[0], self.place.processes[process].machine):
+            raise wire.WireError("identity")
+        if header.kind != Kind.NOTICE and header.length != len(body):
+            raise wire.WireError("body length")
+        bulk = header.kind in (Kind.PAYLOAD, Kind.MODEL)
+        if not bulk and len(body) > wire.MOST_CONTROL_BYTES:
+            raise wire.WireError("control length")
+        self._check_incarnation(process, header)
+        if len(body) and header.body_digest != wire.digest(body.buffer):
+            self._ask_again(mailbox, header)
+            raise wire.WireError("checksum")
+        if header.ack:
+            mailbox.acknowledged(header.sender, header.ack)
+        self._give(mailbox, process, header, body)
+
+    def _check_incarnation(self, process: int, header: wire.Header) -> None:
+        known = self.incarnations.get(process, 0)
+        if header.kind == Kind.HELLO and header.incarnation > known:
+            self.incarnations[process] = header.incarnation
+            self.forget(process)
+            self.restarted(process)
+            return
+        knows_us = header.kind == Kind.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS
+        if header.incarnation != known or not knows_us:
+            raise wire.WireError("incarnation")
+
+    def _ask_again(self, mailbox: Mailbox, header: wire.Header) -> None:
+        """Asks at once for what was damaged; what is damaged again is asked for when the node waits."""
+        edge = mailbox.rank, header.sender
+        if self._asked_again.get(edge) != header.key:
+            self._asked_again[edge] = header.key
+            self.tell(Kind.MISSING, *edge, header.key, 0)
+
+    def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
+        sender, kind = header.sender, Kind(header.kind)
+        if kind is Kind.PAYLOAD:
+            mailbox.deliver(sender, header.key, FramedMessage(header, body))
+        elif kind is Kind.NOTICE:
+            place = wire.unpack_reference(body.bytes)
+            mailbox.deliver(sender, header.key, SharedMessage(header, self.segments.of(sender), place))
+        elif kind is Kind.HELLO:
+            self._greet(process, wire.unpack_hello(body.bytes))
+        elif kind is Kind.MODEL:
+            self._take_model(mailbox.rank, body)
+        else:
+            self.hear(mailbox, header)
+
+    def hear(self, mailbox: Mailbox, header: wire.Header) -> None:
+        """Tells a node what a peer says of itself."""
+        if header.kind in EDGE_KINDS:
+            self.edges.hear(mailbox, header.kind, header)
+        elif header.kind in (Kind.WAITING, Kind.MISSING):
+            mailbox.note_waiting(header.sender, header.key)
+            if header.kind == Kind.MISSING:
+                self._answer_missing(mailbox, header.sender, header.key)
+
+    def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+        if mailbox.ended:
+            self.tell(Kind.LEAVE, mailbox.rank, peer, first_of(max(0, mailbox.upcoming - 1)), 0)
+        elif peer in mailbox.gone:
+            self.tell(Kind.WITHDRAW, mailbox.rank, peer, key, 0)
+        elif not mailbox.send_again(peer, key):
+            self.tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+
+    def _greet(self, process: int, hello: wire.Hello) -> None:
+        ranks = self.place.processes[process].ranks
+        if tuple(hello.ranks) != ranks or (hello.segments and not self.place.co_located(process)):
+            raise wire.WireError("hello")
+        self.segments.learn(hello.segments, ranks)
+        self.greeted(process)
+
+    def _take_model(self, rank: int, body: zmq.Frame) -> None:
+        if self.models.get(rank, body) is not None:
+            raise wire.WireError("unexpected model")
+        if len(body) % 4:
+            raise wire.WireError("body length")
+        self.models[rank] = torch.frombuffer(bytearray(body.buffer), dtype=torch.float32)
