@@ -86,8 +86,7 @@ class Slow(NodeFault):
 @FAULTS.register("hang")
 @dataclass(kw_only=True)
 class Hang(NodeFault):
-    """The node's thread gets no further, while the one that serves its sockets answers (gray failure, Huang
-    et al., 2017)."""
+    """The node's thread gets no further while the one for its sockets answers (gray failure, Huang, 2017)."""
 
     seconds: PositiveFloat | None = None
     """null: for ever."""

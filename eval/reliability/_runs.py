@@ -1,0 +1,290 @@
+"""Runs as by `decentnode run`, forked from a process that has everything imported, and what they left."""
+
+import contextlib
+import gc
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+import torch
+import torch._dynamo  # the first optimizer step would load it, in every node
+
+from decentnode import cli
+from decentnode.config import load
+from decentnode.experiment import Experiment
+from decentnode.graph.base import Graph
+from decentnode.launcher import Launcher
+from decentnode.records import RoundRecord, read_records
+from decentnode.reports import Exited, Failed, Finished, Injected, PeerMissing, Report
+from decentnode.screen import Screen
+
+TINY = Path(__file__).with_name("tiny.yaml")
+ROOT = Path(__file__).parents[2]
+LOOK_EVERY = 0.01
+AFTERLIFE = 5.0
+"""Seconds that the processes of a run have to end after its launcher."""
+Timed = tuple[float, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run to be made."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    limit: float = 60.0
+    """Seconds after which it counts as hung."""
+    config: Path = TINY
+
+    @property
+    def reproducer(self) -> str:
+        """The command that does the same alone."""
+        words = ["decentnode", "run", os.path.relpath(self.config, ROOT), *self.overrides]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind."""
+
+    trial: Trial
+    code: int | None
+    """The exit code; None when it hung and was killed."""
+    seconds: float
+    text: str
+    """What it printed."""
+    leftovers: tuple[str, ...]
+    """Files and processes that outlived it."""
+    reports: tuple[tuple[float, Report], ...] = ()
+    """What the launcher was told, and when (`time.monotonic`)."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    records: dict[int, list[RoundRecord]] = field(default_factory=dict)
+    """By rank."""
+    models: dict[int, Any] = field(default_factory=dict)
+    """The vectors of the nodes that finished, float64, by rank."""
+
+    @cached_property
+    def finished(self) -> set[int]:
+        """The ranks that did all rounds."""
+        return {report.rank for _, report in self.reports if isinstance(report, Finished)}
+
+    @cached_property
+    def injected(self) -> list[tuple[float, Injected]]:
+        """The faults that struck."""
+        return [(at, report) for at, report in self.reports if isinstance(report, Injected)]
+
+    @cached_property
+    def missing(self) -> list[tuple[float, PeerMissing]]:
+        """Who went on without whom."""
+        return [(at, report) for at, report in self.reports if isinstance(report, PeerMissing)]
+
+    @cached_property
+    def failures(self) -> list[Failed | Exited]:
+        """Nodes that ended with an error, and processes that ended badly."""
+        reports = (report for _, report in self.reports)
+        return [r for r in reports if isinstance(r, Failed) or (isinstance(r, Exited) and r.status)]
+
+    def longest_round(self, ranks: set[int]) -> float:
+        """The longest that any of these nodes took for a round, in seconds."""
+        ends = ([record.seconds for record in self.records.get(rank, [])] for rank in ranks)
+        return max((late - early for times in ends for early, late in pairwise([0.0, *times])), default=0.0)
+
+
+def run_all(trials: Sequence[Trial], jobs: int = 1) -> Iterator[Outcome]:
+    """Makes the runs, so many at a time, and gives each outcome when it is there."""
+    gc.collect()
+    gc.freeze()
+    torch.set_num_threads(1)
+    waiting, running = list(reversed(trials)), list[_Running]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(_Running(waiting.pop()))
+            for one in [one for one in running if one.has_ended()]:
+                running.remove(one)
+                yield one.outcome()
+            time.sleep(LOOK_EVERY)
+    finally:
+        for one in running:
+            one.kill()
+
+
+def run(trial: Trial) -> Outcome:
+    """Makes one run."""
+    (outcome,) = run_all([trial])
+    return outcome
+
+
+class _Running:
+    """A launcher in a session of its own."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        # Short, because the paths of ipc sockets are limited.
+        self.folder = Path(tempfile.mkdtemp(prefix="dn-", dir="/tmp"))
+        self.began = time.monotonic()
+        self.code: int | None = None
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _launch(trial, self.folder)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; kills it when it takes too long."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            self.code = os.waitstatus_to_exitcode(status)
+            return True
+        if time.monotonic() - self.began > self.trial.limit:
+            self.kill()
+            return True
+        return False
+
+    def kill(self) -> None:
+        """Ends everything at once."""
+        _kill_session(self.pid)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def outcome(self) -> Outcome:
+        """What it left; the folder is gone afterwards."""
+        seconds = time.monotonic() - self.began
+        limit = time.monotonic() + AFTERLIFE
+        while (living := session_of(self.pid)) and time.monotonic() < limit:
+            time.sleep(LOOK_EVERY)
+        _kill_session(self.pid)
+        files = [path.name for path in (self.folder / "tmp").glob("decentnode*")]
+        try:
+            return Outcome(
+                self.trial, self.code, seconds, (self.folder / "out").read_text(errors="replace"),
+                (*files, *(f"process {pid}" for pid in living)), **_read(self.folder),
+            )  # fmt: skip
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class WatchedLauncher(Launcher):
+    """A launcher that keeps what it is told."""
+
+    def __init__(self, experiment: Experiment, machine: int, screen: Screen) -> None:
+        super().__init__(experiment, machine, screen)
+        self.reports: list[tuple[float, Report]] = []
+
+    def _take(self, report: Report) -> None:
+        self.reports.append((time.monotonic(), report))
+        super()._take(report)
+
+    def models(self) -> dict[str, Any]:
+        """The vectors of the nodes that finished, as they were evaluated in the end."""
+        ranks = {report.rank for _, report in self.reports if isinstance(report, Finished)}
+        return {str(rank): self._snapshots.vector(rank).double().numpy() for rank in sorted(ranks)}
+
+
+def _launch(trial: Trial, folder: Path) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        (folder / "tmp").mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
+        out = os.open(folder / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        settings = load(trial.config, [*trial.overrides, f"run_dir={folder / 'run'}"])
+        launcher = WatchedLauncher(Experiment.from_settings(settings), 0, Screen(sys.stdout))
+        try:
+            code = launcher.run()
+        finally:
+            _keep(launcher, folder)
+    except BaseException as error:
+        code = cli.explain(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _keep(launcher: WatchedLauncher, folder: Path) -> None:
+    with (folder / "reports.jsonl").open("wb") as file:
+        for at, report in launcher.reports:
+            file.write(msgspec.json.encode((at, report)) + b"\n")
+    np.savez(folder / "models.npz", **launcher.models())
+
+
+_DECODER = msgspec.json.Decoder(tuple[float, Report])
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The files of a run, as far as there are any."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError):
+        found["reports"] = tuple(map(_DECODER.decode, (folder / "reports.jsonl").read_bytes().splitlines()))
+    with contextlib.suppress(OSError), np.load(folder / "models.npz") as models:
+        found["models"] = {int(rank): models[rank] for rank in models}
+    with contextlib.suppress(OSError):
+        found["summary"] = json.loads((folder / "run" / "summary.json").read_text())
+    found["records"] = {
+        int(path.stem): read_records(path) for path in sorted((folder / "run" / "records").glob("*.jsonl"))
+    }
+    return found
+
+
+def session_of(leader: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(entry.name)
+            state, _, _, session, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(session) == leader and state != "Z":
+                found.append(pid)
+    return found
+
+
+def _kill_session(leader: int) -> None:
+    for pid in session_of(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def one_sided(outcome: Outcome, graph: Graph) -> dict[tuple[int, int], list[int]]:
+    """For each edge of a static, undirected graph the rounds in which one end used it and the other not.
+
+    In all others the mixing matrix of the rounds that both ends recorded is symmetric; as each row sums to
+    one, it is doubly stochastic.
+    """
+    used = {
+        (rank, record.round): set(graph.sources(rank, record.round)) - {*record.late, *record.lost}
+        for rank, records in outcome.records.items()
+        for record in records
+    }
+    found: dict[tuple[int, int], list[int]] = {}
+    for (rank, round), peers in sorted(used.items()):
+        for peer in graph.sources(rank, round):
+            if rank < peer and (peer, round) in used and (peer in peers) != (rank in used[peer, round]):
+                found.setdefault((rank, peer), []).append(round)
+    return found
+
+
+def consensus_distance(models: dict[int, Any]) -> float:
+    """The mean distance of the models from their mean."""
+    stacked = np.stack([models[rank] for rank in sorted(models)])
+    return float(np.linalg.norm(stacked - stacked.mean(0), axis=1).mean())
+
+
+def faults(*entries: dict[str, Any]) -> str:
+    """The override that sets them."""
+    return f"faults={json.dumps(entries)}"

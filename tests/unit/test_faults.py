@@ -1,0 +1,378 @@
+"""Faults on purpose, without a run: what they do to a node, to messages, and what a configuration may say."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from decentnode import config
+from decentnode.beacons import Activity, Beacons
+from decentnode.communication import wire
+from decentnode.errors import ConfigError
+from decentnode.faults import (
+    Corrupt,
+    Crash,
+    Delay,
+    Drop,
+    Duplicate,
+    FullDisk,
+    Hang,
+    Partition,
+    Raise,
+    Reorder,
+    Slow,
+    Stop,
+)
+from decentnode.faults.nemesis import Ledger, Nemesis
+from decentnode.reports import Inflow, Injected, Reporter
+
+RUN_ID = 7
+TINY = Path(__file__).parents[2] / "eval" / "reliability" / "tiny.yaml"
+
+
+class Stage:
+    """A node of rank 0 among four, with faults, and what they reported."""
+
+    def __init__(self, *faults, seed: int = 1) -> None:
+        read, write = os.pipe()
+        self.inflow, reporter = Inflow(read), Reporter(write)
+        self.beacons = Beacons([0])
+        self.nemesis = Nemesis(faults, [0, 0, 1, 1], seed, Ledger(len(faults), 4))
+        self.beacon = self.nemesis.beacon(0, self.beacons.of(0), reporter)
+        self.sieve = self.nemesis.sieve([0], self.beacons, reporter)
+
+    def reported(self) -> list[Injected]:
+        return self.inflow.read()
+
+    def pass_on(self, message, now: float = 0.0):
+        return [summary(passed) for passed in self.sieve.sift((message, False), now)]
+
+
+def message(sender: int = 1, round: int = 0, kind=wire.Kind.PAYLOAD, body: bytes = b"12345678", seq: int = 1):
+    header = wire.Header(kind, RUN_ID, sender, 0, round, seq=seq, length=len(body))
+    return [zmq.Frame(header.pack(wire.digest(body))), zmq.Frame(body)]
+
+
+def writable(frames):
+    """The same frames as a socket gives them: those that are made here share their bytes with Python."""
+    context = zmq.Context()
+    first, second = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    first.bind("inproc://here")
+    second.connect("inproc://here")
+    first.send_multipart([bytes(frame.buffer) for frame in frames])
+    received = second.recv_multipart(copy=False)
+    context.destroy(0)
+    return received
+
+
+def summary(passed) -> tuple[int, int]:
+    """Sender and round."""
+    header = wire.Header.unpack(bytes(passed[0][0].buffer))
+    return header.sender, header.round
+
+
+# Messages -----------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_message_does_not_come_and_is_reported_once_in_a_round():
+    stage = Stage(Drop(rounds=(2, 3)))
+    assert [stage.pass_on(message(round=r)) for r in range(5)] == [[(1, 0)], [(1, 1)], [], [], [(1, 4)]]
+    stage.pass_on(message(sender=3, round=3))
+    found = [(r.round, r.fault, r.what) for r in stage.reported()]
+    assert found == [(2, "drop", "payload from rank 1"), (3, "drop", "payload from rank 1")]
+
+
+def test_a_fault_strikes_only_what_the_named_peers_send():
+    stage = Stage(Drop(peers=(2, 3)))
+    assert [stage.pass_on(message(sender=s)) for s in (1, 2, 3)] == [[(1, 0)], [], []]
+
+
+def test_a_control_message_belongs_to_the_round_of_its_receiver():
+    stage = Stage(Drop(rounds=5))
+    ack = message(kind=wire.Kind.ACKNOWLEDGE, round=0, body=b"")
+    assert stage.pass_on(ack) == [(1, 0)]
+    stage.beacon.mark(5, Activity.TRAIN)
+    assert stage.pass_on(ack) == []
+
+
+def test_a_fault_may_wait_for_an_activity_of_the_receiver():
+    stage = Stage(Drop(activity="mix"))
+    stage.beacon.mark(0, Activity.RECEIVE)
+    assert stage.pass_on(message()) == [(1, 0)]
+    stage.beacon.mark(0, Activity.MIX)
+    assert stage.pass_on(message()) == []
+
+
+def test_nothing_is_struck_before_the_first_round():
+    stage = Stage(Drop())
+    assert len(stage.pass_on(message(kind=wire.Kind.HELLO))) == 1
+
+
+def test_a_message_is_duplicated():
+    assert Stage(Duplicate()).pass_on(message()) == [(1, 0), (1, 0)]
+
+
+def test_a_message_comes_after_the_next_of_its_sender():
+    stage = Stage(Reorder(rounds=0))
+    assert stage.pass_on(message(round=0)) == []
+    assert stage.pass_on(message(sender=2, round=1)) == [(2, 1)]
+    assert stage.pass_on(message(round=1)) == [(1, 1), (1, 0)]
+    assert stage.sieve.next_release == float("inf")
+
+
+def test_a_message_is_held_back_no_longer_than_said():
+    for fault in (Reorder(seconds=2.0), Delay(seconds=2.0)):
+        stage = Stage(fault)
+        assert stage.pass_on(message(), now=10.0) == []
+        assert stage.sieve.next_release == 12.0
+        assert stage.sieve.released(11.9) == []
+        assert [summary(one) for one in stage.sieve.released(12.0)] == [(1, 0)]
+
+
+@pytest.mark.parametrize("bits", [1, 3])
+def test_bits_are_flipped_where_the_seed_says(bits):
+    found = []
+    for _ in range(2):
+        frames = writable(message())
+        before = [bytes(frame.buffer) for frame in frames]
+        ((after, _),) = Stage(Corrupt(bits=bits)).sieve.sift((frames, False), 0.0)
+        flips = sum(
+            (a ^ b).bit_count()
+            for old, frame in zip(before, after, strict=True)
+            for a, b in zip(old, bytes(frame.buffer), strict=True)
+        )
+        assert flips == bits
+        found.append([bytes(frame.buffer) for frame in after])
+    assert found[0] == found[1]
+
+
+def test_an_empty_body_is_no_hindrance():
+    frames = writable(message(kind=wire.Kind.ACKNOWLEDGE, body=b""))
+    assert len(Stage(Corrupt(rounds=0), seed=3).pass_on(frames)) == 1
+
+
+def test_every_part_of_a_message_may_be_corrupted():
+    stage, struck = Stage(Corrupt()), set()
+    for seq in range(60):
+        frames = writable(message(seq=seq))
+        before = [bytes(frame.buffer) for frame in frames]
+        stage.sieve.sift((frames, False), 0.0)
+        struck |= {i for i, frame in enumerate(frames) if bytes(frame.buffer) != before[i]}
+    assert struck == {0, 1}
+
+
+def test_a_partition_separates_groups_and_heals():
+    stage = Stage(Partition(groups=((0, 1), (2,)), rounds=(1, 2)))
+    assert stage.pass_on(message(sender=1, round=1)) == [(1, 1)]
+    assert stage.pass_on(message(sender=2, round=1)) == []
+    assert stage.pass_on(message(sender=3, round=1)) == [(3, 1)]  # in no group
+    assert stage.pass_on(message(sender=2, round=3)) == [(2, 3)]
+
+
+def test_a_partition_may_last_for_seconds():
+    stage = Stage(Partition(groups=((0,), (1,)), rounds=(1, 1), seconds=5.0))
+    assert stage.pass_on(message(round=0), now=0.0) == [(1, 0)]
+    assert stage.pass_on(message(round=1), now=1.0) == []
+    assert stage.pass_on(message(round=2), now=5.9) == []
+    assert stage.pass_on(message(round=2), now=6.0) == [(1, 2)]
+
+
+def passing(seed: int) -> list[bool]:
+    stage = Stage(Drop(probability=0.5), seed=seed)
+    return [bool(stage.pass_on(message(round=round, seq=round))) for round in range(40)]
+
+
+def test_the_seed_decides_who_is_struck():
+    assert passing(1) == passing(1) != passing(2)
+    assert 8 < sum(passing(1)) < 32
+
+
+def test_a_message_that_is_sent_again_has_another_chance():
+    stage = Stage(Drop(probability=0.5))
+    assert len({len(stage.pass_on(message())) for _ in range(30)}) == 2
+
+
+def test_a_sieve_is_made_only_where_messages_are_struck():
+    assert Stage(Crash()).sieve is None
+    assert Stage(Drop(ranks=1)).sieve is None
+    assert Stage(Drop(machine=1)).sieve is None
+    assert Stage(Drop(machine=0)).sieve is not None
+
+
+# Nodes --------------------------------------------------------------------------------------------------
+
+
+def in_a_child(act) -> int:
+    """The status that a forked process ends with, which does something and then leaves with 0."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_node_without_faults_keeps_its_beacon():
+    stage = Stage(Crash(ranks=2), Drop())
+    assert type(stage.beacon) is type(Beacons([0]).of(0))
+
+
+def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
+    stage = Stage(Crash(ranks=0, rounds=3, activity="mix"))
+
+    def play() -> None:
+        for round in range(5):
+            for activity in (Activity.TRAIN, Activity.MIX):
+                stage.beacon.mark(round, activity)
+
+    assert in_a_child(play) == -signal.SIGKILL
+    assert stage.beacons.of(0).read()[:2] == (3, Activity.MIX)
+    assert [(r.rank, r.round, r.fault, r.what) for r in stage.reported()] == [(0, 3, "crash", "mix")]
+    assert in_a_child(play) == 0
+
+
+def test_a_process_stands_still_and_goes_on_without_leaving_a_child():
+    def play() -> None:
+        began = time.monotonic()
+        Stop(seconds=0.3).strike()
+        assert time.monotonic() - began >= 0.3
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, 0)
+
+    child = os.fork()
+    if child == 0:
+        play()
+        os._exit(0)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+def test_what_continues_a_process_ends_with_it():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        Stop(seconds=600.0).strike()
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, os.WUNTRACED)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert os.read(read, 1) == b""  # the last process that could write there has ended
+
+
+def test_a_slow_node_takes_its_factor_and_shows_that_it_lives():
+    stage = Stage(Slow(ranks=0, factor=4.0))
+    stage.beacon.mark(0, Activity.TRAIN)
+    time.sleep(0.05)
+    began, marks = time.monotonic(), stage.beacon.read().marks
+    stage.beacon.mark(0, Activity.SEND)
+    assert time.monotonic() - began >= 0.15
+    assert stage.beacon.read().marks > marks + 1
+    began = time.monotonic()
+    stage.beacon.mark(0, Activity.MIX)  # nobody has asked for that to be slow
+    assert len(stage.reported()) == 1
+
+
+def test_a_node_hangs_as_long_as_said():
+    began = time.monotonic()
+    Hang(seconds=0.1).strike()
+    assert time.monotonic() - began >= 0.1
+
+
+def test_a_node_raises():
+    stage = Stage(Raise(ranks=0, rounds=1, activity="send"))
+    stage.beacon.mark(0, Activity.SEND)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        stage.beacon.mark(1, Activity.SEND)
+
+
+def test_no_file_grows_while_the_disk_is_full(tmp_path):
+    stage = Stage(FullDisk(ranks=0, rounds=0))
+
+    def play() -> None:
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            file.write(b"before")
+            stage.beacon.mark(0, Activity.EVALUATE)
+            with pytest.raises(OSError, match="File too large"):
+                file.write(b"meanwhile")
+            stage.beacon.mark(1, Activity.BEGIN)
+            file.write(b" after")
+
+    assert in_a_child(play) == 0
+    assert (tmp_path / "file").read_bytes() == b"before after"
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_the_seed_decides_in_which_rounds_a_node_is_struck():
+    def struck(seed: int) -> list[int]:
+        stage = Stage(Slow(probability=0.3, factor=1.5), seed=seed)
+        for round in range(30):
+            stage.beacon.mark(round, Activity.TRAIN)
+        return [report.round for report in stage.reported()]
+
+    assert struck(1) == struck(1) != struck(2)
+    assert 2 < len(struck(1)) < 20
+
+
+# Configuration ------------------------------------------------------------------------------------------
+
+MISTAKES = [
+    ("{name: crahs}", "unknown fault 'crahs'; did you mean 'crash'?"),
+    ("crash, ranks: 9}", "rank 9 does not exist; the graph has the ranks 0..7"),
+    ("crash, ranks: [1, -1]}", "ranks[1]: must be a whole number >= 0, not -1"),
+    ("crash, round: 3}", "round: unknown option of crash; did you mean 'rounds'?"),
+    ("crash, rounds: [7, 3]}", "rounds: must be the first and the last, not 7 and then 3"),
+    ("crash, rounds: 30}", "rounds: never comes: the rounds are 0..29, and it begins in 30"),
+    ("crash, machine: 1}", "machine: must be the index of a machine, 0..0, not 1"),
+    ("slow, factor: 1}", "factor: must be a number > 1, not 1"),
+    ("drop, probability: 2}", "probability: must be a number >= 0 and <= 1, not 2"),
+    ("stop, seconds: 0}", "seconds: must be a number > 0, not 0"),
+    ("partition}", "groups: missing; it must be a list of lists of whole numbers >= 0"),
+    ("partition, groups: [[0, 1], [1]]}", "groups: rank 1 is named 2 times; once is right"),
+    ("partition, groups: [[0, 1]]}", "groups: must be two lists of ranks or more, none of them empty"),
+    ("partition, groups: [[0], [8]]}", "rank 8 does not exist; the graph has the ranks 0..7"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), MISTAKES)
+def test_a_wrong_fault_is_named_with_its_line(tmp_path, fault, message):
+    entry = fault if fault.startswith("{") else f"{{name: {fault}"
+    path = tmp_path / "x.yaml"
+    path.write_text(f"{TINY.read_text()}faults:\n  - {{name: crash}}\n  - {entry}\n")
+    line = len(path.read_text().splitlines())
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    (defect,) = caught.value.defects
+    assert defect.startswith(f"{path}:{line} faults[1]")
+    assert message in defect
+
+
+def test_an_unknown_activity_lists_the_right_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"must be 'begin' or 'train' or .* or 'checkpoint', not 'sleep'"):
+        config.load(TINY, ["faults=[{name: hang, activity: sleep}]"])
+
+
+@pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 2}"])
+def test_messages_inside_a_process_cannot_be_struck(transport):
+    with pytest.raises(ConfigError, match="drop strikes messages between processes"):
+        config.load(TINY, ["faults=[{name: drop}]", f"communication={transport}"])
+    config.load(TINY, ["faults=[{name: raise}]", f"communication={transport}"])
+
+
+def test_faults_are_saved_with_the_run(tmp_path):
+    faults = "[{name: partition, groups: [[0, 1], [2, 3]], rounds: [4, 9]}, crash, {name: stop, ranks: 3}]"
+    settings = config.load(TINY, [f"faults={faults}"])
+    (tmp_path / "x.yaml").write_text(config.dump(settings))
+    again = config.load(tmp_path / "x.yaml")
+    assert again.faults == settings.faults
+    assert [type(fault.make()) for fault in again.faults] == [Partition, Crash, Stop]
