@@ -112,8 +112,9 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     nemesis = experiment.nemesis
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
     place = Place(
-        experiment.processes, position, inheritance.socket_dir, failures.grace, inheritance.credentials, sieve
-    )
+        experiment.processes, position, inheritance.socket_dir, failures.grace,
+        credentials=inheritance.credentials, sieve=sieve,
+    )  # fmt: skip
     communication.prepare(place, experiment.most_payload_bytes)
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
