@@ -1,8 +1,11 @@
-"""Numbers as a person reads them."""
+"""Numbers as a person reads them, and what a person wrote as a message repeats it."""
 
+from collections.abc import Sequence
 from math import isfinite
 
 LARGE = 1000.0
+MOST_QUOTED = 40
+"""Letters of somebody's text that a message repeats."""
 UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -48,3 +51,23 @@ def decimal(value: float | None) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 node`, `2 nodes`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def quoted(text: str) -> str:
+    """The text in quotes, shortened, and with what cannot be printed in one line written as an escape."""
+    return f"'{printable(text[:MOST_QUOTED])}{'...' if len(text) > MOST_QUOTED else ''}'"
+
+
+def printable(text: str) -> str:
+    """The text with line breaks and control characters as escapes, so that it stays in one line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def ranks_in_words(ranks: Sequence[int], most: int) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; at most so many are named."""
+    named = list(map(str, ranks[:most]))
+    more = len(ranks) - len(named)
+    if more:
+        named.append(f"{more} {'other' if more == 1 else 'others'}")
+    text = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

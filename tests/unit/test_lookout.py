@@ -1,0 +1,292 @@
+"""Who waits for whom, and who hangs: judged from beacons alone, on a clock of our own."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from decentnode import lookout
+from decentnode.beacons import UNDECIDED, Activity, Beacons
+from decentnode.graph.families import Ring
+from decentnode.lookout import Lookout, thread_state
+from decentnode.membership import Roster
+from decentnode.reports import Failed, PeerMissing, Progress, Stuck, Waiting
+from decentnode.settings import FailureSettings
+from decentnode.waits import Waits
+
+TRAIN, SEND, RECEIVE, MIX, EVALUATE = (
+    Activity.TRAIN, Activity.SEND, Activity.RECEIVE, Activity.MIX, Activity.EVALUATE,
+)  # fmt: skip
+DEADLINE = 10.0
+
+
+class Machine:
+    """Eight nodes in a ring, of which some are here, each in a process of its own."""
+
+    def __init__(self, monkeypatch, here=range(8), **failures):
+        self.now = 1000.0
+        self.states = {}
+        # One clock for the beacons and for whoever looks at them.
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(lookout, "thread_state", lambda pid: self.states.get(pid, "S"))
+        self.beacons = Beacons(list(here))
+        self.roster = Roster(range(8), {})
+        self.roster.start()
+        self.lookout = Lookout(
+            Ring(8), self.beacons, self.roster, {rank: [rank] for rank in here},
+            FailureSettings(deadline=DEADLINE, start_deadline=5.0, **failures), lambda position: position,
+        )  # fmt: skip
+        self.found = []
+        self.look()
+
+    def mark(self, round, activity, *ranks):
+        for rank in ranks:
+            self.beacons.of(rank).mark(round, activity)
+
+    def look(self, seconds=0.5):
+        self.now += seconds
+        self.found += self.lookout.look(self.now)
+
+    def pass_time(self, seconds, busy=()):
+        """Half a second after the other; the `busy` ranks make a step in each."""
+        for _ in range(int(seconds / 0.5)):
+            for rank in busy:
+                self.beacons.of(rank).beat()
+            self.look()
+
+    def stuck(self):
+        return {report.rank for report in self.found if isinstance(report, Stuck)}
+
+    def waits(self):
+        return {report.rank: report.peers for report in self.found if isinstance(report, Waiting)}
+
+
+def hold_up(machine, round, rank):
+    """All wait for this rank or for one that does: in a ring each is a round ahead of the next."""
+    machine.mark(round, TRAIN, rank)
+    wait_for(machine, round, rank)
+
+
+def wait_for(machine, round, rank):
+    for step in range(1, 5):
+        machine.mark(round + step - 1, RECEIVE, (rank + step) % 8, (rank - step) % 8)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def test_who_waits_is_told_with_whom_it_waits_for(machine):
+    hold_up(machine, 4, 3)
+    machine.mark(3, EVALUATE, 4)
+    machine.mark(4, RECEIVE, 5)
+    machine.pass_time(600, busy=[3, 4])
+    assert machine.waits() == {2: [3], 1: [2], 0: [1], 7: [0, 6], 6: [5], 5: [4]}
+    waiting = next(report for report in reversed(machine.found) if report.rank == 2)
+    assert (waiting.round, waiting.why) == (4, "trains for 0 s")
+    assert waiting.seconds == pytest.approx(599.5, abs=1.5)
+    assert machine.stuck() == set()
+
+
+def test_a_wait_that_is_usual_is_not_told(machine):
+    for round in range(5):
+        machine.mark(round, RECEIVE, *range(8))
+        machine.mark(round, TRAIN, *range(8))
+        machine.pass_time(20, busy=range(8))
+    machine.mark(4, RECEIVE, 2)
+    machine.pass_time(30, busy=[3])
+    assert machine.waits() == {}
+    machine.pass_time(20, busy=[3])
+    assert machine.waits() == {2: [1, 3]}
+
+
+def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
+    machine.mark(0, TRAIN, *range(8))
+    machine.pass_time(DEADLINE - 1)
+    assert machine.stuck() == set()
+    assert machine.lookout.hung() == []
+    machine.pass_time(2.5)
+    assert machine.stuck() == set(range(8))
+    assert machine.lookout.hung() == list(range(8))
+
+
+def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
+    hold_up(machine, 0, 3)
+    for _ in range(200):
+        machine.pass_time(DEADLINE - 1)
+        machine.beacons.of(3).beat()
+        machine.look()
+    assert machine.stuck() == set()
+    assert machine.lookout.hung() == []
+
+
+def test_five_times_the_longest_silence_is_granted(machine):
+    machine.mark(0, TRAIN, *range(8))
+    machine.pass_time(DEADLINE - 1)
+    machine.mark(1, TRAIN, *range(8))
+    machine.pass_time(5 * (DEADLINE - 2))
+    assert machine.stuck() == set()
+    machine.pass_time(DEADLINE)
+    assert machine.stuck() == set(range(8))
+
+
+def test_time_spent_waiting_for_others_grants_nothing(machine):
+    machine.mark(0, RECEIVE, 2)
+    machine.mark(0, TRAIN, 3)
+    machine.pass_time(500, busy=[0, 1, 3, 4, 5, 6, 7])
+    machine.mark(1, TRAIN, 2)
+    machine.pass_time(DEADLINE + 1, busy=[0, 1, 3, 4, 5, 6, 7])
+    assert machine.stuck() == {2}
+
+
+def test_those_that_wait_for_the_stuck_may_give_them_up_first(machine):
+    hold_up(machine, 3, 3)
+    machine.pass_time(DEADLINE + 1)
+    assert machine.stuck() == {3}
+    assert machine.lookout.hung() == []
+    machine.mark(4, TRAIN, 2, 4)  # they have given it up, and go on
+    machine.pass_time(DEADLINE / 2 + 1, busy=[2, 4])
+    assert machine.lookout.hung() == []
+    wait_for(machine, 4, 3)
+    machine.pass_time(2.5 + DEADLINE / 2)
+    assert machine.lookout.hung() == [3]
+
+
+def test_the_last_one_here_is_ended_at_once(machine):
+    machine.mark(3, TRAIN, 3)
+    machine.roster.lose(set(range(8)) - {3}, "gone")
+    machine.pass_time(DEADLINE + 1)
+    assert machine.lookout.hung() == [3]
+
+
+def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
+    machine.mark(3, RECEIVE, 3)
+    machine.mark(3, TRAIN, 0, 1, 2, 4, 5, 6, 7)
+    machine.states[3] = "T"
+    machine.pass_time(DEADLINE + 1, busy=[0, 1, 2, 4, 5, 6, 7])
+    assert machine.stuck() == {3}
+    assert [report.doing for report in machine.found if isinstance(report, Stuck)] == ["is stopped"]
+    assert 3 not in machine.waits()
+
+
+def test_a_process_that_computes_without_a_mark_gets_ten_times_as_long(machine):
+    machine.states = dict.fromkeys(range(8), "R")
+    machine.mark(0, TRAIN, *range(8))
+    machine.pass_time(8 * DEADLINE)
+    assert machine.stuck() == set()
+    machine.pass_time(3 * DEADLINE)
+    assert machine.stuck() == set(range(8))
+
+
+def test_time_in_which_the_launcher_stood_still_counts_for_nobody(machine):
+    machine.mark(0, TRAIN, *range(8))
+    for _ in range(3):
+        machine.look(60.0)
+    assert machine.stuck() == set()
+    machine.pass_time(DEADLINE)
+    assert machine.stuck() == set(range(8))
+
+
+def test_getting_ready_and_deciding_where_to_stop_take_their_time(machine):
+    machine.pass_time(DEADLINE + 4)
+    assert machine.stuck() == set()
+    machine.pass_time(3)
+    assert machine.stuck() == set(range(8))
+
+
+def test_nobody_is_stuck_while_the_last_round_is_undecided(machine):
+    machine.beacons.last_round = UNDECIDED
+    machine.mark(5, Activity.BEGIN, *range(8))
+    machine.pass_time(100 * DEADLINE)
+    assert machine.stuck() == set()
+
+
+def test_a_circle_of_waiting_nodes_does_not_last_for_ever(machine):
+    machine.mark(5, RECEIVE, *range(8))
+    machine.pass_time(2.9 * DEADLINE)
+    assert machine.stuck() == set()
+    machine.pass_time(DEADLINE)
+    assert machine.lookout.hung() == list(range(8))
+
+
+def test_a_run_that_waits_for_lost_nodes_waits(monkeypatch):
+    machine = Machine(monkeypatch, on_loss="wait")
+    machine.roster.take(Failed(3, "killed"))
+    machine.mark(5, RECEIVE, *{*range(8)} - {3})
+    machine.pass_time(100 * DEADLINE)
+    assert machine.stuck() == set()
+
+
+def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeypatch):
+    machine = Machine(monkeypatch, here=range(4))
+    machine.mark(5, RECEIVE, 0, 3)
+    machine.mark(5, TRAIN, 1, 2)
+    machine.roster.lose([2], "gone")
+    machine.roster.take(PeerMissing(3, 5, 2, "gone"))
+    machine.pass_time(3 * DEADLINE)
+    assert machine.stuck() == {1}
+    assert machine.lookout.behind(0, 5) == [1]
+    assert machine.lookout.behind(3, 5) == [4]  # as far as is known here
+    assert machine.lookout.hung() == []
+    machine.roster.lose([4], "gone")
+    machine.pass_time(DEADLINE)
+    assert machine.lookout.hung() == [1]
+
+
+def test_what_another_machine_has_told_counts(monkeypatch):
+    machine = Machine(monkeypatch, here=range(4))
+    machine.look()
+    machine.mark(5, RECEIVE, 0, 1, 2, 3)
+    assert machine.lookout.behind(3, 5) == [4]
+    machine.roster.take(Progress(4, 2, None, 0))
+    assert machine.lookout.behind(3, 5) == [4]
+    machine.roster.take(Progress(4, 5, None, 0))
+    assert machine.lookout.behind(3, 5) == []
+
+
+def test_a_peer_that_has_to_read_the_round_before_is_waited_for(monkeypatch):
+    machine = Machine(monkeypatch)
+    graph = SimpleNamespace(sources=lambda r, k: ((r - 1) % 8,), targets=lambda r, k: ((r + 1) % 8,))
+    monkeypatch.setattr(machine.lookout, "_graph", graph)
+    machine.mark(5, RECEIVE, 3)
+    machine.mark(5, EVALUATE, 2)
+    for round, activity, waited_for in [
+        (3, EVALUATE, [4]), (4, RECEIVE, [4]), (4, MIX, [4]), (4, EVALUATE, []), (5, TRAIN, []),
+    ]:  # fmt: skip
+        machine.mark(round, activity, 4)
+        assert machine.lookout.behind(3, 5) == waited_for
+
+
+def test_the_state_of_a_process():
+    import os
+
+    assert thread_state(os.getpid()) == "R"
+    assert thread_state(None) == thread_state(2**22 + 1) == ""
+
+
+def test_lines_name_whoever_holds_the_others_up():
+    waits = Waits()
+    waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s"), 100.0)
+    waits.take(Waiting(5, 39, [7], 12.4, "trains for 12 s"), 100.0)
+    for rank, peer in [(1, 3), (2, 1), (9, 5)]:
+        waits.take(Waiting(rank, 38, [peer], 11.0, "waits for 12 s"), 100.0)
+    delay, = waits.news(100.0)  # fmt: skip
+    assert delay == (
+        5, 39, 7,
+        "ranks 5, 3, 1 and 2 others have waited 12 s for rank 7, in round 40 (rank 7 trains for 12 s)",
+    )  # fmt: skip
+    assert list(waits.news(103.0)) == []
+    waits.take(Waiting(3, 39, [7], 22.5, "trains for 23 s"), 110.5)
+    assert [delay.text for delay in waits.news(110.5)] == [
+        "rank 3 has waited 22 s for rank 7, in round 40 (rank 7 trains for 23 s)"
+    ]
+    assert list(waits.news(200.0)) == []
+    assert waits.totals == {(3, 7): 22, (5, 7): 12, (1, 3): 11, (2, 1): 11, (9, 5): 11}
+
+
+def test_a_circle_has_no_cause_and_is_no_endless_search():
+    waits = Waits()
+    waits.take(Waiting(1, 0, [2], 5.0), 1.0)
+    waits.take(Waiting(2, 0, [1], 5.0), 1.0)
+    assert list(waits.news(1.0)) == []
