@@ -180,7 +180,7 @@ def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) ->
         gate.close()
         server.close(0)
         context.term()
-    if refused != ["unknown key"]:
+    if refused[:1] != ["unknown key"]:
         raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
     if not heard or not came_from(heard[-1], credentials.machine):
         raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")

@@ -138,22 +138,16 @@ def start_on_loopback(tmp_path, port: int, *overrides: list[str]) -> list[Run]:
     ]
 
 
-def test_two_machines_on_loopback(tmp_path):
-    runs = start_on_loopback(tmp_path, 30100, ["rounds=10"], ["rounds=10"])
-    assert [run.wait() for run in runs] == [0, 0], runs[0].text
-    assert runs[0].summary["finished_nodes"] == 16
-    assert not any(run.leftovers() for run in runs)
-
-
-def test_two_machines_with_keys_on_loopback(tmp_path):
-    """The links are guarded, and the models those of plain links."""
+def test_two_machines_on_loopback_with_keys_and_without(tmp_path):
+    """On loopback keys may be left out; with them the links are guarded and the models the same."""
     keys = deal_keys(tmp_path, LOOPBACK)
-    guarded = start_on_loopback(tmp_path, 30120, *(["rounds=10", f"security={{keys: {k}}}"] for k in keys))
-    assert [run.wait() for run in guarded] == [0, 0], guarded[0].text
-    assert len({run.summary["model_hash"] for run in guarded if run.summary["model_hash"]}) == 1
-    alone = Run(tmp_path / "alone", ["rounds=10"])
-    assert alone.wait() == 0
-    assert guarded[0].summary["model_hash"] == alone.summary["model_hash"]
+    (tmp_path / "plain").mkdir()
+    runs = start_on_loopback(tmp_path, 30120, *(["rounds=10", f"security={{keys: {k}}}"] for k in keys))
+    runs += start_on_loopback(tmp_path / "plain", 30100, ["rounds=10"], ["rounds=10"])
+    assert [run.wait() for run in runs] == [0, 0, 0, 0], runs[0].text
+    assert runs[0].summary["finished_nodes"] == runs[2].summary["finished_nodes"] == 16
+    assert runs[0].summary["model_hash"] == runs[2].summary["model_hash"]
+    assert not any(run.leftovers() for run in runs)
 
 
 def test_a_machine_with_other_keys_is_turned_away(tmp_path):
