@@ -141,10 +141,17 @@ class Lookout:
     def doing(self, rank: int, now: float) -> str:
         """What a node does, and for how long: `trains for 12 s`; empty where that is not known."""
         seen = self.sighting(rank)
-        if seen is None:
-            return ""
-        what = "is stopped" if self._watched[self._local[rank]].stopped else DOING[seen.activity]
-        return f"{what} for {now - seen.since:.0f} s"
+        return f"{self.what(rank)} for {now - seen.since:.0f} s" if seen else ""
+
+    def what(self, rank: int) -> str:
+        """What a local node does, in words."""
+        stopped = self._watched[self._local[rank]].stopped
+        return "is stopped" if stopped else DOING[self._beacons.of(rank).read().activity]
+
+    def waits_for(self, rank: int) -> list[int]:
+        """Whom a local node waits for at this moment; nobody, where it does something else."""
+        seen = self._beacons.of(rank).read()
+        return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
         marks = sum(self._beacons.of(rank).read().marks for rank in watched.ranks)
@@ -207,8 +214,7 @@ class Lookout:
                 watched.told = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
                     seen = self._beacons.of(rank).read()
-                    doing = "is stopped" if watched.stopped else DOING[seen.activity]
-                    yield Stuck(rank, max(seen.round, 0), doing, watched.silent)
+                    yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
         for rank in sorted(self._active & self._local.keys()):

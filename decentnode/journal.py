@@ -1,0 +1,112 @@
+"""What happens in a run beside its rounds: kept in events.jsonl, and shown where a person should know."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from decentnode.line_file import LineFile
+from decentnode.reports import (
+    DiskProblem,
+    Failed,
+    Injected,
+    PeerMissing,
+    Rejected,
+    Report,
+    Stuck,
+    Waiting,
+)
+from decentnode.run_files import Event
+from decentnode.waits import Delay, Waits
+
+
+class Journal:
+    """The events of a run on one machine, as its launcher hears of them."""
+
+    def __init__(self, path: Path, show: Callable[[str], object]) -> None:
+        """`show` gets the lines that a person should see at once."""
+        self.waits = Waits()
+        self.lost_results: list[str] = []
+        """In a line each, what could not be written in the end."""
+        self.quiet = False
+        """Somebody has asked the run to stop: what ends now ends because of that."""
+        self._began = time.monotonic()
+        self._show = show
+        self._file = LineFile(path, self.warn)
+
+    def record(
+        self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
+    ) -> None:
+        """Keeps an event, and shows nothing."""
+        event = Event(round_seconds(time.monotonic() - self._began), kind, text, rank, round, peer)
+        self._file.append(msgspec.json.encode(event))
+
+    def say(
+        self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
+    ) -> None:
+        """Keeps an event and shows it."""
+        self.record(kind, text, rank, round, peer)
+        self._show(text)
+
+    def warn(self, text: str) -> None:
+        """A file of this launcher cannot be written."""
+        self.say("disk", text)
+
+    def take(self, report: Report) -> None:
+        """Keeps what a report tells, if it is an event, and shows it where that helps."""
+        match report:
+            case PeerMissing():
+                text = f"{_where(report)}: goes on without rank {report.peer}: {report.reason}"
+                tell = self.record if self.quiet else self.say
+                tell("peer_lost", text, report.rank, report.round, report.peer)
+            case Rejected():
+                text = f"{_where(report)}: goes on without what rank {report.peer} sent: {report.reason}"
+                self.say("refused", text, report.rank, report.round, report.peer)
+            case Waiting():
+                self.waits.take(report, time.monotonic())
+            case Stuck():
+                text = f"{_where(report)}: {report.doing}, but has not got on for {report.seconds:.0f} s"
+                self.say("stuck", text, report.rank, report.round)
+            case DiskProblem():
+                self._take_disk_problem(report)
+            case _:
+                self._take_what_is_only_kept(report)
+
+    def tell_waits(self) -> None:
+        """Shows who holds others up, where somebody has for a while."""
+        for delay in self.waits.news(time.monotonic()):
+            self._tell(delay)
+
+    def close(self, *problems: str) -> list[str]:
+        """Ends the file; gives all that could not be written, `problems` of other files included."""
+        self.lost_results += [problem for problem in problems if problem]
+        for problem in self.lost_results:
+            self.record("disk", problem)
+        own = self._file.close()
+        return [*self.lost_results, own] if own else self.lost_results
+
+    def _tell(self, delay: Delay) -> None:
+        self.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
+
+    def _take_disk_problem(self, report: DiskProblem) -> None:
+        text = f"rank {report.rank}: {report.text}"
+        if report.lost:
+            self.lost_results.append(text)
+        self.say("disk", text, report.rank)
+
+    def _take_what_is_only_kept(self, report: Report) -> None:
+        match report:
+            case Injected():
+                self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
+            case Failed():
+                self.record("failed", report.error, report.rank)
+
+
+def _where(report: PeerMissing | Rejected | Stuck) -> str:
+    return f"rank {report.rank}, round {report.round + 1}"
+
+
+def round_seconds(seconds: float) -> float:
+    """To the millisecond."""
+    return round(seconds, 3)

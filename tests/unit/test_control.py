@@ -1,0 +1,222 @@
+"""Questions to a run: answered without ever waiting, and shown as a person reads them."""
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+
+from decentnode import control, status
+from decentnode.control import Control, NodeStatus, Request, Status, ask
+from decentnode.errors import BadInput, RunFailed
+from decentnode.journal import Journal
+from decentnode.reports import DiskProblem, PeerMissing, Stuck, Waiting
+from decentnode.run_files import Live, read_events
+
+STATUS = Status(
+    "trial", 0, 1, 50, 12.5,
+    [
+        NodeStatus(0, "running", 41, "waits", 3.25, [1], 0.25),
+        NodeStatus(1, "stuck", 39, "trains", 64.0, [], 0.5),
+        NodeStatus(2, "lost", 3, "", 80.0, [], None),
+    ],
+    [(0, 1, 64)],
+)  # fmt: skip
+
+
+class Launcher:
+    """Serves a control socket in a thread, in a loop as the launcher's."""
+
+    def __init__(self, tmp_path, **requests):
+        (tmp_path / "config.yaml").touch()
+        self.control = Control(tmp_path, str(tmp_path), 0, requests)
+        self.path = f"{tmp_path}/control"
+        self.stopped = threading.Event()
+        self.slowest = 0.0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self.stopped.is_set():
+            select.select(self.control.readers, self.control.writers, [], 0.01)
+            began = time.thread_time()
+            self.control.serve()
+            self.slowest = max(self.slowest, time.thread_time() - began)
+
+    def end(self):
+        self.stopped.set()
+        self.thread.join()
+        self.control.close()
+
+
+@contextlib.contextmanager
+def served(tmp_path, **requests):
+    launcher = Launcher(tmp_path, **requests)
+    try:
+        yield launcher
+    finally:
+        launcher.end()
+
+
+def test_a_question_is_answered(tmp_path):
+    with served(tmp_path, status=lambda _: STATUS, echo=lambda text: {"said": text}) as launcher:
+        assert msgspec.json.decode(ask(launcher.path, Request("status")), type=Status) == STATUS
+        assert msgspec.json.decode(ask(launcher.path, Request("echo", "x"))) == {"said": "x"}
+        live = msgspec.json.decode((tmp_path / "live.json").read_bytes(), type=Live)
+        assert live == Live(os.getpid(), 0, launcher.path)
+    assert not (tmp_path / "live.json").exists()
+
+
+def test_what_is_wrong_with_a_question_is_said(tmp_path):
+    def refuse(text):
+        raise BadInput(f"no rank {text}")
+
+    with served(tmp_path, restart=refuse, status=lambda _: STATUS) as launcher:
+        with pytest.raises(RunFailed, match=r"^unknown request 'stats' \(known: restart, status\)$"):
+            ask(launcher.path, Request("stats"))
+        with pytest.raises(RunFailed, match=r"^no rank 99$"):
+            ask(launcher.path, Request("restart", "99"))
+        for junk in (b"\n", b"[]\n", b'{"request": 1}\n', b"[" * 3000 + b"\n", b"\xff\n"):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(launcher.path)
+                client.sendall(junk)
+                assert client.recv(4096).startswith(b'{"error":"not a request')
+
+
+def test_an_answer_larger_than_any_buffer_arrives(tmp_path):
+    with served(tmp_path, status=lambda _: "x" * 3_000_000) as launcher:
+        assert len(ask(launcher.path, Request("status"))) == 3_000_002
+
+
+def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "SECONDS", 0.3)
+    with served(tmp_path, status=lambda _: "x" * 3_000_000, ping=lambda _: 1) as launcher:
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.connect(launcher.path)
+            if number % 3 == 1:
+                client.sendall(b'{"request": "status"}\n')  # and reads nothing
+            if number % 3 == 2:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"x" * 50_000)
+        limit = time.monotonic() + 10
+        while True:
+            try:
+                assert bytes(ask(launcher.path, Request("ping"))) == b"1"
+                break
+            except (RunFailed, OSError):
+                assert time.monotonic() < limit
+        for client in clients:
+            client.close()
+        assert launcher.slowest < 0.25
+
+
+def test_a_launcher_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "SECONDS", 0.2)
+    (tmp_path / "config.yaml").touch()
+    stopped = Control(tmp_path, str(tmp_path), 0, {})
+    with pytest.raises(
+        RunFailed, match=rf"^{tmp_path}: the launcher does not answer within 0 s \(process \d+\)$"
+    ):
+        list(status.report(tmp_path))
+    stopped.close()
+
+
+def test_a_run_that_is_under_way(tmp_path):
+    with served(tmp_path, status=lambda _: STATUS):
+        assert list(status.report(tmp_path)) == [
+            "trial: under way for 12.5 s, 50 rounds",
+            "  rank   round  state     doing               since      loss  waits for",
+            "     0      42  running   waits               3.2 s    0.2500  rank 1",
+            "     1      40  stuck     trains             64.0 s    0.5000",
+            "     2       4  lost      -                  80.0 s         -",
+            "slowest: rank 1, in round 40; fastest: rank 0, in round 42",
+            "waited longest so far: rank 0 for rank 1: 64 s",
+        ]
+
+
+def test_a_run_that_was_killed_has_its_files(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal.take(PeerMissing(3, 9, 5, "killed"))
+    journal.close()
+    (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
+    first, *rest = status.report(tmp_path)
+    assert first == (
+        f"{tmp_path}: its launcher (process 7) is gone without a last word: "
+        "it was killed, or runs on another machine"
+    )
+    assert rest[0] == "events:"
+    assert rest[1].endswith("peer_lost   rank 3, round 10: goes on without rank 5: killed")
+
+
+def test_a_run_that_has_ended_says_how(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
+        journal.record(kind, text)
+    assert "no word of how it ended" in next(status.report(tmp_path))
+    journal.record("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
+    journal.close()
+    assert list(status.report(tmp_path)) == [
+        f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
+    ]
+
+
+def test_what_is_no_run_is_said(tmp_path):
+    with pytest.raises(BadInput, match="not the directory of a run"):
+        list(status.report(tmp_path))
+
+
+def test_asking_loads_no_torch():
+    code = "import sys, decentnode.status; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_journal_keeps_what_it_shows(tmp_path):
+    shown = []
+    journal = Journal(tmp_path / "events.jsonl", shown.append)
+    journal.take(PeerMissing(3, 9, 5, "silent for 2 s"))
+    journal.take(Stuck(5, 9, "trains", 61.0))
+    journal.take(Waiting(3, 9, [5], 4.0, "trains for 5 s"))
+    journal.tell_waits()
+    journal.tell_waits()
+    journal.quiet = True
+    journal.take(PeerMissing(4, 9, 5, "left"))
+    assert journal.close() == []
+    events = read_events(tmp_path / "events.jsonl")
+    assert [(e.kind, e.rank, e.round, e.peer) for e in events] == [
+        ("peer_lost", 3, 9, 5), ("stuck", 5, 9, None), ("waiting", 3, 9, 5), ("peer_lost", 4, 9, 5),
+    ]  # fmt: skip
+    assert shown == [event.text for event in events[:3]]
+    assert shown[1:] == [
+        "rank 5, round 10: trains, but has not got on for 61 s",
+        "rank 3 has waited 4 s for rank 5, in round 10 (rank 5 trains for 5 s)",
+    ]
+
+
+def test_results_that_are_lost_are_told_and_kept(tmp_path):
+    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal.take(DiskProblem(3, "records wait in memory"))
+    journal.take(DiskProblem(3, "records could not be written", lost=True))
+    assert journal.close("", "evaluations could not be written") == [
+        "rank 3: records could not be written", "evaluations could not be written",
+    ]  # fmt: skip
+    assert [event.kind for event in read_events(tmp_path / "events.jsonl")] == ["disk"] * 4
+
+
+def test_a_journal_that_cannot_be_written_says_so_once(tmp_path):
+    shown = []
+    journal = Journal(tmp_path / "no" / "events.jsonl", shown.append)
+    for _ in range(5):
+        journal.record("started", "")
+    assert len(shown) == 1
+    assert "No such file or directory" in shown[0]
+    problem, = journal.close()  # fmt: skip
+    assert "(6 missing)" in problem
