@@ -1,0 +1,334 @@
+"""Key files: what `decentnode keys` writes, and what is refused before a start, each in one line."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zmq
+
+from decentnode import cli, config, doctor, keys, preflight
+from decentnode.communication import security
+from decentnode.errors import BadInput
+from decentnode.settings import KeyFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = (ROOT / "configs" / "quickstart.yaml").read_text().replace("../", f"{ROOT}/")
+NEAR = ["127.0.0.1", "127.0.0.2"]
+FAR = ["127.0.0.1", "10.77.31.2"]
+
+
+def mapping(addresses):
+    listed = ", ".join(f"{{address: '{address}', nodes: {16 // len(addresses)}}}" for address in addresses)
+    return f"mapping.machines=[{listed}]"
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(QUICKSTART)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The keys of three machines."""
+    keys.make_keys(tmp_path / "keys", 3)
+    return tmp_path / "keys"
+
+
+def refusal(act, *arguments):
+    with pytest.raises(BadInput) as caught:
+        act(*arguments)
+    (line,) = caught.value.defects
+    assert "\n" not in line
+    return line
+
+
+def rewrite(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+class TestFiles:
+    def test_every_machine_finds_itself_on_the_list_of_all(self, folder):
+        loaded = [keys.load_credentials(folder, machine, 3) for machine in range(3)]
+        assert len({one.public for one in loaded}) == 1
+        for machine, one in enumerate(loaded):
+            assert one.machine == machine
+            assert one.public[machine] == one.own.public == zmq.curve_public(one.own.secret)
+
+    def test_all_keys_differ(self, folder):
+        listed = keys.load_manifest(folder, 3).machines
+        assert len({one.curve for one in listed} | {one.ed25519 for one in listed}) == 6
+
+    def test_a_machine_needs_its_own_secret_alone(self, folder):
+        for other in (0, 2):
+            keys.secret_file(folder, other).unlink()
+        assert keys.load_credentials(folder, 1, 3).machine == 1
+
+    @pytest.mark.parametrize("mask", [0o000, 0o077])
+    def test_secrets_are_for_their_owner_alone_whatever_the_mask(self, tmp_path, mask):
+        before = os.umask(mask)
+        try:
+            manifest, *secrets = keys.make_keys(tmp_path / "a" / "keys", 2)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "a" / "keys").stat().st_mode) == 0o700
+        assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600, 0o600]
+        assert not stat.S_IMODE(manifest.stat().st_mode) & 0o022
+        assert sorted(path.name for path in manifest.parent.iterdir()) == [
+            "machine-0.secret", "machine-1.secret", "machines.json"
+        ]  # fmt: skip
+
+    def test_no_secret_is_shown(self, folder):
+        loaded = keys.load_credentials(folder, 0, 3)
+        assert loaded.own.secret.decode() not in repr(loaded)
+
+    def test_keys_are_replaced_only_when_asked_to(self, folder):
+        before = keys.secret_file(folder, 2).read_bytes()
+        assert "exists" in refusal(keys.make_keys, folder, 3)
+        keys.secret_file(folder, 0).unlink()
+        (folder / "machines.json").unlink()
+        assert refusal(keys.make_keys, folder, 3).startswith(str(keys.secret_file(folder, 1)))
+        assert keys.secret_file(folder, 2).read_bytes() == before
+        keys.make_keys(folder, 3, overwrite=True)
+        assert keys.secret_file(folder, 2).read_bytes() != before
+        assert keys.load_credentials(folder, 2, 3).machine == 2
+
+    def test_a_folder_that_cannot_be_made_is_named(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        assert "cannot be written: Not a directory" in refusal(keys.make_keys, tmp_path / "file" / "keys", 2)
+
+
+OPEN_MODES = [
+    ("machine-0.secret", 0o644, "chmod 600"),
+    ("machine-0.secret", 0o640, "chmod 600"),
+    ("machine-0.secret", 0o602, "chmod 600"),
+    ("machines.json", 0o664, "chmod 644"),
+    (".", 0o755, "chmod 700"),
+    (".", 0o711, "chmod 700"),
+]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("name", "mode", "remedy"), OPEN_MODES)
+    def test_what_others_may_touch_is_refused_with_the_command_that_helps(self, folder, name, mode, remedy):
+        (folder / name).chmod(mode)
+        line = refusal(keys.load_credentials, folder, 0, 3)
+        assert f"others have access (mode {mode:04o}); type: {remedy} {folder / name}" in line
+
+    @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json"])
+    def test_a_stricter_mode_is_fine(self, folder, name):
+        (folder / name).chmod(0o400)
+        assert keys.load_credentials(folder, 0, 3).machine == 0
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json", "."])
+    def test_what_belongs_to_another_user_is_refused(self, folder, name):
+        os.chown(folder / name, 12345, -1)
+        line = refusal(keys.load_credentials, folder, 0, 3)
+        assert f"{folder / name}: belongs to user 12345, not to you; type: sudo chown" in line
+
+    def test_a_missing_folder_is_named_with_the_command_that_makes_it(self, tmp_path):
+        line = refusal(keys.load_credentials, tmp_path / "keys", 0, 3)
+        assert (
+            line == f"{tmp_path}/keys: No such file or directory; make the keys: decentnode keys CONFIG.yaml"
+        )
+
+    @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json"])
+    def test_a_missing_file_is_named(self, folder, name):
+        (folder / name).unlink()
+        assert f"{folder / name}: No such file" in refusal(keys.load_credentials, folder, 0, 3)
+
+    def test_a_pipe_is_not_waited_for(self, folder):
+        secret = keys.secret_file(folder, 0)
+        secret.unlink()
+        os.mkfifo(secret, 0o600)
+        assert "is no file" in refusal(keys.load_credentials, folder, 0, 3)
+
+    @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 5000, b'{"version": 2}', b'{"version": 1}',
+            b" " * (1 << 21),
+        ],
+        ids=["empty", "torn", "list", "bytes", "null", "nested", "version", "bare", "huge"],
+    )  # fmt: skip
+    def test_broken_content_is_one_line(self, folder, name, content):
+        (folder / name).write_bytes(content)
+        line = refusal(keys.load_credentials, folder, 0, 3)
+        assert line.startswith(f"{folder / name}: ") and "copy it again" in line
+
+    @pytest.mark.parametrize(
+        ("changes", "what"),
+        [
+            ({"machine": 1}, "has the keys of machine 1, not of 0"),
+            ({"machine": -1}, "copy it again"),
+            ({"curve": "short"}, "copy it again"),
+            ({"curve": "~" * 40}, "curve is no key"),
+            ({"curve": "é" * 40}, "curve is no key"),
+            ({"ed25519": "0" * 64}, "does not belong to"),
+            ({"ed25519": "G" * 64}, "copy it again"),
+            ({"more": 1}, "copy it again"),
+        ],
+    )
+    def test_a_secret_that_is_none_is_refused(self, folder, changes, what):
+        rewrite(keys.secret_file(folder, 0), **changes)
+        line = refusal(keys.load_credentials, folder, 0, 3)
+        assert what in line and str(keys.secret_file(folder, 0)) in line
+
+    def test_a_secret_of_another_list_is_refused(self, folder, tmp_path):
+        keys.make_keys(tmp_path / "other", 3)
+        keys.secret_file(tmp_path / "other", 0).replace(keys.secret_file(folder, 0))
+        assert "does not belong to" in refusal(keys.load_credentials, folder, 0, 3)
+
+    def test_a_list_of_another_length_is_refused(self, folder):
+        assert "lists 3 machines, the mapping has 2" in refusal(keys.load_credentials, folder, 0, 2)
+
+    @pytest.mark.parametrize("field", ["curve", "ed25519"])
+    def test_two_machines_with_one_key_are_refused(self, folder, field):
+        listed = json.loads((folder / "machines.json").read_text())["machines"]
+        listed[2][field] = listed[1][field]
+        rewrite(folder / "machines.json", machines=listed)
+        line = refusal(keys.load_credentials, folder, 0, 3)
+        assert "machines[2] has the key of machines[1]" in line
+
+    @pytest.mark.parametrize("key", ["#" * 40, "~" * 40, "é" * 40])
+    def test_a_list_with_a_key_that_is_none_is_refused(self, folder, key):
+        listed = json.loads((folder / "machines.json").read_text())["machines"]
+        listed[1]["curve"] = key
+        rewrite(folder / "machines.json", machines=listed)
+        assert "machines[1].curve is no key" in refusal(keys.load_credentials, folder, 0, 3)
+
+
+class TestPreflight:
+    def load(self, experiment, *overrides):
+        return config.load(experiment, overrides)
+
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            [],
+            [mapping(NEAR)],
+            [mapping(["10.77.31.1"])],
+            ["communication.local=tcp"],
+            [mapping(["::1", "localhost"])],
+            [mapping(FAR), "security=none"],
+        ],
+        ids=["one machine", "loopback", "no ports", "local tcp", "names", "none"],
+    )
+    def test_keys_are_not_asked_for_where_nobody_else_comes(self, experiment, overrides):
+        assert preflight.credentials(self.load(experiment, *overrides), 0) is None
+
+    @pytest.mark.parametrize(
+        "overrides",
+        [[mapping(FAR)], [mapping(["10.77.31.1"]), "communication={name: zeromq, local: tcp}"]],
+        ids=["two machines", "local tcp"],
+    )
+    def test_keys_are_asked_for_where_others_could_come(self, experiment, overrides):
+        line = refusal(preflight.credentials, self.load(experiment, *overrides), 0)
+        assert "run: decentnode keys CONFIG.yaml, or write security: none" in line
+
+    def test_keys_beside_the_file_are_found(self, experiment, tmp_path):
+        keys.make_keys(tmp_path / "keys", 2)
+        settings = self.load(experiment, mapping(FAR))
+        assert settings.security == KeyFolder(tmp_path / "keys")
+        assert preflight.credentials(settings, 1).machine == 1
+        assert self.load(experiment, mapping(NEAR)).security == "auto"
+        assert self.load(experiment, mapping(FAR), "security=none").security == "none"
+
+    def test_a_folder_can_be_named(self, experiment, tmp_path):
+        keys.make_keys(tmp_path / "elsewhere", 2)
+        text = experiment.read_text() + "\nsecurity: {keys: elsewhere}\n"
+        experiment.write_text(text)
+        settings = self.load(experiment, mapping(NEAR))
+        assert settings.security == KeyFolder(tmp_path / "elsewhere")
+        assert preflight.credentials(settings, 0).machine == 0
+
+    @pytest.mark.parametrize(
+        ("value", "what"),
+        [
+            ("maybe", "security: must be 'auto' or 'none' or a mapping with keys, not 'maybe'"),
+            ("{}", "security.keys: missing; it must be a path"),
+            ("{kes: x}", "security.kes: unknown key; did you mean 'keys'?"),
+            ("{keys: 3}", "security.keys: must be a path, not 3"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, experiment, value, what):
+        with pytest.raises(BadInput) as caught:
+            self.load(experiment, f"security={value}")
+        assert f"command line: {what}" in caught.value.defects
+
+    def test_the_saved_configuration_means_the_same(self, experiment, tmp_path):
+        keys.make_keys(tmp_path / "keys", 2)
+        settings = self.load(experiment, mapping(FAR))
+        saved = tmp_path / "run" / "config.yaml"
+        saved.parent.mkdir()
+        saved.write_text(config.dump(settings))
+        assert config.load(saved) == settings
+
+    def test_machines_agree_on_the_keys_and_not_on_where_they_lie(self, experiment, tmp_path):
+        keys.make_keys(tmp_path / "keys", 2)
+        settings = self.load(experiment, mapping(FAR))
+        moved = tmp_path / "moved"
+        (tmp_path / "keys").rename(moved)
+        elsewhere = replace(settings, security=KeyFolder(moved))
+        here = config.digest(elsewhere, settings.graph.make())
+        keys.secret_file(moved, 1).unlink()
+        (moved / "machines.json").write_text(json.dumps(json.loads((moved / "machines.json").read_text())))
+        assert config.digest(elsewhere, settings.graph.make()) == here
+        keys.make_keys(moved, 2, overwrite=True)
+        assert config.digest(elsewhere, settings.graph.make()) != here
+        plain = [replace(settings, security=word) for word in ("auto", "none")]
+        assert len({config.digest(one, settings.graph.make()) for one in plain} | {here}) == 2
+
+    def test_an_old_library_is_refused(self, experiment, tmp_path, monkeypatch):
+        keys.make_keys(tmp_path / "keys", 2)
+        settings = self.load(experiment, mapping(FAR))
+        monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+        assert security.OLDEST_LIBZMQ == (4, 3, 5)
+        assert "cannot guard links; install pyzmq 26" in refusal(preflight.credentials, settings, 0)
+
+
+class TestCommand:
+    @pytest.fixture
+    def call(self, capsys):
+        def run(*words):
+            with pytest.raises(SystemExit) as ended:
+                cli.main(words)
+            return ended.value.code or 0, *capsys.readouterr()
+
+        return run
+
+    def test_it_says_which_file_goes_where(self, call, experiment, tmp_path):
+        code, out, err = call("keys", str(experiment), mapping(FAR))
+        assert (code, err) == (0, "")
+        for line in ("machine-0.secret  for machine 0 (127.0.0.1) alone", "machine 1 (10.77.31.2) alone"):
+            assert line in out
+        assert preflight.credentials(config.load(experiment, [mapping(FAR)]), 1).machine == 1
+
+    def test_it_overwrites_nothing_unless_forced(self, call, experiment):
+        assert call("keys", str(experiment), mapping(FAR))[0] == 0
+        code, out, err = call("keys", str(experiment), mapping(FAR))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert call("keys", str(experiment), mapping(FAR), "--force")[0] == 0
+
+    @pytest.mark.parametrize("words", [["--out", "{}/other"], ["security={{keys: {}/other}}"]])
+    def test_the_folder_can_be_named(self, call, experiment, tmp_path, words):
+        assert call("keys", str(experiment), mapping(FAR), *(word.format(tmp_path) for word in words))[0] == 0
+        assert keys.load_manifest(tmp_path / "other", 2).version == 1
+
+    def test_the_doctor_knows_of_keys(self, experiment, tmp_path):
+        def finding(*overrides):
+            return str(doctor.experiment_keys(config.load(experiment, overrides), 1))
+
+        assert finding().startswith("ok    keys           links over TCP are plain (nobody else")
+        assert finding(mapping(FAR)).startswith("fail  keys           security: others on the network")
+        assert "plain (security: none)" in finding(mapping(FAR), "security=none")
+        keys.make_keys(tmp_path / "keys", 2)
+        assert "those of machine 1, one of 2 that are let in" in finding(mapping(FAR))
+        keys.secret_file(tmp_path / "keys", 1).chmod(0o644)
+        assert finding(mapping(FAR)).startswith("fail") and "chmod 600" in finding(mapping(FAR))

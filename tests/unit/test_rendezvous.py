@@ -1,0 +1,119 @@
+"""Launchers that meet with keys: a machine is who its key says, and strangers are not heard."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import pytest
+import zmq
+
+from decentnode import membership
+from decentnode.communication.security import KeyPair
+from decentnode.errors import StartError
+from decentnode.mapping import Linear, Machine, tcp_endpoint
+from decentnode.membership import Assembly
+from decentnode.notes import Join, Relay
+from decentnode.rendezvous import Rendezvous
+from tests.contract.troupe import credentials, free_ports
+
+
+class Meeting:
+    """Assemblies of a few machines with keys, each in a thread while they meet."""
+
+    def __init__(self, count):
+        machines = tuple(Machine(f"127.0.0.{i + 1}", 1) for i in range(count))
+        self.mapping = Linear(machines, free_ports(1))
+        self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
+        self.keys = credentials(count)
+        self.assemblies = {}
+        self._pool = ThreadPoolExecutor(count)
+
+    def come(self, machine, keys=None, deadline=10.0):
+        """Has a machine come; the future gives its run id."""
+        guard = keys or self.keys[machine]
+        self.assemblies[machine] = Assembly(self.mapping, machine, join(machine), guard)
+        self.assemblies[machine].introductions = {machine: bytes([machine])}
+        return self._pool.submit(self.assemblies[machine].meet, deadline, lambda: False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.shutdown()
+        for assembly in self.assemblies.values():
+            assembly.close()
+
+
+def join(machine):
+    return Join(machine, "1", "d" * 64, "e" * 64)
+
+
+def refused(assembly):
+    return assembly._rendezvous.refused
+
+
+def receive(assembly, seconds=0.5):
+    notes, limit = [], time.monotonic() + seconds
+    while time.monotonic() < limit:
+        notes += assembly.receive(timeout=0.05)
+    return notes
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch):
+    monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.2)
+
+
+def test_machines_with_keys_meet():
+    with Meeting(3) as meeting:
+        futures = [meeting.come(machine) for machine in (1, 0, 2)]
+        assert len({future.result(10.0) for future in futures}) == 1
+        said = {rank: bytes([rank]) for rank in range(3)}
+        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+
+
+def test_nobody_speaks_for_another_machine():
+    with Meeting(3) as meeting:
+        host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
+        liar = Rendezvous(meeting.endpoint, 1, meeting.keys[1])
+        for note in (join(2), Relay(2, []), Relay(0, [])):
+            liar.send(msgspec.msgpack.encode(note))
+        for future in (host, first):
+            with pytest.raises(StartError, match=r"these have not come within 2 s: machine 2"):
+                future.result(15.0)
+        assert refused(meeting.assemblies[0])["identity"] == 3
+        liar.close()
+
+
+def test_a_stranger_is_not_heard():
+    with Meeting(2) as meeting:
+        futures = [meeting.come(machine) for machine in range(2)]
+        for future in futures:
+            future.result(10.0)
+        plain = zmq.Context()
+        dealer = plain.socket(zmq.DEALER)
+        dealer.connect(meeting.endpoint)
+        unknown = Rendezvous(meeting.endpoint, 1, replace(meeting.keys[1], own=KeyPair.make()))
+        content = msgspec.msgpack.encode(Relay(1, []))
+        dealer.send(content)
+        unknown.send(content)
+        assert receive(meeting.assemblies[0]) == []
+        counted = refused(meeting.assemblies[0])
+        assert counted["unknown key"] == 1 and counted["handshake"] >= 1
+        assert not unknown.wait(0.1) and unknown.is_turned_away
+        dealer.close(0)
+        plain.term()
+        unknown.close()
+
+
+def test_who_is_not_on_the_list_learns_it_before_the_deadline():
+    with Meeting(2) as meeting:
+        host = meeting.come(0, deadline=1.0)
+        began = time.monotonic()
+        stranger = meeting.come(1, replace(meeting.keys[1], own=KeyPair.make()), deadline=60.0)
+        with pytest.raises(StartError, match="does not have this machine's key on its list"):
+            stranger.result(30.0)
+        assert time.monotonic() - began < 30.0
+        with pytest.raises(StartError, match="connections that were refused: unknown key 1"):
+            host.result(30.0)
