@@ -67,7 +67,7 @@ class Corrupt(MessageFault):
 @FAULTS.register("delay")
 @dataclass(kw_only=True)
 class Delay(MessageFault):
-    """The message comes later (netem's delay, Hemminger, 2005)."""
+    """The message comes later, and what its sender sends after it, too (netem's delay, Hemminger, 2005)."""
 
     seconds: PositiveFloat = 0.5
 

@@ -131,6 +131,17 @@ Link = tuple[int, int]
 """Sender and receiver of a message."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A message that is held back."""
+
+    until: float
+    link: Link
+    message: Received
+    overtaken: bool = False
+    """It waits for the next message of its link, not the other way round."""
+
+
 class FaultySieve(Sieve):
     """Strikes the messages that arrive at one process."""
 
@@ -147,8 +158,8 @@ class FaultySieve(Sieve):
         self._sightings = sightings
         self._seed = seed
         self._tell = tell
-        self._held: list[tuple[float, Link, Received, bool]] = []
-        self._seen: dict[Link, tuple[object, int]] = {}
+        self._held: list[_Held] = []
+        self._seen: dict[tuple[int, int, int], tuple[object, int]] = {}
         self._told: dict[tuple[int, int], int] = {}
 
     def sift(self, message: Received, now: float) -> list[Received]:
@@ -159,11 +170,17 @@ class FaultySieve(Sieve):
         except wire.WireError:
             return [message]
         link = (header.sender, header.receiver)
-        overtaken = self._overtaken(link)
-        return self._struck(message, header, now) + self._let_go(overtaken)
+        before = [held for held in self._held if held.link == link]
+        passing = self._struck(message, header, now)
+        if queue := [held.until for held in before if not held.overtaken]:
+            # A link keeps the order: what comes behind a delayed message waits with it.
+            for one in passing:
+                self._hold(_Held(max(queue), link, one))
+            passing = []
+        return passing + self._let_go([held for held in before if held.overtaken])
 
     def released(self, now: float) -> list[Received]:
-        return self._let_go([one for one in self._held if one[0] <= now])
+        return self._let_go([held for held in self._held if held.until <= now])
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
         """What is left of a message once all faults have had their chance."""
@@ -184,8 +201,8 @@ class FaultySieve(Sieve):
                 continue
             self._tell_once(number, header, round)
 
-            def hold(held: Received, until: float, overtakes: bool = isinstance(fault, Reorder)) -> None:
-                self._hold(until, header, held, overtakes)
+            def hold(held: Received, until: float, overtaken: bool = isinstance(fault, Reorder)) -> None:
+                self._hold(_Held(until, (header.sender, header.receiver), held, overtaken))
 
             passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]
         return passing
@@ -202,10 +219,10 @@ class FaultySieve(Sieve):
 
     def _attempt(self, header: wire.Header) -> int:
         """How often this very message came before: one that is sent again has another chance."""
-        link, content = (header.sender, header.receiver), (header.kind, header.key, header.seq, header.ack)
-        last, times = self._seen.get(link, (None, 0))
+        series, content = (header.sender, header.receiver, header.kind), (header.key, header.seq, header.ack)
+        last, times = self._seen.get(series, (None, 0))
         times = times + 1 if content == last else 0
-        self._seen[link] = (content, times)
+        self._seen[series] = (content, times)
         return times
 
     def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
@@ -215,16 +232,13 @@ class FaultySieve(Sieve):
             kind = wire.Kind(header.kind).name.lower()
             self._tell(number, header.receiver, round, f"{kind} from rank {header.sender}")
 
-    def _hold(self, until: float, header: wire.Header, message: Received, overtakes: bool) -> None:
-        self._held.append((until, (header.sender, header.receiver), message, overtakes))
-        self.next_release = min(self.next_release, until)
+    def _hold(self, held: "_Held") -> None:
+        self._held.append(held)
+        self.next_release = min(self.next_release, held.until)
 
-    def _overtaken(self, link: Link) -> list[tuple[float, Link, Received, bool]]:
-        """Messages that were held back until the next one on their link."""
-        return [one for one in self._held if one[1] == link and one[3]]
-
-    def _let_go(self, held: list[tuple[float, Link, Received, bool]]) -> list[Received]:
+    def _let_go(self, held: "list[_Held]") -> list[Received]:
         if held:
-            self._held = [one for one in self._held if all(one is not other for other in held)]
-            self.next_release = min((one[0] for one in self._held), default=math.inf)
-        return [one[2] for one in sorted(held, key=lambda one: one[0])]
+            self._held = [one for one in self._held if one not in held]
+            self.next_release = min((one.until for one in self._held), default=math.inf)
+        # Sorting keeps the order of those that are due at the same time.
+        return [one.message for one in sorted(held, key=lambda one: one.until)]

@@ -53,8 +53,10 @@ class Stage:
 
 
 def message(sender: int = 1, round: int = 0, kind=wire.Kind.PAYLOAD, body: bytes = b"12345678", seq: int = 1):
-    header = wire.Header(kind, RUN_ID, sender, 0, round, seq=seq, length=len(body))
-    return [zmq.Frame(header.pack(wire.digest(body))), zmq.Frame(body)]
+    header = wire.Header(
+        kind, RUN_ID, sender, 0, round, seq=seq, length=len(body), body_digest=wire.digest(body)
+    )
+    return [zmq.Frame(header.pack()), zmq.Frame(body)]
 
 
 def writable(frames):
@@ -133,6 +135,15 @@ def test_a_message_is_held_back_no_longer_than_said():
         assert [summary(one) for one in stage.sieve.released(12.0)] == [(1, 0)]
 
 
+def test_what_follows_a_delayed_message_waits_behind_it():
+    stage = Stage(Delay(seconds=2.0, rounds=0))
+    assert stage.pass_on(message(round=0), now=10.0) == []
+    assert stage.pass_on(message(round=1), now=10.5) == []
+    assert stage.pass_on(message(sender=2, round=1), now=10.5) == [(2, 1)]
+    assert [summary(one) for one in stage.sieve.released(12.0)] == [(1, 0), (1, 1)]
+    assert stage.pass_on(message(round=2), now=13.0) == [(1, 2)]
+
+
 @pytest.mark.parametrize("bits", [1, 3])
 def test_bits_are_flipped_where_the_seed_says(bits):
     found = []
@@ -192,8 +203,11 @@ def test_the_seed_decides_who_is_struck():
 
 
 def test_a_message_that_is_sent_again_has_another_chance():
-    stage = Stage(Drop(probability=0.5))
-    assert len({len(stage.pass_on(message())) for _ in range(30)}) == 2
+    stage, came = Stage(Drop(probability=0.5)), set()
+    for _ in range(30):
+        came.add(len(stage.pass_on(message())))
+        stage.pass_on(message(kind=wire.Kind.WAITING, body=b""))
+    assert came == {0, 1}
 
 
 def test_a_sieve_is_made_only_where_messages_are_struck():
