@@ -42,8 +42,17 @@ def check_all(document: Document, made: dict[str, Any]) -> None:
 def _count(document: Document, graph: Graph, mapping: Mapping) -> None:
     if mapping.num_nodes != graph.num_nodes:
         document.add(
-            ("mapping",), f"the machines carry {mapping.num_nodes} nodes, the graph has {graph.num_nodes}"
+            ("mapping",),
+            f"the machines carry {mapping.num_nodes} nodes, the graph has {graph.num_nodes}; "
+            "correct either, they must be equal",
         )
+
+
+def _start(document: Document, graph: Graph, failures: FailureSettings) -> None:
+    least = failures.start.removeprefix("at_least ")
+    if least.isdigit() and int(least) > graph.num_nodes:
+        key = ("failures", "start")
+        document.add(key, f"must be at most the {graph.num_nodes} nodes of the graph, not {least}")
 
 
 def _machine(document: Document, mapping: Mapping, machine: int) -> None:
@@ -182,9 +191,7 @@ def _weights(document: Document, graph: Graph, weights: Mixing) -> None:
         document.add(("sharing", "weights"), *error.defects)
 
 
-def _faults(
-    document: Document, faults: Sequence[Fault], graph: Graph, mapping: Mapping, rounds: int
-) -> None:
+def _faults(document: Document, faults: Sequence[Fault], graph: Graph, mapping: Mapping, rounds: int) -> None:
     """Faults that name nodes, machines or rounds which this run does not have would never strike."""
     nodes, machines = graph.num_nodes, len(mapping.machines)
     for index, fault in enumerate(faults):
@@ -234,6 +241,6 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 
 CHECKS: tuple[Callable[..., None], ...] = (
-    _count, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
+    _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
     _losses, _one_process, _ports, _faults, _faulty_messages,
 )  # fmt: skip

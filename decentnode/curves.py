@@ -1,13 +1,15 @@
 """What is drawn of a run: its evaluations as curves, each the mean over nodes with its spread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from decentnode.errors import BadInput
-from decentnode.run_files import EvaluationRow, read_evaluations, read_object
+from decentnode.run_files import MOST_SHOWN, NOT_OURS, EvaluationRow, read_evaluations, read_value
+
+MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,27 @@ def _read(path: Path) -> Run:
     rows = read_evaluations(path / "evaluations.jsonl")
     if not rows:
         raise BadInput(f"{path / 'evaluations.jsonl'}: holds no evaluation, so there is nothing to draw")
+    file = path / "evaluations.jsonl"
+    defects = [f"{file}: round {row.round}: {what}" for row in rows for what in _misfits(row)]
+    if defects:
+        raise BadInput(*defects[:MOST_SHOWN])
     summary, partition = path / "summary.json", path / "partition.json"
     # A run that was cut off has no summary; what it evaluated can be drawn all the same.
-    name = read_object(summary)["name"] if summary.exists() else path.resolve().name
-    labels = read_object(partition)["labels_per_rank"] if partition.exists() else []
+    name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
+    labels = read_value(partition, "labels_per_rank", list[list[int]]) if partition.exists() else []
+    if len(set(map(len, labels))) > 1 or [] in labels:
+        raise BadInput(f"{partition}: {NOT_OURS}: labels_per_rank has one number per label for each rank")
     return Run(name, rows, labels)
+
+
+def _misfits(row: EvaluationRow) -> Iterator[str]:
+    """What cannot be drawn, and what no run would have written."""
+    if not row.accuracy or row.accuracy.keys() != row.test_loss.keys() or not row.bytes_sent:
+        yield "accuracy, test_loss and bytes_sent need one entry for each node, at least one"
+    elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
+        yield "round and seconds must be counted from 0"
+    elif min(row.bytes_sent.values()) < 0:
+        yield "bytes_sent must not be negative"
 
 
 def _short_names(paths: Sequence[Path]) -> list[str]:

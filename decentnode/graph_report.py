@@ -6,9 +6,9 @@ from typing import Any
 
 from decentnode import overrides
 from decentnode.errors import BadInput
-from decentnode.graph.base import StaticGraph
+from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.spectrum import GraphFigures, measure
-from decentnode.mixing import WeightedGraph
+from decentnode.mixing import Mixing, WeightedGraph
 from decentnode.option_types import REQUIRED, Unfit, describe, parameters_of, typed, unknown
 from decentnode.registry import GRAPHS, MIXINGS, Registry
 from decentnode.yaml_source import Document
@@ -30,6 +30,10 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name means the plug-in that reads files."""
     is_file = bool(_FILE.fullmatch(name)) and ":" not in name
     cls = registry.find("file" if is_file else name)
+    base = Graph if registry is GRAPHS else Mixing
+    if not issubclass(cls, base):
+        wanted = f"{base.__module__}.{base.__qualname__}"
+        raise BadInput(f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
     document = Document(name, {"path": name} if is_file else {})
     for option in options:
         overrides.apply(document, option)

@@ -17,6 +17,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import Graph, View
 from decentnode.graph.text import INTEGER, Defects, Line, filled, read_lines
 from decentnode.registry import MIXINGS
+from decentnode.wording import quoted
 
 Weights = dict[int, float]
 """Weights by rank, ascending, the own rank included; they sum to 1."""
@@ -81,7 +82,8 @@ class WeightFile(Mixing):
         entries, syntax = self._read
         defects = Defects(self.path, list(syntax.found))
         _check_support(entries, graph, defects)
-        _check_sums(entries, graph.num_nodes, defects)
+        if entries or not syntax.found:
+            _check_sums(entries, graph.num_nodes, defects)
         defects.raise_any()
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
@@ -91,8 +93,10 @@ class WeightFile(Mixing):
 
     @cached_property
     def _read(self) -> tuple["Entries", Defects]:
-        defects = Defects(self.path)
-        return _read_weights(filled(read_lines(self.path)), defects), defects
+        defects, lines = Defects(self.path), filled(read_lines(self.path))
+        if not lines:
+            defects.add(1, "the file is empty; it holds n rows of n weights, or lines 'i j weight'")
+        return _read_weights(lines, defects), defects
 
 
 class Entry(NamedTuple):
@@ -195,7 +199,7 @@ def _read_weights(lines: list[Line], defects: Defects) -> Entries:
 def _read_triple(line: Line, defects: Defects) -> dict[tuple[int, int], str]:
     if len(line.words) != 3 or not all(INTEGER.fullmatch(word) for word in line.words[:2]):
         defects.add(
-            line.number, f"expected 'i j weight', two ranks and a number, not '{' '.join(line.words)}'"
+            line.number, f"expected 'i j weight', two ranks and a number, not {quoted(' '.join(line.words))}"
         )
         return {}
     return {(int(line.words[0]), int(line.words[1])): line.words[2]}
@@ -216,7 +220,7 @@ def _weight(word: str, line: Line, defects: Defects) -> float:
         weight = -1.0
     if 0 <= weight <= 1:
         return weight
-    defects.add(line.number, f"'{word}' is not a weight; expected a number from 0 to 1")
+    defects.add(line.number, f"{quoted(word)} is not a weight; expected a number from 0 to 1")
     return 0.0
 
 

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from decentnode.registry import guess
+from decentnode.wording import quoted
 from decentnode.yaml_source import Key
 
 REQUIRED = Parameter.empty
@@ -196,7 +197,7 @@ def show(value: Any) -> str:
     if isinstance(value, list | tuple | dict):
         return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, str):
-        return f"'{value}'" if len(value) <= 40 else f"'{value[:40]}...'"
+        return quoted(value)
     return json.dumps(value)
 
 

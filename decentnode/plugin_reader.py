@@ -24,6 +24,7 @@ from decentnode.settings import ModelPlugin, Plugin
 from decentnode.sharing.base import Sharing
 from decentnode.torch_classes import TorchClasses, plain_defaults
 from decentnode.transforms.base import Transform
+from decentnode.wording import quoted
 from decentnode.yaml_source import Document, Key
 
 T = TypeVar("T")
@@ -104,7 +105,8 @@ class PluginReader:
         for name in [name for name in section if name not in parameters]:
             self.document.add((*key, name), unknown(what, name, known))
         found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
-        return found if len(self.document.defects) == before else None
+        unread = any(place[: len(key)] == key for place in self.document.unreadable)
+        return found if len(self.document.defects) == before and not unread else None
 
     def _option(self, key: Key, name: str, section: Mapping[str, Any], hint: Any, default: Any) -> Any:
         if name not in section:
@@ -125,8 +127,13 @@ class PluginReader:
         folders = [self.folder, Path.cwd()]
         if self.document.place(key).override:
             folders.reverse()
-        candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
-        found = next((path for path in candidates if path.exists()), None)
+        try:
+            candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
+            found = next((path for path in candidates if path.exists()), None)
+        except (OSError, RuntimeError) as error:  # too long, a loop of links, or the home of nobody
+            reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+            self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
+            return value
         # Who looks for datasets and keys knows the command that would make what is missing.
         if found is None and key[0] not in ("dataset", "security"):
             places = list(dict.fromkeys(map(str, candidates)))
@@ -165,7 +172,7 @@ class PluginReader:
         except BadInput as error:
             self.document.add(where, *error.defects)
             return None
-        except Exception as error:  # whatever the user's own module raises while it is imported
+        except (Exception, SystemExit) as error:  # whatever the user's own module raises while it is imported
             self.document.add(where, f"cannot import '{name}': {type(error).__name__}: {error}")
             return None
         bases = kind.bases if isinstance(kind, TorchClasses) else BASES[kind.kind]

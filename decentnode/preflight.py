@@ -51,7 +51,7 @@ class Ports:
         last = self.first + self.count - 1
         needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
         remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"
-        return f"port {port} at {self.address} {reason} ({self.key}); {remedy}"
+        return f"{self.key}: port {port} at {self.address} {reason}; {remedy}"
 
 
 def ports_needed(settings: Settings, machine: int) -> list[Ports]:

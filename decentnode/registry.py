@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from decentnode.errors import UnknownPlugin
+from decentnode.wording import quoted
 
 T = TypeVar("T", bound=type)
 
@@ -24,9 +25,13 @@ def guess(word: str, known: Iterator[str] | list[str]) -> str:
 def near_file(path: str) -> str:
     """`guess` among the files beside a path where there is none, whatever their endings."""
     missing = Path(path)
-    if missing.exists() or not missing.parent.is_dir():
+    try:
+        if missing.exists() or not missing.parent.is_dir():
+            return ""
+        files = list(missing.parent.iterdir())
+    except OSError:  # a name that is too long, or a folder that is not ours
         return ""
-    beside = sorted(missing.parent.iterdir(), key=lambda file: (file.suffix == missing.suffix, file.name))
+    beside = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
     names = {file.stem: file.name for file in beside}
     near = difflib.get_close_matches(missing.stem, list(names), n=1, cutoff=0.6)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
@@ -63,9 +68,8 @@ class Registry:
             return import_class(name)
         known = self.classes()
         if name not in known:
-            raise UnknownPlugin(
-                f"unknown {self.kind} '{name}'{guess(name, list(known))} (known: {', '.join(known)})"
-            )
+            near = guess(name, list(known))
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{near} (known: {', '.join(known)})")
         return known[name]
 
 
@@ -79,6 +83,8 @@ def name_of(plugin: object) -> str:
 def import_class(path: str) -> type:
     """The class at `module:Class`; raises UnknownPlugin when the module or the class is missing."""
     module_name, _, class_name = path.partition(":")
+    if not class_name or module_name.startswith("."):
+        raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -6,9 +6,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from decentnode.errors import BadInput
+from decentnode.wording import counted
 
 SCHEMA = 1
 """Version of all files of a run directory; a change of meaning or a removal raises it."""
+MOST_SHOWN = 20
+"""Lines that cannot be read which are named; a file of another kind has nothing else."""
+NOT_OURS = "not written by this version of decentnode"
 T = TypeVar("T")
 
 
@@ -57,10 +61,19 @@ class Live(msgspec.Struct):
 def read_lines(path: Path, kind: type[T]) -> list[T]:
     """One object per line; a last line that was cut off by a kill is left out. Raises BadInput."""
     content = _read(path)
-    try:
-        return [msgspec.json.decode(line, type=kind) for line in content.split(b"\n")[:-1]]
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
+    found = []
+    defects = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            found.append(msgspec.json.decode(line, type=kind))
+        except msgspec.MsgspecError as error:
+            defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
+    if len(defects) > MOST_SHOWN:
+        more = counted(len(defects) - MOST_SHOWN, "line")
+        defects[MOST_SHOWN:] = [f"{path}: and {more} more that cannot be read; is this the right file?"]
+    if defects:
+        raise BadInput(*defects)
+    return found
 
 
 def read_evaluations(path: Path) -> list[EvaluationRow]:
@@ -71,6 +84,14 @@ def read_evaluations(path: Path) -> list[EvaluationRow]:
 def read_events(path: Path) -> list[Event]:
     """The lines of an `events.jsonl`, as they were written."""
     return read_lines(path, Event)
+
+
+def read_value(path: Path, key: str, kind: type[T]) -> T:
+    """One value of a `summary.json` or `partition.json`; raises BadInput."""
+    try:
+        return msgspec.convert(read_object(path).get(key), kind)
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{path}: {NOT_OURS}: '{key}': {error}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

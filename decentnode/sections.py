@@ -7,7 +7,6 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from decentnode.graph.base import Graph, StaticGraph
-from decentnode.objective import Objective
 from decentnode.option_types import REQUIRED, parameters_of, show, unknown
 from decentnode.plugin_reader import Kind, Parameters, PluginReader
 from decentnode.registry import (
@@ -30,7 +29,7 @@ from decentnode.settings import (
     Plugin,
     Settings,
 )
-from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, try_optimizer
+from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, try_loss, try_optimizer, try_scheduler
 from decentnode.training import Factory, TrainingSettings
 from decentnode.yaml_source import Document, Key
 
@@ -170,13 +169,13 @@ class Sections:
     def _try_torch(
         self, key: Key, optimizer: Plugin | None, scheduler: Plugin | None, loss: Plugin | None
     ) -> None:
-        attempt, made = self.reader.attempt, None
+        attempt, made, rounds = self.reader.attempt, None, self.made.get("rounds") or 1
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
         if scheduler and made:
-            attempt((*key, "scheduler"), lambda: scheduler.make(made))
+            attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, rounds))
         if loss:
-            attempt((*key, "loss"), lambda: Objective(nn.Linear(1, 1), loss.make()))
+            attempt((*key, "loss"), lambda: try_loss(loss))
 
 
 def scalar_parameters(name: str) -> Parameters:

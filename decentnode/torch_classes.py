@@ -1,22 +1,34 @@
 """Optimizers, schedulers and losses of torch by their class names, found like the plug-ins of a registry."""
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from decentnode.errors import UnknownPlugin
+from decentnode.errors import BadInput, UnknownPlugin
+from decentnode.objective import Objective
 from decentnode.option_types import parameters_of
 from decentnode.registry import guess, import_class
 from decentnode.settings import Plugin
+from decentnode.training import first_line
+from decentnode.wording import quoted
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
 # What these are made of cannot be written in YAML: functions, or other schedulers.
 _NOT_FROM_YAML = {"LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}
+# These compare other things than scores and labels, or are another's old name.
+_NOT_FROM_YAML |= {
+    "CTCLoss", "CosineEmbeddingLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "KLDivLoss",
+    "LinearCrossEntropyLoss", "MarginRankingLoss", "MultiLabelMarginLoss", "NLLLoss2d", "PoissonNLLLoss",
+    "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
+}  # fmt: skip
+_WHAT_TORCH_RAISES = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError)
+MOST_TRIAL_ROUNDS = 100
 
 
 class TorchClasses:
@@ -50,7 +62,7 @@ class TorchClasses:
             spelled = {other.lower(): other for other in known}
             near = spelled.get(name.lower())
             hint = f"; did you mean '{near}'?" if near else guess(name, list(known))
-            raise UnknownPlugin(f"unknown {self.kind} '{name}'{hint} (known: {', '.join(known)})")
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{hint} (known: {', '.join(known)})")
         return known[name]
 
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
@@ -96,3 +108,29 @@ def try_optimizer(optimizer: Plugin) -> Optimizer:
     )
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
     return made
+
+
+def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
+    """Follows the schedule for some rounds, since torch looks at many options only then; raises BadInput."""
+    made = scheduler.make(optimizer)
+    arguments = (1.0,) if isinstance(made, ReduceLROnPlateau) else ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(min(rounds, MOST_TRIAL_ROUNDS)):
+                made.step(*arguments)
+    except _WHAT_TORCH_RAISES as error:
+        raise BadInput(f"{scheduler.name}: cannot be stepped once per round: {first_line(error)}") from error
+
+
+def try_loss(loss: Plugin) -> None:
+    """The loss of scores and labels as training gives them; raises BadInput."""
+    objective = Objective(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), loss.make())
+    if ":" in loss.name:  # somebody's own loss may be made for so many classes
+        return
+    try:
+        _, value = objective(torch.eye(2), torch.tensor([0, 1]))
+    except _WHAT_TORCH_RAISES as error:
+        raise BadInput(f"{loss.name}: no loss of scores and labels: {first_line(error)}") from error
+    if value.dim():
+        raise BadInput(f"{loss.name}: gives {tuple(value.shape)} for a batch; it must give one number")

@@ -40,8 +40,13 @@ class Factory:
         """An instance; raises BadInput when the class refuses its options."""
         try:
             return self.cls(*args, **self.options)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {error}") from error
+        except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
+            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @dataclass(frozen=True)

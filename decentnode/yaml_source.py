@@ -16,6 +16,7 @@ import yaml
 
 from decentnode.errors import ConfigError
 from decentnode.registry import near_file
+from decentnode.wording import printable
 
 Key = tuple[str | int, ...]
 """Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
@@ -89,8 +90,10 @@ class Defect:
         """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
         if self.place.override is None:
             where = f"{file}:{self.place.line}"
-            return f"{where} {key_text(self.key)}: {self.what}" if self.key else f"{where}: {self.what}"
-        return f"command line: {key_text(max(self.key, self.place.override, key=len))}: {self.what}"
+            where += f" {key_text(self.key)}" if self.key else ""
+        else:
+            where = f"command line: {key_text(max(self.key, self.place.override, key=len))}"
+        return printable(f"{where}: {self.what}")
 
 
 @dataclass
@@ -185,7 +188,9 @@ def _text(path: str | Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
-        raise _Unreadable(line, f"not UTF-8 text (byte 0x{content[error.start]:02x})") from error
+        raise _Unreadable(
+            line, f"not UTF-8 text (byte 0x{content[error.start]:02x}); save it as UTF-8"
+        ) from error
 
 
 def _compose(text: str) -> yaml.Node:
@@ -193,23 +198,46 @@ def _compose(text: str) -> yaml.Node:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, error.position)
-        raise _Unreadable(line, f"character {int(error.character):#06x} is not allowed in YAML") from error
+        raise _Unreadable(
+            line, f"character {int(error.character):#06x} is not allowed in YAML; remove it"
+        ) from error
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise _Unreadable(mark.line + 1 if mark else 1, _syntax(error)) from error
+        what, mark = _syntax(error)
+        raise _Unreadable(mark.line + 1 if mark else 1, what) from error
     return node or yaml.ScalarNode(_TAG + "null", "", _START, _START)
 
 
+_REMEDIES = (
+    ("end of stream", "a quote that begins here has no end", True),
+    ("could not find expected ':'", "write 'key: value', with a blank after the colon", True),
+    ("mapping values are not allowed", "one 'key: value' per line; put text with a colon in quotes", False),
+    ("<block end>", "the entries of one section begin in the same column", False),
+    ("expected ',' or", "close what is open with } or ], and put commas between its entries", False),
+    ("cannot start any token", "put text that begins with it in quotes", False),
+    ("undefined alias", "put text that begins with * in quotes", False),
+    ("found unknown escape", "write \\\\ for a backslash, or use single quotes", False),
+    ("alphabetic or numeric character", "put text that begins with &, * or % in quotes", False),
+    ("document start", "a configuration has lines such as 'seed: 1'", False),
+    ("node content", "write a value, or null", False),
+)
+"""Words of a parser's complaint, what to do about it, and whether it began where the parser was before."""
 _START = yaml.Mark("", 0, 0, 0, "", 0)
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "incomplete"
+def _syntax(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
+    """What is wrong, what would be right, and where that is."""
+    problem, mark = error.problem or "incomplete", error.problem_mark or error.context_mark
     if "'\\t'" in problem:
-        return "a tab; YAML is indented with spaces"
+        return "a tab; YAML is indented with spaces", mark
     if "expected a single document" in (error.context or ""):
-        return "a second document begins; a configuration is one document"
-    return problem if problem.startswith("nested") else f"not valid YAML: {problem}"
+        return "a second document begins; a configuration is one document", mark
+    if problem.startswith("nested"):
+        return problem, mark
+    for words, remedy, from_context in _REMEDIES:
+        if words in problem:
+            # What has no end, or no colon, is noticed lines after the one that is to be corrected.
+            return f"not valid YAML: {problem}; {remedy}", (from_context and error.context_mark) or mark
+    return f"not valid YAML: {problem}", mark
 
 
 def _line(node: yaml.Node) -> int:
@@ -247,7 +275,7 @@ class _Builder:
             place = Place(_line(name_node), self.override)
             if name in found:
                 first = self.document.places[(*key, name)].line
-                what = f"this key appears twice; the first is in line {first}"
+                what = "this key appears twice" + ("" if self.override else f"; the first is in line {first}")
                 self.document.defects.append(Defect(place, (*key, name), what))
             else:
                 found[name] = self.value(node_of_value, (*key, name), place.line)
@@ -256,7 +284,7 @@ class _Builder:
     def _name(self, node: yaml.Node, key: Key) -> str | None:
         if node.tag == _TAG + "str" and node.value != "<<" and _is_text(node.value):
             return str(node.value)
-        what = f"the key {node.value} is not text; put it in quotes"
+        what = f"the key {str(node.value)[:40]} is not text; put it in quotes"
         if not isinstance(node, yaml.ScalarNode):
             what = "a key is a word, not a list or a mapping"
         elif node.value == "<<":

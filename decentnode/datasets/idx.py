@@ -21,6 +21,8 @@ Variant = Literal[
 ]  # fmt: skip
 
 UNSIGNED_BYTE = 0x08
+MOST_BYTES = 1 << 40
+"""More than any of these data sets has; a header that announces more is noise."""
 GZIP_MAGIC = b"\x1f\x8b"
 EMNIST_FOLDERS = ("emnist", "EMNIST/raw", "gzip")
 FOLDERS = {
@@ -28,6 +30,8 @@ FOLDERS = {
     "mnist": ("mnist", "MNIST/raw"),
     "kmnist": ("kmnist", "KMNIST/raw"),
 }
+CLASSES = {"emnist-balanced": 47, "emnist-bymerge": 47, "emnist-byclass": 62, "emnist-letters": 26}
+"""The others have ten."""
 DOWNLOAD = (
     "fetch them into one directory with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 "
     "t10k-labels-idx1; do curl -fO {url}/$f-ubyte.gz; done"
@@ -93,11 +97,13 @@ class Idx(Dataset):
         images, labels = read_pair(images_path, labels_path)
         if self._is_emnist:
             images = images.transpose(2, 3).contiguous()
-        if self.variant == "emnist-letters":
-            labels = labels - 1
-            if labels.min() < 0:
-                raise DatasetError(f"{labels_path}: holds a label 0, those of EMNIST letters are 1..26")
-        return images, labels
+        first = 1 if self.variant == "emnist-letters" else 0
+        last = first + CLASSES.get(self.variant, 10) - 1
+        wrong = labels[(labels < first) | (labels > last)]
+        if len(wrong):
+            found = f"holds a label {int(wrong[0])}, those of {self.variant} are {first}..{last}"
+            raise DatasetError(f"{labels_path}: {found}")
+        return images, labels - first
 
 
 def read_pair(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
@@ -133,6 +139,8 @@ def parse_idx(stream: BinaryIO, dimensions: int) -> Tensor:
     if len(header) < 4 * dimensions:
         raise ValueError("ends within its header")
     shape = [int.from_bytes(header[i : i + 4], "big") for i in range(0, len(header), 4)]
+    if prod(shape) > MOST_BYTES:
+        raise ValueError(f"its header announces {'x'.join(map(str, shape))} bytes; it is damaged")
     content = bytearray(stream.read(prod(shape) + 1))
     if len(content) != prod(shape) or not content:
         found = "more follow" if len(content) > prod(shape) else f"{len(content)} follow"

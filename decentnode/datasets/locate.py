@@ -24,7 +24,10 @@ def locate(
     """
     roots = usual_roots() if path is None else [Path(path)]
     candidates = [root / folder for root in roots for folder in ("", *folders)]
-    found = next((candidate for candidate in candidates if complete(candidate)), None)
+    try:
+        found = next((candidate for candidate in candidates if complete(candidate)), None)
+    except OSError as error:
+        raise DatasetError(f"dataset.path: cannot be searched: {error.strerror}") from error
     if found is None:
         places = ", ".join(map(str, roots))
         raise DatasetError(f"dataset.path: no complete set of {name} files in {places}; {remedy}")

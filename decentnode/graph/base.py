@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+MOST_NODES = 1_000_000
+"""More than anybody can run; what takes longer to build than to name is a mistake."""
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from decentnode.graph.base import Adjacency, StaticGraph, neighbor_lists
+from decentnode.errors import GraphError
+from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
 from decentnode.options import Positive
 from decentnode.registry import GRAPHS
 
@@ -28,6 +29,8 @@ class Family(StaticGraph):
 
     @cached_property
     def adjacency(self) -> Adjacency:
+        if self.num_nodes > MOST_NODES:
+            raise GraphError(f"{self.num_nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
         return neighbor_lists(self.num_nodes, self.edges(), self.directed)
 
 

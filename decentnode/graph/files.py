@@ -2,7 +2,7 @@
 
 Both begin with a line that holds n, the number of nodes; `#` starts a comment.
 
-- `edges`: one `i j` per line. Undirected files may list an edge in one direction or in both (written:
+- `edges`: one `i j` per line. Undirected files list all edges in one direction, or all in both (written:
   both, as decentralizepy does); in directed files `i j` says that i sends to j. Blank lines are skipped.
 - `adjacency`: the next n lines list the neighbors of nodes 0, 1, .. n-1 (directed: whom the node sends
   to). A line that is only a comment is skipped, but a blank line counts: it is a node without neighbors.
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Literal
 
 from decentnode.errors import GraphError
-from decentnode.graph.base import Adjacency, StaticGraph, neighbor_lists
+from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
 from decentnode.graph.connectivity import components
 from decentnode.graph.text import INTEGER, Defects, Line, filled, ranks, read_lines
 from decentnode.registry import GRAPHS
+from decentnode.wording import quoted
 
 FileType = Literal["edges", "adjacency", "auto"]
 Edges = dict[tuple[int, int], int]
 """The line number of each edge i -> j as the file lists it."""
 
-MOST_NODES = 1_000_000
 SHOWN = 5
 ALLOW = "set allow_disconnected"
 SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
@@ -60,8 +60,9 @@ def read_graph(
         type = _guess_type(path, nodes, body)
     read = _read_edges if type == "edges" else _read_adjacency
     edges = read(body, nodes, defects)
-    if type == "adjacency" and not directed:
-        _check_both_sides(edges, defects)
+    if not directed:
+        check = _check_both_sides if type == "adjacency" else _check_both_ways
+        check(edges, defects)
     adjacency = neighbor_lists(nodes, edges, directed)
     if not allow_disconnected:
         _check_connected(adjacency, first, defects)
@@ -91,7 +92,7 @@ def _node_count(lines: list[Line], defects: Defects) -> tuple[int, int, list[Lin
     number, words = lines[start].number, lines[start].words
     if len(words) != 1 or not INTEGER.fullmatch(words[0]):
         raise defects.fail(
-            number, f"the first line is the number of nodes, one integer, not '{' '.join(words)}'"
+            number, f"the first line is the number of nodes, one integer, not {quoted(' '.join(words))}"
         )
     nodes = int(words[0])
     if not 1 <= nodes <= MOST_NODES:
@@ -116,7 +117,7 @@ def _read_edges(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
     edges: Edges = {}
     for line in filled(body):
         if len(line.words) != 2:
-            defects.add(line.number, f"an edge is two ranks 'i j', not '{' '.join(line.words)}'")
+            defects.add(line.number, f"an edge is two ranks 'i j', not {quoted(' '.join(line.words))}")
             continue
         ends = ranks(line, line.words, nodes, defects)
         if len(ends) == 2:
@@ -140,14 +141,30 @@ def _read_adjacency(body: Sequence[Line], nodes: int, defects: Defects) -> Edges
 def _add_edge(edges: Edges, i: int, j: int, line: Line, defects: Defects) -> None:
     if i == j:
         defects.add(line.number, f"node {i} is its own neighbor; remove that, it always has its own model")
+    elif (i, j) in edges:
+        defects.add(line.number, f"{i} {j} is listed twice; the first is in line {edges[i, j]}, remove one")
     else:
-        edges.setdefault((i, j), line.number)
+        edges[i, j] = line.number
 
 
 def _check_both_sides(edges: Edges, defects: Defects) -> None:
     for (i, j), number in edges.items():
         if (j, i) not in edges:
             defects.add(number, f"node {i} lists {j}, but node {j} does not list {i}; add it or set directed")
+
+
+def _check_both_ways(edges: Edges, defects: Defects) -> None:
+    """Where some edges are listed both ways and others are not, either these lack or the file is directed."""
+    single = {edge: number for edge, number in edges.items() if edge[::-1] not in edges}
+    if len(single) == len(edges):
+        return
+    if 2 * len(single) > len(edges):
+        (i, j), number = next(iter(single.items()))
+        some = f"{len(single)} of {len(edges)} edges are listed one way only, such as '{i} {j}'"
+        defects.add(number, f"{some}; set directed, or add the other way of each")
+        return
+    for (i, j), number in single.items():
+        defects.add(number, f"'{i} {j}' is there, '{j} {i}' is not, unlike others; add it or set directed")
 
 
 def _check_connected(adjacency: Adjacency, line: int, defects: Defects) -> None:

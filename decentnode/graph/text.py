@@ -7,7 +7,10 @@ from pathlib import Path
 
 from decentnode.errors import GraphError
 from decentnode.registry import near_file
+from decentnode.wording import counted, quoted
 
+MOST_SHOWN = 20
+"""Defects of one file that are shown; a file of another kind has one in each of its lines."""
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -34,7 +37,11 @@ class Defects:
         """Raises one GraphError with a `file:line: ...` for each defect, in the order of the file."""
         if self.found:
             in_order = sorted(self.found, key=lambda defect: defect[0])
-            raise GraphError(*(f"{self.path}:{line}: {text}" for line, text in in_order))
+            lines = list(dict.fromkeys(f"{self.path}:{line}: {text}" for line, text in in_order))
+            shown, more = lines[:MOST_SHOWN], len(lines) - MOST_SHOWN
+            if more > 0:
+                shown.append(f"{self.path}: and {counted(more, 'defect')} more; correct these first")
+            raise GraphError(*shown)
 
     def fail(self, line: int, text: str) -> GraphError:
         """The error to raise at once where nothing after this defect can be understood."""
@@ -68,9 +75,12 @@ def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> lis
     found = []
     for word in words:
         if not INTEGER.fullmatch(word):
-            defects.add(line.number, f"'{word}' is not an integer; expected a rank 0..{nodes - 1}")
+            defects.add(line.number, f"{quoted(word)} is not an integer; expected a rank 0..{nodes - 1}")
         elif not 0 <= int(word) < nodes:
-            defects.add(line.number, f"rank {word} is out of range; with {nodes} nodes it is 0..{nodes - 1}")
+            defects.add(
+                line.number,
+                f"rank {word} is out of range; with {counted(nodes, 'node')} it is 0..{nodes - 1}",
+            )
         else:
             found.append(int(word))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, is_out_of_memory
 from decentnode.randomness import key
 
 
@@ -32,8 +32,8 @@ class NetworkOf(Model):
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         try:
             return self.network(**self.options)
-        except (TypeError, ValueError) as error:
-            raise BadInput(f"model {self.network.__name__} cannot be built: {error}") from error
+        except Exception as error:  # whatever the user's own class raises
+            raise _of_user(error, f"model {self.network.__name__} cannot be built") from error
 
 
 def model_of(cls: type, options: Mapping[str, Any]) -> Model:
@@ -61,12 +61,20 @@ def check_scores(network: nn.Module, shape: tuple[int, ...], num_classes: int) -
     try:
         with torch.no_grad():
             scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"model {name} does not take samples of shape {shape}: {reason}") from error
+    except Exception as error:  # whatever the user's own class raises
+        raise _of_user(error, f"model {name} does not take samples of shape {shape}") from error
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if given != (2, num_classes):
         raise BadInput(f"model {name} gives {given} for 2 samples; it must give (2, {num_classes})")
+
+
+def _of_user(error: Exception, what: str) -> Exception:
+    """What to raise for an error in code that may be a user's."""
+    if isinstance(error, BadInput) or is_out_of_memory(error):
+        return error
+    reason = (str(error) or "no reason given").splitlines()[0]
+    expected = isinstance(error, RuntimeError | ValueError | TypeError)
+    return BadInput(f"{what}: {reason if expected else f'{type(error).__name__}: {reason}'}")
 
 
 def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:

@@ -171,14 +171,24 @@ class Chain(Stateful):
 
 def check_order(transforms: Sequence[Transform]) -> None:
     """Raises BadInput, naming both neighbors, when some transform cannot take what comes before it."""
-    form, before = Form.DENSE, "the signal"
+    forms = [Form.DENSE]
     for index, transform in enumerate(transforms):
-        name = name_of(transform)
-        if form not in transform.accepts:
+        if forms[-1] not in transform.accepts:
+            before = name_of(transforms[index - 1]) if index else "the signal"
             allowed = " or ".join(sorted(transform.accepts))
-            raise BadInput(f"transforms[{index}] {name} takes {allowed} but {before} gives {form}")
-        form, before = transform.emits or form, name
+            what = f"{name_of(transform)} takes {allowed} but {before} gives {forms[-1]}"
+            raise BadInput(f"transforms[{index}] {what}; {_remedy(transforms, index, forms)}")
+        forms.append(transform.emits or forms[-1])
     _check_memory(transforms)
+
+
+def _remedy(transforms: Sequence[Transform], index: int, forms: Sequence[Form]) -> str:
+    """What would be right where the transform at `index` cannot take the last of the forms before it."""
+    if not index:
+        return "put one that selects or rounds before it, such as top_k"
+    before, given = transforms[index - 1], forms[-2]
+    swapped = given in transforms[index].accepts and (transforms[index].emits or given) in before.accepts
+    return f"put it before {name_of(before)}" if swapped else "leave one of them out"
 
 
 def _check_memory(transforms: Sequence[Transform]) -> None:

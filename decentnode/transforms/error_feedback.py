@@ -38,7 +38,7 @@ class ErrorFeedback(Wrapper):
 
     def layout(self, incoming: Layout) -> Layout:
         if not self.rest.transforms:
-            raise BadInput("corrects the transforms after it, and there are none")
+            raise BadInput("corrects the transforms after it, and there are none; add one, such as top_k")
         for transform in self.rest.stages:
             if isinstance(transform, Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")

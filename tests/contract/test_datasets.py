@@ -239,7 +239,7 @@ def test_emnist_images_are_turned_upright_and_letters_start_at_zero(tmp_path):
 def test_emnist_letters_with_a_label_zero_are_refused(tmp_path):
     write_idx(tmp_path, prefix="emnist-letters-", test="test")
     file = tmp_path / "emnist-letters-train-labels-idx1-ubyte.gz"
-    expected = f"{file}: holds a label 0, those of EMNIST letters are 1..26"
+    expected = f"{file}: holds a label 0, those of emnist-letters are 1..26"
     assert message_of(Idx(variant="emnist-letters", path=str(tmp_path))) == expected
 
 

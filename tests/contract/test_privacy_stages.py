@@ -132,7 +132,7 @@ def test_gossip_adds_the_noise_of_two_neighbors_by_a_third_each(scope, variance)
 
 @pytest.mark.parametrize("stage", [Clip(1.0), GaussianNoise(1.0)], ids=repr)
 def test_nothing_that_looks_at_the_values_may_stand_before(stage):
-    with pytest.raises(BadInput, match=r"^transforms\[1\] \w+ takes dense but top_k gives sparse$"):
+    with pytest.raises(BadInput, match=r"^transforms\[1\] \w+ takes dense but top_k gives sparse; put it before top_k$"):
         Chain([TopK(), stage], 9)
 
 

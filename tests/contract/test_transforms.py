@@ -319,13 +319,13 @@ class FromLists:
 
 
 def test_a_wrong_order_is_one_line_that_names_both():
-    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized$"
+    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized; leave one of them out$"
     with pytest.raises(BadInput, match=message):
         Chain([Cast(), Cast("fp16")], 10)
 
 
 def test_a_wrong_first_transform_names_the_signal():
     with pytest.raises(
-        BadInput, match=r"^transforms\[0\] FromLists takes bytes or sparse but the signal gives dense$"
+        BadInput, match=r"^transforms\[0\] FromLists takes bytes or sparse but the signal gives dense; put one that .*top_k$"
     ):
         check_order([FromLists()])

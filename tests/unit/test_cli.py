@@ -350,7 +350,7 @@ def busy():
 def test_a_busy_port_is_named(busy):
     ports = preflight.Ports("127.0.0.1", busy, 1, "communication.base_port")
     assert ports.defect() == (
-        f"port {busy} at 127.0.0.1 is in use (communication.base_port); it is needed, so name others: "
+        f"communication.base_port: port {busy} at 127.0.0.1 is in use; it is needed, so name others: "
         f"communication.base_port={busy + 1}"
     )
 
@@ -398,7 +398,7 @@ def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
     local = f"communication={{name: zeromq, local: tcp, base_port: {busy}}}"
     code, _, err = call("run", QUICKSTART, local, f"run_dir={tmp_path / 'run'}")
     assert code == 2
-    assert err.startswith(f"port {busy} at 127.0.0.1 is in use (communication.base_port); ")
+    assert err.startswith(f"command line: communication.base_port: port {busy} at 127.0.0.1 is in use; ")
     assert not (tmp_path / "run").exists()
 
 

@@ -103,7 +103,8 @@ def test_alias_stands_for_what_it_names() -> None:
     assert load(text).transforms[0].options == {"dtype": "fp16"}
     twice = text.replace("fp16}]", "fp16}, *half]")
     assert defects_of(twice) == (
-        "x.yaml:6 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized",
+        "x.yaml:6 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized; "
+        "leave one of them out",
     )
 
 
@@ -173,7 +174,11 @@ def test_override_of_a_list_entry(key) -> None:
         ("rounds", "rounds: an override is key=value, such as training.optimizer.lr=0.05"),
         ("a..b=1", "a..b=1: an override is key=value, such as training.optimizer.lr=0.05"),
         ("rounds.x=1", "rounds.x: rounds is 3 and has no keys"),
-        ("sharing={", "sharing: not valid YAML: expected the node content, but found '<stream end>'"),
+        (
+            "sharing={",
+            "sharing: not valid YAML: expected the node content, but found '<stream end>'; "
+            "write a value, or null",
+        ),
         ("seed=.inf", "seed: .inf is not a finite number"),
         ("seed={a: 1, a: 2}", "seed: must be a whole number >= 0, not a mapping"),
         ("graph=nope.edges", "graph.path: no such file: {here}/nope.edges"),
