@@ -1,0 +1,113 @@
+"""A case of the corpus: files, a command line, and what it must say about them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST_LETTERS = 340
+"""Of one line; lists of all plug-ins of a kind come near it. Paths of the test's folder do not count."""
+
+COMMON: dict[str, str] = {
+    "ring.edges": "4\n0 1\n1 2\n2 3\n3 0\n",
+    "star.edges": "4\n0 1\n0 2\n0 3\n",
+    "bad.edges": "4\n0 9\n1 1\n2 3\n0 1\n1 2\n",
+    "asymmetric.adj": "4\n1\n0 2\n3\n2 0\n",
+    "mixed.edges": "4\n0 1\n1 0\n1 2\n2 1\n2 3\n3 0\n0 3\n",
+    "bad_weights.txt": "0.5 0.5 0 0\n",
+    "full/file": "of somebody\n",
+    "corpus_syntax.py": "def f(:\n",
+    "corpus_quits.py": "raise SystemExit(0)\n",
+    "corpus_broken.py": "1 / 0\n",
+    "corpus_nets.py": """\
+import torch
+
+
+class Net(torch.nn.Sequential):
+    def __init__(self, width=10):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, width))
+
+
+class Raises(torch.nn.Module):
+    def __init__(self):
+        raise KeyError("weights")
+
+
+class Fails(Net):
+    def forward(self, x):
+        return {}["x"]
+""",
+}
+"""Files that lie beside those of every case."""
+
+BASE = """\
+name: trial
+seed: 1
+rounds: 3
+graph: {name: file, path: ring.edges}
+mapping:
+  machines:
+    - {address: 127.0.0.1, nodes: 4}
+dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}
+model: {name: mlp, hidden: [8]}
+training:
+  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}
+  batch_size: 16
+  steps_per_round: 5
+sharing: {name: gossip, weights: metropolis_hastings}
+communication: zeromq
+evaluation: {every: 10}
+failures: {deadline: 60}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Words of a command line beside some files; `lines` is what it says on standard error, if anything.
+
+    In `lines`, `...` stands for any text and `{here}` for the folder; in both, `{busy}` for a taken port.
+    """
+
+    id: str
+    words: Sequence[str]
+    lines: Sequence[str] = ()
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+
+    @property
+    def needs_port(self) -> bool:
+        """Whether somebody must listen on a port while the case is tried."""
+        return any("{busy}" in word for word in self.words)
+
+    def write(self, folder: Path) -> None:
+        """Puts the files of the case, and those that all share, into a folder."""
+        for name, content in (COMMON | dict(self.files)).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def command(self, busy: int) -> list[str]:
+        """The words with the port in its place."""
+        return [word.replace("{busy}", str(busy)) for word in self.words]
+
+    def violations(self, code: int, said: str, folder: Path, busy: int) -> list[str]:
+        """What breaks the promise about bad input; none for a case that keeps it."""
+        found = said.splitlines()
+        wrong = [] if code == 2 else [f"exit code {code}"]
+        wrong += ["a traceback"] if "Traceback" in said else []
+        bare = [line.replace(str(folder), "") for line in found]
+        wrong += [f"a line of {len(line)} letters" for line in bare if len(line) > MOST_LETTERS]
+        if not all(line.isprintable() for line in found):
+            wrong.append("letters that are no text")
+        if len(found) != len(self.lines):
+            wrong.append(f"{len(found)} lines instead of {len(self.lines)}")
+        for line, wanted in zip(found, self.lines, strict=False):
+            text = wanted.replace("{here}", str(folder)).replace("{busy}", str(busy))
+            if not re.fullmatch(".*".join(map(re.escape, text.split("..."))), line):
+                wrong.append(f"not '{text}' but '{line}'")
+        return wrong
+
+
+def edited(old: str, new: str) -> str:
+    """BASE with one thing replaced."""
+    assert old in BASE, old
+    return BASE.replace(old, new, 1)

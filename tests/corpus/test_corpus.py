@@ -1,0 +1,66 @@
+"""Each bad input gives exit code 2 and one line for each defect; each good one is accepted.
+
+`eval/reliability/corpus.py` tries the same cases as processes of their own, with the time they take.
+"""
+
+import socket
+import sys
+from collections import Counter
+
+import pytest
+
+from decentnode import cli
+from tests.corpus.bad_cases import bad_cases
+from tests.corpus.good_cases import good_cases
+
+BAD, GOOD = bad_cases(), good_cases()
+
+
+@pytest.fixture(scope="module")
+def busy():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys, busy):
+    """Runs a case in this process; gives exit code and what was said on standard error."""
+
+    def run(case):
+        case.write(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main(case.command(busy))
+        for name in [name for name in sys.modules if name.startswith("corpus_")]:
+            del sys.modules[name]
+        return ended.value.code or 0, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case.id)
+def test_bad_input_is_refused_in_words(call, case, tmp_path, busy):
+    code, said = call(case)
+    assert case.violations(code, said, tmp_path, busy) == []
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.id)
+def test_good_input_is_accepted(call, case):
+    assert call(case) == (0, "")
+
+
+def test_the_corpus_is_as_large_as_promised():
+    assert len(BAD) >= 200
+    assert len(GOOD) >= 100
+    assert Counter(case.id for case in BAD + GOOD).most_common(1)[0][1] == 1
+
+
+def test_a_case_notices_what_breaks_the_promise(tmp_path):
+    case = next(case for case in BAD if len(case.lines) == 1 and "..." not in case.lines[0])
+    (line,) = case.lines
+    assert case.violations(2, line + "\n", tmp_path, 1) == []
+    assert case.violations(0, line, tmp_path, 1) == ["exit code 0"]
+    assert case.violations(2, line + "\nmore", tmp_path, 1) == ["2 lines instead of 1"]
+    assert case.violations(2, "Traceback", tmp_path, 1)[0] == "a traceback"
+    assert case.violations(2, "x" * 999, tmp_path, 1)[0] == "a line of 999 letters"
