@@ -17,6 +17,7 @@ LOOK_INTERVAL = 0.1
 """Seconds between two looks; a link of 10 Gbit/s brings 125 MB in that time."""
 SLACK_BYTES = 64 << 20
 MOST_OFFENSES = 3
+UNKNOWN = -1
 SHARE = 0.01
 """Of the thread's time, where there are so many descriptors that looking takes long."""
 DESCRIPTORS = Path("/proc/self/fd")
@@ -46,13 +47,13 @@ class Connections:
 
     def note(self, frame: zmq.Frame) -> None:
         """A whole message has come, of which this is a frame."""
-        self._delivering.add(int(frame.get(zmq.SRCFD)))
+        self._delivering.add(_source_of(frame))
 
     def blame(self, frame: zmq.Frame) -> None:
         """The message was none of ours in form: the third one ends the connection."""
-        fd = int(frame.get(zmq.SRCFD))
+        fd = _source_of(frame)
         self._offenses[fd] += 1
-        if self._offenses[fd] >= MOST_OFFENSES:
+        if fd != UNKNOWN and self._offenses[fd] >= MOST_OFFENSES:
             del self._offenses[fd]
             _shut_down(fd)
 
@@ -87,6 +88,15 @@ class Connections:
                 continue
             finally:
                 one.detach()
+
+
+def _source_of(frame: zmq.Frame) -> int:
+    """The descriptor of the connection that brought a frame."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        # Who speaks one of the oldest versions of the protocol: such a link keeps no account of itself.
+        return UNKNOWN
 
 
 def _shut_down(fd: int) -> bool:
