@@ -18,7 +18,7 @@ from decentnode.reports import (
     Waiting,
 )
 from decentnode.run_files import Event
-from decentnode.waits import Delay, Waits
+from decentnode.waits import Waits
 
 
 class Journal:
@@ -76,18 +76,14 @@ class Journal:
     def tell_waits(self) -> None:
         """Shows who holds others up, where somebody has for a while."""
         for delay in self.waits.news(time.monotonic()):
-            self._tell(delay)
+            self.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
 
-    def close(self, *problems: str) -> list[str]:
-        """Ends the file; gives all that could not be written, `problems` of other files included."""
-        self.lost_results += [problem for problem in problems if problem]
-        for problem in self.lost_results:
-            self.record("disk", problem)
-        own = self._file.close()
-        return [*self.lost_results, own] if own else self.lost_results
-
-    def _tell(self, delay: Delay) -> None:
-        self.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
+    def close(self) -> None:
+        """Ends the file; what it could not take is lost, too."""
+        problem = self._file.close()
+        if problem:
+            self.lost_results.append(problem)
+            self._show(problem)
 
     def _take_disk_problem(self, report: DiskProblem) -> None:
         text = f"rank {report.rank}: {report.text}"

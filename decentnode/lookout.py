@@ -1,6 +1,6 @@
 """Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' beacons."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -73,7 +73,7 @@ class Lookout:
     """
 
     def __init__(
-        self, graph: Graph, beacons: Beacons, roster: Roster, processes: dict[int, Sequence[int]],
+        self, graph: Graph, beacons: Beacons, roster: Roster, processes: Mapping[int, Sequence[int]],
         failures: FailureSettings, pid_of: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number."""

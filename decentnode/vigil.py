@@ -1,0 +1,125 @@
+"""The launcher's watch over its nodes: what happens is kept, who asks is answered, who hangs is found."""
+
+import select
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from decentnode.beacons import Beacons
+from decentnode.control import Control
+from decentnode.experiment import Experiment
+from decentnode.journal import Journal
+from decentnode.lookout import Lookout
+from decentnode.membership import Roster
+from decentnode.memory import MemoryAccount
+from decentnode.records import write_atomically
+from decentnode.reports import Failed, Report
+from decentnode.results import Evaluations
+from decentnode.whereabouts import Whereabouts
+
+EVENTS = "events.jsonl"
+FILENO = socket.fileno
+
+
+class Vigil:
+    """One machine's; nothing is opened and nothing is looked at before it is asked to."""
+
+    def __init__(
+        self, experiment: Experiment, machine: int, run_dir: Path, beacons: Beacons, roster: Roster,
+        pid_of: Callable[[int], int | None], show: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        """`pid_of` gives a host process's number by its position; `show` gets lines for the screen."""
+        self.journal = Journal(run_dir / EVENTS, show)
+        own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
+        failures = experiment.settings.failures
+        self.lookout = Lookout(experiment.graph.graph, beacons, roster, own, failures, pid_of)
+        self._experiment = experiment
+        self._roster = roster
+        self._machine = machine
+        self._run_dir = run_dir
+        self._memory = MemoryAccount(experiment, machine)
+        self._whereabouts = Whereabouts(experiment, machine, roster, self.lookout, self.journal.waits)
+        self._control: Control | None = None
+        self._began = 0.0
+
+    def open(self, socket_dir: str) -> None:
+        """Lets others ask from here on; a run that cannot be asked is a run all the same."""
+        if self._memory.shortage:
+            self.journal.say("memory", self._memory.shortage)
+        requests = {"status": lambda _: self._whereabouts.status(self._began)}
+        try:
+            self._control = Control(self._run_dir, socket_dir, self._machine, requests)
+        except OSError as error:
+            self.journal.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
+
+    def add_request(self, name: str, answer: Callable[[str], Any]) -> None:
+        """Has the control socket answer one more kind of question."""
+        if self._control is not None:
+            self._control.requests[name] = answer
+
+    def begin(self, began: float) -> None:
+        """The nodes have been given the start."""
+        self._began = began
+        self.journal.record("started", f"{self._experiment.settings.name}: the first round begins")
+
+    def wait(self, fds: list[int], timeout: float) -> None:
+        """Waits for input of these, and answers whoever asks meanwhile."""
+        if self._control is None:
+            select.select(fds, [], [], timeout)
+            return
+        control = self._control
+        select.select([*fds, *map(FILENO, control.readers)], [*map(FILENO, control.writers)], [], timeout)
+        control.serve()
+
+    def complete(self, reports: Iterable[Report]) -> list[Report]:
+        """The reports of the nodes, explained where memory has run out, and what is seen from outside."""
+        explained = [more for report in reports for more in self._memory.explain(report)]
+        return [*explained, *(self.lookout.look(time.monotonic()) if self._began else ())]
+
+    def take(self, report: Report, stopping: bool) -> None:
+        """Keeps and shows what a report of any machine tells; `stopping`: somebody wants the run to end."""
+        self.journal.quiet = stopping
+        self.journal.take(report)
+        if not stopping:
+            self.journal.tell_waits()
+
+    def hung(self) -> dict[int, list[Failed]]:
+        """What is to be said of processes that are to be ended now, because else nobody here gets on."""
+        return {position: self._verdicts(position) for position in self.lookout.hung()}
+
+    def _verdicts(self, position: int) -> list[Failed]:
+        ranks = set(self._experiment.processes[position].ranks) & set(self._roster.active)
+        now = time.monotonic()
+        why = {rank: self.lookout.doing(rank, now) for rank in sorted(ranks)}
+        return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
+
+    def conclude(self, evaluations: Evaluations, summary: dict[str, Any]) -> None:
+        """Writes what is left of the results, and says what could not be written."""
+        problems = [evaluations.close(), self._save(summary)]
+        for problem in filter(None, problems):
+            self.journal.lost_results.append(problem)
+            self.journal.say("disk", problem)
+
+    def close(self, last_word: str = "") -> None:
+        """Takes no more questions and keeps no more events; `last_word`: how the run ended."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if last_word:
+            self.journal.record("ended", last_word)
+        self.journal.close()
+
+    @property
+    def results_are_lost(self) -> bool:
+        """Whether something of the results could not be written in the end."""
+        return bool(self.journal.lost_results)
+
+    def _save(self, summary: dict[str, Any]) -> str:
+        path = self._run_dir / "summary.json"
+        try:
+            write_atomically(path, summary)
+        except OSError as error:
+            return f"{path} cannot be written: {error.strerror}"
+        return ""

@@ -1,0 +1,92 @@
+"""What a machine's nodes need, beside what there is."""
+
+from pathlib import Path
+
+import pytest
+
+from decentnode import memory
+from decentnode.experiment import Experiment
+from decentnode.memory import FRAMES_PER_SOURCE, PROCESS_BYTES, MemoryAccount, available_bytes, bytes_needed
+from decentnode.reports import Exited, Failed
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+D = 4 * 4810  # bytes of the quickstart's model
+
+
+def experiment(*overrides):
+    return Experiment.from_yaml(CONFIGS / "quickstart.yaml", overrides)
+
+
+def of_vectors(made):
+    """What is left when processes and staging are taken away, in vectors."""
+    staging = sum(made.memory(rank).payload_bytes for rank in range(made.graph.num_nodes))
+    return (bytes_needed(made, 0) - staging - len(made.processes) * PROCESS_BYTES) / D
+
+
+def test_a_node_needs_its_slots_gradient_snapshot_and_what_the_optimizer_keeps():
+    momentum = experiment("training.optimizer={name: SGD, lr: 0.1, momentum: 0.9}")
+    assert of_vectors(momentum) / 16 == 5
+    plain = experiment("training.optimizer={name: SGD, lr: 0.1}")
+    assert of_vectors(plain) / 16 == 4
+    assert of_vectors(experiment("training.optimizer={name: Adam, lr: 0.1}")) / 16 == 6
+
+
+def test_a_scheme_counts_with_its_state():
+    plain = "training.optimizer={name: SGD, lr: 0.1}"
+    base = of_vectors(experiment(plain))
+    choco = of_vectors(experiment(plain, "sharing={name: choco, gamma: 0.5}"))
+    assert choco - base == 16 * 2
+
+
+def test_payloads_that_come_through_sockets_take_memory():
+    links = 16 * 4
+    more = bytes_needed(experiment("communication={name: zeromq, local: tcp}"), 0) - bytes_needed(
+        experiment(), 0
+    )
+    assert more == links * FRAMES_PER_SOURCE * experiment().most_payload_bytes
+
+
+@pytest.mark.parametrize("name", ["secure_aggregation", "gradient_tracking", "quasi_global", "none"])
+def test_schemes_can_be_asked_without_a_run_around_them(name):
+    assert bytes_needed(experiment("training.optimizer={name: SGD, lr: 0.1}", f"sharing={name}"), 0) > 0
+
+
+def test_what_may_not_be_enough_is_said(monkeypatch):
+    made = experiment()
+    needed = bytes_needed(made, 0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(needed / 0.79))
+    assert MemoryAccount(made, 0).shortage == ""
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(needed / 0.81))
+    line = MemoryAccount(made, 0).shortage
+    assert line.startswith("memory: 16 nodes here need about 2")
+    assert "\n" not in line
+
+
+def test_there_is_some_memory():
+    assert 1 << 20 < available_bytes() < 1 << 50
+
+
+def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
+    times = [3]
+    monkeypatch.setattr(memory, "times_run_out", lambda: times[0])
+    account = MemoryAccount(experiment(), 0)
+    killed = Exited(5, -9)
+    assert account.explain(killed) == [killed]
+    times[0] = 4
+    failed, same = account.explain(killed)
+    assert same == killed
+    assert (failed.rank, failed.out_of_memory) == (5, True)
+    assert failed.error.startswith(
+        "killed by the kernel, which had run out of memory; all nodes here need about 2"
+    )
+    assert account.explain(killed) == [killed]
+    assert account.explain(Exited(5, 1)) == [Exited(5, 1)]
+
+
+def test_a_node_that_ran_out_of_memory_is_told_the_figures():
+    account = MemoryAccount(experiment(), 0)
+    (failed,) = account.explain(Failed(2, "MemoryError: no", out_of_memory=True))
+    assert failed.out_of_memory
+    assert failed.error.startswith("MemoryError: no; all nodes here need about 2")
+    other = Failed(2, "ValueError: no")
+    assert account.explain(other) == [other]
