@@ -21,6 +21,7 @@ Variant = Literal[
 ]  # fmt: skip
 
 UNSIGNED_BYTE = 0x08
+BLOCK = 1 << 24
 MOST_BYTES = 1 << 40
 """More than any of these data sets has; a header that announces more is noise."""
 GZIP_MAGIC = b"\x1f\x8b"
@@ -129,6 +130,14 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
         raise DatasetError(f"{path}: {error}") from error
 
 
+def _read(stream: BinaryIO, most: int) -> bytearray:
+    """Up to so many bytes, block by block: what a damaged header announces need not fit into memory."""
+    content = bytearray()
+    while block := stream.read(min(BLOCK, most - len(content))):
+        content += block
+    return content
+
+
 def parse_idx(stream: BinaryIO, dimensions: int) -> Tensor:
     """The array in `stream`; raises ValueError. Reads no more than the header announces."""
     magic = stream.read(4)
@@ -141,7 +150,7 @@ def parse_idx(stream: BinaryIO, dimensions: int) -> Tensor:
     shape = [int.from_bytes(header[i : i + 4], "big") for i in range(0, len(header), 4)]
     if prod(shape) > MOST_BYTES:
         raise ValueError(f"its header announces {'x'.join(map(str, shape))} bytes; it is damaged")
-    content = bytearray(stream.read(prod(shape) + 1))
+    content = _read(stream, prod(shape) + 1)
     if len(content) != prod(shape) or not content:
         found = "more follow" if len(content) > prod(shape) else f"{len(content)} follow"
         raise ValueError(f"its header announces {'x'.join(map(str, shape))} = {prod(shape)} bytes, {found}")
