@@ -226,9 +226,11 @@ def send_endless(scene: Scene) -> float:
     """Bytes that a message without end brings before its connection is cut, in MB; plain links only."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
     ready = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
-    sent = 0
+    sent, answered = 0, b""
     with socket.create_connection(scene.address, 5.0) as attacker:
         attacker.sendall(greeting + ready)
+        while not answered.endswith(b"Identity\0\0\0\0"):
+            answered += attacker.recv(1)
         try:
             while sent < ENDLESS_BYTES:
                 attacker.sendall(PIECE)

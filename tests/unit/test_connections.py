@@ -1,0 +1,105 @@
+"""Connections that bring a message without an end are cut; all others are left alone."""
+
+import socket
+import time
+
+import pytest
+import zmq
+
+from decentnode.communication.connections import MOST_OFFENSES, SLACK_BYTES, Connections
+
+MOST_BYTES = 1 << 16
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+PIECE = b"\x03" + MOST_BYTES.to_bytes(8, "big") + bytes(MOST_BYTES)
+"""A frame after which more will follow, as ZMTP writes it."""
+
+
+@pytest.fixture
+def router():
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.set(zmq.LINGER, 0)
+        router.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        yield router
+
+
+@pytest.fixture
+def watch(router):
+    router.bind("tcp://127.0.0.1:*")
+    connections = Connections(MOST_BYTES)
+    connections.listen(router.get_string(zmq.LAST_ENDPOINT))
+    return connections
+
+
+def stranger(router):
+    """A connection past ZeroMQ's handshake."""
+    port = int(router.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port), 5.0)
+    connection.sendall(GREETING + READY)
+    answered = b""
+    while not answered.endswith(b"Identity\0\0\0\0"):
+        answered += connection.recv(1)
+    return connection
+
+
+def looked_until(watch, connection, piece, limit=20.0):
+    """Connections that were cut while one sends without end."""
+    end, cut = time.monotonic() + limit, 0
+    while not cut and time.monotonic() < end:
+        connection.sendall(piece)
+        cut = watch.look(time.monotonic())
+    return cut
+
+
+def test_a_message_without_end_is_cut_and_counted_once(router, watch):
+    with stranger(router) as attacker:
+        assert looked_until(watch, attacker, PIECE) == 1
+        with pytest.raises(OSError, match=r"Broken pipe|Connection reset"):
+            for _ in range(1000):
+                attacker.sendall(PIECE)
+        assert watch.look(time.monotonic()) == 0
+    assert not router.poll(100)
+
+
+def test_many_whole_messages_are_no_reason(router, watch):
+    whole = b"\x01\x04head" + b"\x02" + PIECE[1:]
+    count = 2 * (MOST_BYTES + SLACK_BYTES) // len(whole)
+    with stranger(router) as peer:
+        for _ in range(count):
+            peer.sendall(whole)
+            assert router.poll(5000)
+            frames = router.recv_multipart(copy=False)
+            assert [len(frame) for frame in frames[1:]] == [4, MOST_BYTES]
+            watch.note(frames[1])
+            assert watch.look(time.monotonic()) == 0
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/socket"])
+def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time(router, tmp_path, endpoint):
+    router.bind(endpoint.format(tmp_path))
+    watch = Connections(MOST_BYTES)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.set(zmq.LINGER, 0)
+        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        peer.connect(router.get_string(zmq.LAST_ENDPOINT))
+        for offense in range(MOST_OFFENSES):
+            assert not monitor.poll(50), offense
+            peer.send(b"alone")
+            assert router.poll(5000)
+            watch.blame(router.recv_multipart(copy=False)[-1])
+        assert monitor.poll(5000)
+        peer.disable_monitor()
+        monitor.close(0)
+
+
+def test_a_link_of_the_oldest_protocol_does_no_harm(router, watch):
+    port = int(router.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), 5.0) as peer:
+        peer.sendall(b"\x01\x00" + b"\x06\x00hello")  # ZMTP 1: an empty identity, then a frame
+        assert router.poll(5000)
+        frame = router.recv_multipart(copy=False)[-1]
+        assert frame.bytes == b"hello"
+        watch.note(frame)
+        for _ in range(MOST_OFFENSES):
+            watch.blame(frame)
+        assert watch.look(time.monotonic()) == 0
