@@ -36,7 +36,6 @@ ROOT = Path(__file__).parents[2]
 LOOK_EVERY = 0.01
 AFTERLIFE = 5.0
 """Seconds that the processes of a run have to end after its launcher."""
-Timed = tuple[float, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,8 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)
     records: dict[int, list[RoundRecord]] = field(default_factory=dict)
     """By rank."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of evaluations.jsonl."""
     models: dict[int, Any] = field(default_factory=dict)
     """The vectors of the nodes that finished, float64, by rank."""
 
@@ -236,6 +237,9 @@ def _read(folder: Path) -> dict[str, Any]:
         found["models"] = {int(rank): models[rank] for rank in models}
     with contextlib.suppress(OSError):
         found["summary"] = json.loads((folder / "run" / "summary.json").read_text())
+    with contextlib.suppress(OSError):
+        lines = (folder / "run" / "evaluations.jsonl").read_text().splitlines()
+        found["evaluations"] = [json.loads(line) for line in lines]
     found["records"] = {
         int(path.stem): read_records(path) for path in sorted((folder / "run" / "records").glob("*.jsonl"))
     }
