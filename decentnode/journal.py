@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from decentnode.line_file import LineFile
+from decentnode.line_file import WARN_EVERY, LineFile
 from decentnode.reports import (
     DiskProblem,
     Failed,
@@ -31,6 +31,8 @@ class Journal:
         """In a line each, what could not be written in the end."""
         self.quiet = False
         """Somebody has asked the run to stop: what ends now ends because of that."""
+        self._disk_told: dict[bool, float] = {}
+        """When a disk's problem was shown last; of lines that wait, and of lines that are lost."""
         self._began = time.monotonic()
         self._show = show
         self._file = LineFile(path, self.warn)
@@ -86,9 +88,15 @@ class Journal:
             self._show(problem)
 
     def _take_disk_problem(self, report: DiskProblem) -> None:
-        text = f"rank {report.rank}: {report.text}"
+        """All nodes have the same disk, so that one line a minute is enough for a person."""
+        text, now = f"rank {report.rank}: {report.text}", time.monotonic()
         if report.lost:
             self.lost_results.append(text)
+        told = self._disk_told.get(report.lost)
+        if told is not None and now - told < WARN_EVERY:
+            self.record("disk", text, report.rank)
+            return
+        self._disk_told[report.lost] = now
         self.say("disk", text, report.rank)
 
     def _take_what_is_only_kept(self, report: Report) -> None:

@@ -18,6 +18,7 @@ MOST_BETWEEN_LOOKS = 2.0
 NOTICE = 2.0
 """Seconds of waiting before which nothing is said; or twice a usual round, where that is longer."""
 TELL_EVERY = 1.0
+MOST_PEERS = 8
 BUSY = 0.1
 """How much of a silent second counts against a process that computes, or waits for a CPU or a disk."""
 PATIENCE_FACTOR = 5.0
@@ -217,14 +218,27 @@ class Lookout:
                     yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
-        for rank in sorted(self._active & self._local.keys()):
-            seen = self._beacons.of(rank).read()
-            if seen.activity is Activity.RECEIVE and not self._watched[self._local[rank]].stopped:
-                usual = (seen.since - self._began) / (seen.round + 1)
-                if now - seen.since > max(NOTICE, 2 * usual):
-                    peers = self.behind(rank, seen.round)
-                    why = self.doing(peers[0], now) if peers else ""
-                    yield Waiting(rank, seen.round, peers[:8], round(now - seen.since, 1), why)
+        """All that wait, once one of them waits for unusually long: else its cause would not be seen."""
+        waiting = [rank for rank in sorted(self._active & self._local.keys()) if self._waits_since(rank)]
+        if not any(self._is_unusual(rank, now) for rank in waiting):
+            return
+        for rank in waiting:
+            round, since = self._beacons.of(rank).read().round, self._waits_since(rank)
+            if now - since > NOTICE / 2:
+                peers = self.behind(rank, round)
+                why = self.doing(peers[0], now) if peers else ""
+                yield Waiting(rank, round, peers[:MOST_PEERS], _to_tenths(now - since), why)
+
+    def _waits_since(self, rank: int) -> float:
+        """When a local node has begun to wait; 0 for one that does not."""
+        seen = self._beacons.of(rank).read()
+        stopped = self._watched[self._local[rank]].stopped
+        return seen.since if seen.activity is Activity.RECEIVE and not stopped else 0.0
+
+    def _is_unusual(self, rank: int, now: float) -> bool:
+        seen = self._beacons.of(rank).read()
+        usual = (seen.since - self._began) / (seen.round + 1)
+        return now - seen.since > max(NOTICE, 2 * usual)
 
     def _neighbors(self, rank: int, round: int) -> list[int]:
         peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)}
@@ -246,6 +260,10 @@ class Lookout:
         # It still has to read what was sent to it in the round before.
         unread = seen.round < round - 1 or (seen.round == round - 1 and seen.activity <= Activity.MIX)
         return True if unread else None
+
+
+def _to_tenths(seconds: float) -> float:
+    return round(seconds, 1)
 
 
 def thread_state(pid: int | None) -> str:

@@ -18,6 +18,7 @@ from decentnode.records import write_atomically
 from decentnode.reports import Failed, Report
 from decentnode.results import Evaluations
 from decentnode.whereabouts import Whereabouts
+from decentnode.wording import counted
 
 EVENTS = "events.jsonl"
 FILENO = socket.fileno
@@ -85,6 +86,12 @@ class Vigil:
         if not stopping:
             self.journal.tell_waits()
 
+    def lost(self, rank: int, text: str, stopping: bool) -> None:
+        """Keeps that a node is lost, and shows it unless somebody wants the run to end."""
+        seen = self.lookout.sighting(rank)
+        round = max(seen.round if seen else self._roster.members[rank].round, 0)
+        (self.journal.record if stopping else self.journal.say)("node_lost", text, rank, round)
+
     def hung(self) -> dict[int, list[Failed]]:
         """What is to be said of processes that are to be ended now, because else nobody here gets on."""
         return {position: self._verdicts(position) for position in self.lookout.hung()}
@@ -97,10 +104,12 @@ class Vigil:
 
     def conclude(self, evaluations: Evaluations, summary: dict[str, Any]) -> None:
         """Writes what is left of the results, and says what could not be written."""
-        problems = [evaluations.close(), self._save(summary)]
-        for problem in filter(None, problems):
+        for problem in filter(None, [evaluations.close(), self._save(summary)]):
             self.journal.lost_results.append(problem)
             self.journal.say("disk", problem)
+        if self.results_are_lost:
+            files = counted(len(self.journal.lost_results), "file")
+            self.journal.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
 
     def close(self, last_word: str = "") -> None:
         """Takes no more questions and keeps no more events; `last_word`: how the run ended."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from decentnode.reports import Waiting
 from decentnode.wording import ranks_in_words
 
-CURRENT = 4.0
+CURRENT = 2.0
 """Seconds after which a wait that is not told again is over."""
 TELL_EVERY = 10.0
 MOST_NAMED = 3
@@ -30,14 +30,17 @@ class Waits:
         self.totals: Counter[tuple[int, int]] = Counter()
         """Seconds by (rank, peer), of waits that were long enough to be told."""
         self._current: dict[int, tuple[Waiting, float]] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """The round and the seconds of a rank's last wait, as far as they are in the sums."""
         self._told: dict[int, float] = {}
 
     def take(self, report: Waiting, now: float) -> None:
         """Learns that a node waits, or still does."""
-        before = self._current.get(report.rank)
-        known = before[0].seconds if before and before[0].round == report.round else 0.0
+        counted = self._counted.get(report.rank, (-1, 0))
+        before = counted[1] if counted[0] == report.round else 0
+        self._counted[report.rank] = (report.round, round(report.seconds))
         for peer in report.peers[:1]:
-            self.totals[report.rank, peer] += max(0, round(report.seconds - known))
+            self.totals[report.rank, peer] += max(0, round(report.seconds) - before)
         self._current[report.rank] = (report, now)
 
     def current(self, now: float) -> dict[int, Waiting]:

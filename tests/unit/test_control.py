@@ -212,6 +212,19 @@ def test_results_that_are_lost_are_told_and_kept(tmp_path):
     assert [event.kind for event in read_events(tmp_path / "events.jsonl")] == ["disk"] * 2
 
 
+def test_one_line_a_minute_is_shown_of_a_disk(tmp_path, monkeypatch):
+    shown, now = [], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    journal = Journal(tmp_path / "events.jsonl", shown.append)
+    for second in (0, 1, 59, 61):
+        now[0] = float(second)
+        for rank in range(4):
+            journal.take(DiskProblem(rank, "records wait in memory"))
+    journal.close()
+    assert shown == ["rank 0: records wait in memory"] * 2
+    assert len(read_events(tmp_path / "events.jsonl")) == 16
+
+
 def test_a_journal_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path):
     shown = []
     journal = Journal(tmp_path / "no" / "events.jsonl", shown.append)
