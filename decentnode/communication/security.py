@@ -20,6 +20,8 @@ from decentnode.errors import StartError
 DOMAIN = b"decentnode"
 HANDSHAKE_MS = 5000
 """A connection that has not shown a key by then is closed."""
+ENVELOPE_BYTES = 64
+"""More than encryption adds to a frame, which counts where frames are limited."""
 OLDEST_LIBZMQ = (4, 3, 5)
 """Before it, strangers could reach defects of the handshake itself."""
 SELF_TEST_SECONDS = 2.0
@@ -59,7 +61,12 @@ class Credentials:
     """The public keys of all machines, by index; nobody else is let in."""
 
     def guard_server(self, socket: Socket) -> None:
-        """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer."""
+        """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer.
+
+        The limit of frames, if any, has been set.
+        """
+        most = int(socket.get(zmq.MAXMSGSIZE))
+        socket.set(zmq.MAXMSGSIZE, most + ENVELOPE_BYTES if most >= 0 else most)
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
         socket.set(zmq.ZAP_DOMAIN, DOMAIN)

@@ -17,6 +17,7 @@ import xxhash
 import zmq
 from torch import Tensor
 
+from decentnode.communication.security import Credentials
 from decentnode.sharing.weighted_sum import weighted_sum
 
 HEADER = struct.Struct("<IIQ40x")
@@ -33,6 +34,8 @@ class RawCase:
     warm_up: int
     endpoints: tuple[str, ...]
     """Where each node listens."""
+    credentials: Credentials | None = None
+    """With them, links are encrypted, and nobody asks whose key it is."""
     slots: Tensor = field(init=False)
     """Shape (nodes, 2, elements), in memory that all processes share."""
     events: list[list[int]] = field(init=False)
@@ -145,12 +148,17 @@ class Mesh:
     def __init__(self, case: RawCase, rank: int) -> None:
         self._context = zmq.Context()
         self._incoming = self._context.socket(zmq.PULL)
+        if case.credentials is not None:
+            self._incoming.set(zmq.CURVE_SERVER, 1)
+            self._incoming.set(zmq.CURVE_SECRETKEY, case.credentials.own.secret)
         self._incoming.bind(case.endpoints[rank])
         self._early: dict[int, dict[int, Any]] = {}
         self._expected = case.nodes - 1
         self.outgoing = []
         for j in case.others(rank):
             socket = self._context.socket(zmq.PUSH)
+            if case.credentials is not None:
+                case.credentials.guard_client(socket, 0)
             socket.connect(case.endpoints[j])
             self.outgoing.append(socket)
 

@@ -12,6 +12,7 @@ from torch import nn
 from decentnode.beacons import Beacons
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
+from decentnode.communication.security import Credentials
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.course import Course
 from decentnode.datasets.base import Samples
@@ -43,6 +44,8 @@ class NodeCase:
     warm_up: int
     base_port: int
     directory: Path
+    credentials: Credentials | None = None
+    """What guards links over TCP."""
 
 
 class OneTensor(nn.Module):
@@ -66,13 +69,14 @@ def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoi
     """The transport of one process, bound and not yet connected, and the node's end of it."""
     communication = ZeroMQ(local=case.local, base_port=case.base_port)  # type: ignore[arg-type]
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(case.nodes))
-    communication.prepare(Place(processes, rank, str(case.directory)), 4 * case.elements)
+    place = Place(processes, rank, str(case.directory), credentials=case.credentials)
+    communication.prepare(place, 4 * case.elements)
     return communication, communication.endpoint(rank, Memory(case.elements))
 
 
 def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     """D-PSGD's averaging on a complete graph, starting from the vector that is `rank` everywhere."""
-    clock, reporter = Clock(), Reporter(os.open(os.devnull, os.O_WRONLY))
+    clock, reporter = Clock(), Reporter(os.pipe()[1])
     network = OneTensor(case.elements, float(rank))
     layout = ParameterLayout.of(network)
     settings = TrainingSettings(Factory(torch.optim.SGD, {"lr": 0.1}), steps_per_round=0)

@@ -1,9 +1,10 @@
 """How fast nodes exchange and mix models: 4 nodes, a complete graph, no training.
 
-    python eval/benchmarks/exchange.py [--small] [--local shared_memory|ipc|tcp ...] [--repeats N]
+    python eval/benchmarks/exchange.py [--small] [--local shared_memory|ipc|tcp|tcp_keys ...] [--repeats N]
 
 Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
-right after it, over the same bytes.
+right after it, over the same bytes. tcp_keys is tcp with guarded links, as they are between machines; its raw
+loop encrypts as well.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from _raw_exchange import RawCase, RawLoop, eventfd_loop, frames_loop, shared_me
 from _report import Target, conclude, median, median_ratio, parser, show
 from _untrained_node import PATIENCE, RUN_ID, NodeCase, build_node, open_communication, run_rounds
 
+from decentnode.communication.security import Credentials, KeyPair
+
 NODES = 4
 SIZES = (100_000, 1_000_000, 10_000_000)
 PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
@@ -28,7 +31,7 @@ PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
 FASTER = dict(zip(SIZES, (6, 10, 30), strict=True))
 OF_SHARED_MEMORY = dict(zip(SIZES, (0.6, 0.8, 0.75), strict=True))
 OF_FRAMES = {1_000_000: 0.9, 10_000_000: 0.9}
-BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9}
+BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9, "tcp_keys": 1e9}
 """Enough for about a second."""
 FEWEST_ROUNDS, MOST_ROUNDS = 12, 2000
 
@@ -40,6 +43,16 @@ class Case:
     local: str
     elements: int
     rounds: int
+
+    @property
+    def transport(self) -> str:
+        """What `communication.local` says."""
+        return self.local.removesuffix("_keys")
+
+    def keys(self) -> Credentials | None:
+        """Fresh keys, where the links are guarded."""
+        pair = KeyPair.make()
+        return Credentials(0, pair, (pair.public,)) if self.local.endswith("_keys") else None
 
     @property
     def warm_up(self) -> int:
@@ -54,7 +67,10 @@ class Case:
 
 def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
     """The product: one process per node."""
-    spec = NodeCase(case.local, NODES, case.elements, case.rounds, case.warm_up, free_ports(NODES), directory)
+    spec = NodeCase(
+        case.transport, NODES, case.elements, case.rounds, case.warm_up, free_ports(NODES), directory,
+        case.keys(),
+    )  # fmt: skip
 
     def work(rank: int) -> dict[str, float]:
         communication, endpoint = open_communication(spec, rank)
@@ -70,12 +86,12 @@ def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
 
 def raw_run(case: Case, directory: Path, loop: RawLoop) -> list[dict[str, float]]:
     """A hand-written loop: one process per node as well."""
-    if case.local == "tcp":
+    if case.transport == "tcp":
         first = free_ports(NODES)
         endpoints = [f"tcp://127.0.0.1:{first + i}" for i in range(NODES)]
     else:
         endpoints = [f"ipc://{directory}/raw{i}" for i in range(NODES)]
-    raw = RawCase(NODES, case.elements, case.rounds, case.warm_up, tuple(endpoints))
+    raw = RawCase(NODES, case.elements, case.rounds, case.warm_up, tuple(endpoints), case.keys())
     try:
         return run_forked(range(NODES), lambda rank: loop(raw, rank))
     finally:
@@ -146,7 +162,9 @@ def targets_of(figures: dict[str, Any]) -> list[Target]:
     if local == "shared_memory" and elements in PREDECESSOR:
         times = figures["ours_gb_per_s"] / PREDECESSOR[elements]
         targets.append(Target(f"{name}, times decentralizepy", times, "at least", FASTER[elements]))
-    of_raw = {"shared_memory": OF_SHARED_MEMORY, "tcp": OF_FRAMES}.get(local, {}).get(elements)
+    of_raw = {"shared_memory": OF_SHARED_MEMORY, "tcp": OF_FRAMES, "tcp_keys": OF_FRAMES}.get(local, {}).get(
+        elements
+    )
     if of_raw:
         targets.append(Target(f"{name}, of a raw loop", figures["of_raw"], "at least", of_raw))
     return targets

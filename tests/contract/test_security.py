@@ -155,17 +155,18 @@ def test_a_plain_link_believes_what_a_guarded_one_refuses():
 
 
 class TestGatekeeper:
-    def deliver(self, server, client, machine=0):
+    def deliver(self, server, client, machine=0, most=1000, seconds=5.0):
         """What comes out of a guarded socket with keys `server` when `client` sends; and who was refused."""
         context, refused = zmq.Context(), []
         gate = Gatekeeper(context, server, refused.append)
         bound, connected = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        bound.set(zmq.MAXMSGSIZE, 1000)
         gate.guard(bound)
         bound.bind("tcp://127.0.0.1:*")
         client.guard_client(connected, machine)
         connected.connect(bound.get_string(zmq.LAST_ENDPOINT))
-        connected.send_multipart([b"first", b"second"])
-        limit, frames = time.monotonic() + 5.0, []
+        connected.send_multipart([b"first", bytes(most)])
+        limit, frames = time.monotonic() + seconds, []
         while not refused and not frames and time.monotonic() < limit:
             zmq.zmq_poll([(one, zmq.POLLIN) for one in (bound, *gate.sockets)], 100)
             gate.serve()
@@ -181,8 +182,14 @@ class TestGatekeeper:
         keys = credentials(3)
         frames, refused = self.deliver(keys[0], keys[2])
         assert refused == []
-        assert [(frame.bytes, sender_of(frame)) for frame in frames] == [(b"first", 2), (b"second", 2)]
+        assert [(frame.bytes, sender_of(frame)) for frame in frames] == [(b"first", 2), (bytes(1000), 2)]
         assert came_from(frames[0], 2) and not came_from(frames[0], 1)
+
+    def test_frames_are_limited_as_on_plain_links(self):
+        """One of just the limit has come through in the test before."""
+        keys = credentials(2)
+        too_large = 1000 + security.ENVELOPE_BYTES
+        assert self.deliver(keys[0], keys[1], most=too_large, seconds=0.5) == ([], [])
 
     def test_who_is_not_on_the_list_is_refused(self):
         keys = credentials(2)
