@@ -19,7 +19,7 @@ SLACK_BYTES = 4 << 20
 """Beside the largest message; not more, because empty frames take 28 times their bytes in memory."""
 MOST_OFFENSES = 3
 UNKNOWN = -1
-SHARE = 0.01
+SHARE = 0.05
 """Of the thread's time, where there are so many descriptors that looking takes long."""
 DESCRIPTORS = Path("/proc/self/fd")
 _RECEIVED = struct.Struct("<128xQ")
@@ -58,8 +58,9 @@ class Connections:
             del self._offenses[fd]
             _shut_down(fd)
 
-    def look(self, now: float) -> int:
+    def look(self) -> int:
         """Ends connections that bring more than any message has, without ending one; returns how many."""
+        began = time.monotonic()
         before, self._brought = self._brought, {}
         cut = 0
         for fd, peer, total in self._connected():
@@ -72,7 +73,7 @@ class Connections:
             self._brought[fd, peer] = start
         self._delivering.clear()
         ended = time.monotonic()
-        self.next_look = ended + max(LOOK_INTERVAL, (ended - now) / SHARE)
+        self.next_look = ended + max(LOOK_INTERVAL, (ended - began) / SHARE)
         return cut
 
     def _connected(self) -> Iterator[tuple[int, object, int]]:

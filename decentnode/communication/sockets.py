@@ -247,7 +247,7 @@ class Sockets(threading.Thread):
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._connections.next_look:
-            for _ in range(self._connections.look(now)):
+            for _ in range(self._connections.look()):
                 self._reception.refuse("unfinished message")
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
