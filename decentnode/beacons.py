@@ -98,6 +98,11 @@ class Beacons:
     def last_round(self, round: int) -> None:
         self._last_round[0] = round
 
+    @property
+    def highest_round(self) -> int:
+        """The highest round that any local node has announced."""
+        return max(beacon.read().round for beacon in self._beacons.values())
+
     def of(self, rank: int) -> Beacon:
         """The beacon of a local rank."""
         return self._beacons[rank]

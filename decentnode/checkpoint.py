@@ -81,6 +81,7 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp) -> No
     packer = Packer()
     tree = packer.pack(state)
     folder = directory / f"{rank:05d}"
+    make_folder(directory)
     make_folder(folder)
     delete(directory, rank, round)
     digest, size = hashlib.sha256(), 0

@@ -14,6 +14,7 @@ import typer
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
 if TYPE_CHECKING:
+    from decentnode.resuming import Resumption
     from decentnode.settings import Settings
 
 EXIT_CODES = (
@@ -61,26 +62,48 @@ def decentnode(
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
+    from decentnode.config import load
+
+    launch(load(config, overrides or ()), config, overrides or ())
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run, on this machine.")],
+    overrides: Overrides = None,
+) -> None:
+    """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    from decentnode.resuming import Resumption
+
+    past = Resumption(run, overrides or ())
+    launch(past.settings, past.config, overrides or (), past)
+
+
+def launch(
+    settings: "Settings", config: Path, overrides: Sequence[str], past: "Resumption | None" = None
+) -> NoReturn:
+    """Runs this machine's part and ends with its exit code; `past`: the run that goes on."""
     import torch
 
     torch.set_num_threads(1)
-    # The first optimizer step would load this otherwise, once in every node.
-    import torch._dynamo
-
     from decentnode import preflight
-    from decentnode.config import load
+    from decentnode.anchoring import anchored
     from decentnode.experiment import Experiment
     from decentnode.launcher import Launcher
     from decentnode.live_view import screen_for
 
-    settings = load(config, overrides or ())
-    machine = this_machine(settings)
-    preflight.credentials(settings, machine)
-    preflight.check_ports(settings, machine)
-    shortage = preflight.file_shortage(settings, machine)
-    if shortage:
-        print(shortage, file=sys.stderr)
-    raise typer.Exit(Launcher(Experiment.from_settings(settings), machine, screen_for(sys.stdout)).run())
+    with anchored(config, overrides):
+        machine = this_machine(settings)
+        preflight.credentials(settings, machine)
+        preflight.check_ports(settings, machine)
+        shortage = preflight.file_shortage(settings, machine)
+        if shortage:
+            print(shortage, file=sys.stderr)
+        launcher = Launcher(Experiment.from_settings(settings), machine, screen_for(sys.stdout), past)
+    # The first optimizer step would load this otherwise, once in every node.
+    import torch._dynamo
+
+    raise typer.Exit(launcher.run())
 
 
 @app.command()
@@ -90,6 +113,7 @@ def validate(
     load: Annotated[bool, typer.Option(help="Load the dataset and build the model, too.")] = True,
 ) -> None:
     """Check a configuration; shows every defect at once."""
+    from decentnode.anchoring import anchored
     from decentnode.config import load as read
     from decentnode.experiment import Experiment
 
@@ -97,7 +121,8 @@ def validate(
     graph = settings.graph.make()
     found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
-        experiment = Experiment.from_settings(settings)
+        with anchored(config, overrides or ()):
+            experiment = Experiment.from_settings(settings)
         samples = (
             f"{len(experiment.dataset.train):,} training and {len(experiment.dataset.test):,} test samples"
         )
@@ -140,11 +165,14 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
     """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
     import torch
 
+    from decentnode.anchoring import anchored
     from decentnode.config import load
     from decentnode.tuning import report
 
     torch.set_num_threads(1)
-    print_lines(report(load(config, overrides or ())))
+    settings = load(config, overrides or ())
+    with anchored(config, overrides or ()):
+        print_lines(report(settings))
 
 
 @app.command("list")
@@ -168,6 +196,16 @@ def plot(
     from decentnode import figures
 
     raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
+
+
+@app.command()
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+) -> None:
+    """Show where a run is, node by node, and who waits for whom; or how it ended."""
+    from decentnode.status import report
+
+    print_lines(report(run))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -196,11 +234,15 @@ def doctor(
 ) -> None:
     """Check whether this machine can run nodes, and say what to do where it cannot."""
     from decentnode import config as configuration
+    from decentnode.anchoring import anchored
     from decentnode.doctor import examine
 
     settings = configuration.load(config, overrides or ()) if config else None
-    failed = False
-    for finding in examine(settings, this_machine(settings) if settings else 0):
+    failed, machine = False, 0
+    if config and settings:
+        with anchored(config, overrides or ()):
+            machine = this_machine(settings)
+    for finding in examine(settings, machine):
         print(finding, flush=True)
         failed = failed or finding.level == "fail"
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)

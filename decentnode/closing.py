@@ -23,10 +23,11 @@ def headline(summary: dict[str, Any], code: ExitCode) -> str:
 def _how(summary: dict[str, Any], code: ExitCode) -> str:
     finished, nodes = summary["finished_nodes"], summary["nodes"]
     some = f"{finished} of {counted(nodes, 'node')} finished"
-    if code is ExitCode.INTERRUPTED:
-        return f"ended by Ctrl-C; {some}"
-    if code is ExitCode.TERMINATED:
-        return f"ended by SIGTERM; {some}"
+    if code in ENDED_BY_SIGNAL:
+        how = "Ctrl-C" if code is ExitCode.INTERRUPTED else "SIGTERM"
+        if summary["stopped_nodes"] and summary["resumable_round"] is not None:
+            return f"stopped by {how} after round {summary['resumable_round'] + 1}"
+        return f"ended by {how}; {some}"
     if code is ExitCode.OUT_OF_MEMORY:
         return f"out of memory; {some}"
     if code is ExitCode.FAILED:
@@ -56,6 +57,8 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "pictures", f"{pictures.paths[0].name}{rest}"
     elif pictures.problem:
         yield "pictures", f"none: {pictures.problem}"
+    if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
+        yield "to go on", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
     yield "results", str(run_dir)
 
 

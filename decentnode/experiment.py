@@ -1,7 +1,7 @@
 """Settings -> nodes. Pure assembly: nothing in here starts, connects or waits."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from decentnode import config
 from decentnode.beacons import Beacons
+from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
 from decentnode.communication.on_device import OnDevice, check_device, device_for
 from decentnode.course import Course
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
+from decentnode.evaluation import Scores, evaluate, load_flat
 from decentnode.faults.nemesis import Ledger, Nemesis
 from decentnode.mapping import Mapping
 from decentnode.mixing import WeightedGraph
@@ -24,7 +26,7 @@ from decentnode.models.base import check_scores, initial_model
 from decentnode.node import Exchanger, Node
 from decentnode.node_evaluation import EvaluationPlan, NodeEvaluation
 from decentnode.records import Records
-from decentnode.reports import Reporter
+from decentnode.reports import DiskProblem, Reporter
 from decentnode.settings import Settings
 from decentnode.sharing.base import Sharing
 from decentnode.snapshots import Snapshots
@@ -45,6 +47,7 @@ class Surroundings:
     records: Path
     clock: Clock
     beacons: Beacons
+    lineage: Lineage
     shares_process: bool
 
 
@@ -169,19 +172,38 @@ class Experiment:
         failures = settings.failures
         stop = failures.on_loss == "stop" or (failures.on_loss == "auto" and not sharing.tolerates_loss)
         exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
-        records = Records(surroundings.records, rank)
-        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records, course)
+        records = Records(
+            surroundings.records, rank, lambda text: reporter.send(DiskProblem(rank, text[:500]))
+        )
+        checkpoints = NodeCheckpoints(surroundings.lineage, settings.checkpoint.every, reporter)
+        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records, course, checkpoints)
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
-        memory = self._memory(rank)
+        memory = self.memory(rank)
         endpoint = communication.endpoint(rank, memory)
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
         return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
 
-    def _memory(self, rank: int) -> Memory:
+    def memory(self, rank: int) -> Memory:
+        """What a node needs to send from."""
         sharing = self.sharing()
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         several = 1 if one else self.graph.most_targets(rank)
         return Memory(
             self.layout.numel, payload_bytes=several * (self.most_payload_bytes + STAGING_ALIGNMENT)
         )
+
+
+def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores]:
+    """What tests a vector as the nodes test theirs, with a network of its own."""
+    network, layout = copy.deepcopy(experiment.network), experiment.layout
+    loss = experiment.settings.training.loss.make()
+
+    def test(vector: Tensor) -> Scores:
+        load_flat(network, layout, vector)
+        return evaluate(
+            network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,
+            layout.channels_last,
+        )  # fmt: skip
+
+    return test

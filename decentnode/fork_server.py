@@ -11,16 +11,15 @@ import os
 import select
 import shutil
 import signal
-import time
+import tempfile
 from typing import NoReturn
 
 from decentnode.host import Inheritance, run_host
 from decentnode.reports import Exited
 
 _PR_SET_PDEATHSIG = 1
-STOP, KILL = b"s", b"k"
-KILL_AFTER = 3.0
-"""Seconds between asking the host processes to stop and killing them."""
+KILL = b"k"
+MOST_SOCKET_DIRECTORY_BYTES = 80
 
 
 class ForkServer:
@@ -37,13 +36,10 @@ class ForkServer:
             _serve(inheritance, positions, self._lifeline_end)
         os.close(self._lifeline_end)
 
-    def stop(self) -> None:
-        """Asks all host processes to end, and kills them after `KILL_AFTER` seconds."""
-        self._command(STOP)
-
     def kill(self) -> None:
         """Ends all host processes at once."""
-        self._command(KILL)
+        with contextlib.suppress(OSError):
+            os.write(self._lifeline, KILL)
 
     def close(self) -> None:
         """Lets go of the server, which ends with its children, and waits for it."""
@@ -52,10 +48,6 @@ class ForkServer:
         self._lifeline = -1
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-
-    def _command(self, command: bytes) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._lifeline, command)
 
 
 def _serve(inheritance: Inheritance, positions: list[int], lifeline: int) -> NoReturn:
@@ -71,11 +63,12 @@ class _Children:
     """The server's end."""
 
     def __init__(self, inheritance: Inheritance, positions: list[int], lifeline: int) -> None:
+        # For the children, too: a signal may go to all processes of a terminal or a service, and it is the
+        # launcher that asks the nodes to stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._inheritance = inheritance
         self._lifeline: int | None = lifeline
-        self._kill_at: float | None = None
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -88,14 +81,11 @@ class _Children:
         """Until the last child has ended."""
         while self._position:
             watched = [fd for fd in (self._wake, self._lifeline) if fd is not None]
-            pause = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-            readable, _, _ = select.select(watched, [], [], pause)
+            readable, _, _ = select.select(watched, [], [])
             if self._wake in readable:
                 os.read(self._wake, 4096)
             if self._lifeline in readable:
-                self._obey(os.read(self._lifeline, 1))
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._signal_all(signal.SIGKILL)
+                self._kill_all(os.read(self._lifeline, 1))
             self._reap()
 
     def _fork(self, position: int, own_fds: tuple[int, ...]) -> None:
@@ -110,20 +100,13 @@ class _Children:
             run_host(self._inheritance, position)
         self._position[pid] = position
 
-    def _obey(self, command: bytes) -> None:
-        if command == STOP:
-            self._signal_all(signal.SIGTERM)
-            self._kill_at = time.monotonic() + KILL_AFTER
-            return
+    def _kill_all(self, command: bytes) -> None:
+        """The launcher wants all to end, or has gone itself."""
         if not command:
             self._lifeline = None
-        self._signal_all(signal.SIGKILL)
-
-    def _signal_all(self, signum: int) -> None:
-        self._kill_at = None
         for pid in self._position:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
+                os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._position:
@@ -139,3 +122,9 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def make_socket_directory() -> str:
+    """A new private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
+    roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
+    return tempfile.mkdtemp(prefix="decentnode-", dir=None if roomy else "/tmp")

@@ -6,25 +6,25 @@ import ctypes
 import hashlib
 import os
 import resource
-import signal
 import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import torch
 
 from decentnode.beacons import Beacons
+from decentnode.checkpointing import Lineage
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
 from decentnode.communication.security import Credentials
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.experiment import Experiment, Surroundings
 from decentnode.introductions import Introductions
+from decentnode.logs import redirect_output
 from decentnode.node import Node
-from decentnode.reports import Failed, Finished, Ready, Reporter
+from decentnode.reports import DiskProblem, Failed, Finished, Ready, Reporter, Stopped
 from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
@@ -42,6 +42,7 @@ class Inheritance:
     snapshots: Snapshots
     introductions: Introductions
     beacons: Beacons
+    lineage: Lineage
     reporter: Reporter
     start: int
     """An eventfd that counts start signals, one for each host process."""
@@ -53,18 +54,12 @@ class Inheritance:
     """What guards links between machines."""
 
 
-class Stopped(BaseException):
-    """The launcher wants this process to end now."""
-
-
 def run_host(inheritance: Inheritance, position: int) -> NoReturn:
     """Runs the host process at `position` and ends the process with its exit code."""
     code = ExitCode.FAILED
     try:
         _settle_in(inheritance, position)
         code = _run(inheritance, position)
-    except Stopped:
-        code = ExitCode.TERMINATED
     except BaseException as error:
         code = _report_failure(inheritance, position, error)
     finally:
@@ -76,12 +71,8 @@ def run_host(inheritance: Inheritance, position: int) -> NoReturn:
 
 
 def _settle_in(inheritance: Inheritance, position: int) -> None:
-    signal.signal(signal.SIGTERM, _stop)
-    log = inheritance.run_dir / "logs" / f"{inheritance.experiment.processes[position].ranks[0]:05d}.log"
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
+    first = inheritance.experiment.processes[position].ranks[0]
+    redirect_output(inheritance.run_dir / "logs" / f"{first:05d}.log")
     torch.set_num_threads(inheritance.threads)
     keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,10 +91,6 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise Stopped
-
-
 def _run(inheritance: Inheritance, position: int) -> ExitCode:
     experiment = inheritance.experiment
     failures = experiment.settings.failures
@@ -118,7 +105,7 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     communication.prepare(place, experiment.most_payload_bytes)
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
-        inheritance.beacons, shares_process=len(ranks) > 1,
+        inheritance.beacons, inheritance.lineage, shares_process=len(ranks) > 1,
     )  # fmt: skip
     nodes = [experiment.build(rank, surroundings) for rank in ranks]
     for node in nodes:
@@ -128,6 +115,7 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     everybody = inheritance.introductions.said()
     for node in nodes:
         node.sharing.meet(everybody)
+        node.checkpoints.resume(node)
     communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline)
     try:
         codes = asyncio.run(_run_nodes(nodes, inheritance))
@@ -144,13 +132,26 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
     try:
         await node.run()
-        inheritance.reporter.send(_finished(node, node.round + 1))
+        _close_records(node, inheritance.reporter)
+        inheritance.reporter.send(_last_word(node))
         return ExitCode.OK
     except Exception as error:
         return _explain(inheritance, node.rank, error)
     finally:
         node.exchange.endpoint.leave(node.round)
-        node.records.close()
+        _close_records(node, inheritance.reporter)
+
+
+def _close_records(node: Node, reporter: Reporter) -> None:
+    """Says what the disk has not taken; before the node's last word, after which nothing is heard."""
+    problem = node.records.close()
+    if problem:
+        reporter.send(DiskProblem(node.rank, problem[:500], lost=True))
+
+
+def _last_word(node: Node) -> Finished | Stopped:
+    rounds = node.round + 1
+    return _finished(node, rounds) if rounds == node.course.rounds else Stopped(node.rank, rounds)
 
 
 def _finished(node: Node, rounds: int) -> Finished:

@@ -1,47 +1,49 @@
 """Starts this machine's host processes, lets the machines meet, watches, and sums up."""
 
 import contextlib
-import copy
 import fcntl
 import os
 import queue
-import select
 import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from decentnode import __version__, config, preflight
 from decentnode.beacons import Beacons
+from decentnode.clock import seconds_since_process_start
+from decentnode.closing import headline
 from decentnode.communication.security import prove_guard
-from decentnode.errors import ExitCode, StartError
-from decentnode.evaluation import Scores, evaluate, load_flat
-from decentnode.experiment import Experiment
-from decentnode.fork_server import KILL_AFTER, ForkServer
+from decentnode.continuity import Continuity
+from decentnode.errors import DecentnodeError, ExitCode, StartError
+from decentnode.experiment import Experiment, average_model_test
+from decentnode.fork_server import ForkServer, make_socket_directory
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
 from decentnode.membership import Assembly, Roster, State
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
-from decentnode.records import write_atomically
-from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Rejected, Report, Reporter
+from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
+from decentnode.resuming import Resumption
 from decentnode.screen import Screen
 from decentnode.snapshots import Snapshots
+from decentnode.stopping import Stopping
+from decentnode.vigil import Vigil
 
 TICK = 0.1
 UNSEEN_END = "its process ended together with the server that forked it"
 RELAY_INTERVAL = 1.0
 SILENT_MACHINE = 10.0
 """Seconds without a word after which another machine's launcher counts as gone."""
-MOST_SOCKET_DIRECTORY_BYTES = 80
 PIPE_BYTES = 1 << 20
+STOPPING_TICK = 0.02
+SECONDS_TO_DIE = 2.0
+"""How long processes that were killed are waited for."""
+SECONDS_TO_OBSERVE = 2.0
+"""How long the last observation may take in a run that was asked to stop."""
 OBSERVER_SECONDS = 60.0
 """How long the last observation may take after the nodes have ended."""
 
@@ -49,17 +51,19 @@ OBSERVER_SECONDS = 60.0
 class Launcher:
     """One machine's part of a run, from the fork to the summary."""
 
-    def __init__(self, experiment: Experiment, machine: int, screen: Screen) -> None:
-        """Makes the run directory; raises BadInput. No process, socket or thread is started yet."""
+    def __init__(
+        self, experiment: Experiment, machine: int, screen: Screen, past: Resumption | None = None
+    ) -> None:
+        """Makes the run directory, or takes that of a run that goes on; raises BadInput. Nothing runs yet."""
         self.experiment = experiment
         self.machine = machine
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
-        self.run_dir = make_run_directory(experiment, machine)
+        self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
+        self._continuity = Continuity(experiment, machine, self.run_dir, past)
         self.roster = Roster(
             range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
         )
-        self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl")
         self.run_id = 0
         self._local = set(experiment.mapping.ranks_of(machine))
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
@@ -67,12 +71,18 @@ class Launcher:
         self._introductions = Introductions(experiment.graph.num_nodes)
         self._beacons = Beacons(sorted(self._local))
         self._pids: dict[int, int] = {}
-        self._signal: signal.Signals | None = None
+        self._vigil = Vigil(
+            experiment, machine, self.run_dir, self._beacons, self.roster, self._pids.get, screen.note
+        )
+        self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         self._machines = set(range(len(experiment.mapping.machines)))
         graph_and_settings = config.digest(experiment.settings, experiment.graph.graph)
         greeting = Join(machine, __version__, graph_and_settings, experiment.dataset_digest)
+        greeting = self._continuity.greeting(greeting)
         self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials)
+        self._stopping = Stopping(self._beacons, machine, self._machines, self._assembly.send)
+        self._signals = 0
         self._unsent: list[Report] = []
         self._last_relay = 0.0
         self._startup = 0.0
@@ -88,7 +98,11 @@ class Launcher:
                 self._let_go()
             self._complete_observations()
             summary = self._sum_up()
+        except DecentnodeError as error:
+            self._vigil.close(str(error))
+            raise
         finally:
+            self._vigil.close()
             self.screen.close()
             self.server.close()
             self._assembly.close()
@@ -112,21 +126,31 @@ class Launcher:
         self._socket_dir = make_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
-            self.experiment, self._snapshots, self._introductions, self._beacons, Reporter(write, read),
-            self._start_signal, self.run_dir, self._socket_dir, threads, self._credentials,
+            self.experiment, self._snapshots, self._introductions, self._beacons, self._continuity.lineage,
+            Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
+            self._credentials,
         )  # fmt: skip
         self.server = ForkServer(inheritance, self._positions)
         os.close(write)
+        self._vigil.open(self._socket_dir)
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
 
     def _interrupt(self, signum: signal.Signals) -> None:
-        """The first signal asks the nodes to stop, a second one kills them."""
-        if self._signal is None:
-            self._signal = signum
-            self.server.stop()
-        else:
-            self.server.kill()
+        """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""
+        self._signals += 1
+        self._stopping.ask(signum)
+        if self._signals > 1 or not self.run_id:
+            self._end_at_once()
+
+    def _end_at_once(self) -> None:
+        self._stopping.is_urgent = True
+        self.server.kill()
+
+    @property
+    def _signal(self) -> signal.Signals | None:
+        """What the run was asked to stop with."""
+        return self._stopping.signal
 
     def _begin_together(self) -> None:
         """Waits for the local nodes and for the other machines, then starts; a signal ends the waiting."""
@@ -160,37 +184,28 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         self._assembly.introductions = self._introductions.said()
-        self.run_id = self._assembly.meet(deadline, lambda: self._signal is not None)
+        start = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
-            self.run_id = 0
             return
+        self._continuity.begin(start)
+        self.evaluations.rows = self._continuity.rows
         self._introductions.fill(self._assembly.introductions)
         self._observer = Observer(
             self._snapshots, sorted(self._local), machine, self._outbox.put,
-            self._average_model_test() if experiment.settings.evaluation.average_model else None,
+            average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
         )  # fmt: skip
         self._observer.expect_machines(self._machines)
         self._observer.start()
-        self._snapshots.run_id = self.run_id
+        self._snapshots.run_id = start.run_id
         self.roster.start()
-        self._began = time.monotonic()
+        self._began = time.monotonic() - self._continuity.seconds
         self._startup = seconds_since_process_start()
+        self.run_id = start.run_id
+        self._vigil.begin(self._began)
         os.eventfd_write(self._start_signal, len(self._positions))
         self.screen.began(experiment, self.run_dir, self._startup)
-
-    def _average_model_test(self) -> Callable[[Tensor], Scores]:
-        experiment = self.experiment
-        network, layout = copy.deepcopy(experiment.network), experiment.layout
-        loss = experiment.settings.training.loss.make()
-
-        def test(vector: Tensor) -> Scores:
-            load_flat(network, layout, vector)
-            return evaluate(
-                network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,
-                layout.channels_last,
-            )  # fmt: skip
-
-        return test
+        if self._continuity.news:
+            self.screen.note(self._continuity.news)
 
     # While the nodes run.
 
@@ -201,8 +216,8 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
-        select.select([] if self._inflow.closed else [self._inflow.fd], [], [], timeout)
-        reports = self._inflow.read()
+        self._vigil.wait([] if self._inflow.closed else [self._inflow.fd], timeout)
+        reports = self._vigil.complete(self._inflow.read())
         if self._inflow.closed:
             reports += [Failed(r, UNSEEN_END) for r in self.roster.active if r in self._local]
         for report in reports:
@@ -210,6 +225,8 @@ class Launcher:
         self._unsent += reports
         if self.run_id:
             self._exchange_with_machines()
+            self._stopping.advance()
+            self._continuity.tend(self.roster.ranks(State.LOST), self._is_left_alone(), self._assembly.send)
             self._end_hung_nodes()
             self._show_progress()
 
@@ -218,27 +235,25 @@ class Launcher:
             self._pids[report.process] = report.pid
             return
         lost = self.roster.take(report)
+        self._vigil.take(report, stopping=self._signal is not None)
+        if news := self._continuity.take(report):
+            self._vigil.journal.say("checkpoint", news)
         if isinstance(report, Evaluated):
             self.evaluations.add(report)
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
         if isinstance(report, PeerMissing):
             self._forget(report.peer)
-            if self._signal is None:
-                where = f"rank {report.rank}, round {report.round + 1}"
-                self.screen.note(f"{where}: goes on without rank {report.peer}: {report.reason}")
-        if isinstance(report, Rejected):
-            where = f"rank {report.rank}, round {report.round + 1}"
-            self.screen.note(f"{where}: goes on without what rank {report.peer} sent: {report.reason}")
         for rank in lost:
             self._note_loss(rank)
 
     def _note_loss(self, rank: int) -> None:
         self._forget(rank)
+        machine = self.experiment.mapping.machine_of(rank)
+        log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
+        text = f"rank {rank} is lost: {self.roster.members[rank].error}{log}"
+        self._vigil.lost(rank, text, stopping=self._signal is not None)
         if self._signal is None:
-            machine = self.experiment.mapping.machine_of(rank)
-            log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
-            self.screen.note(f"rank {rank} is lost: {self.roster.members[rank].error}{log}")
             self.screen.show_log(self._log(rank))
 
     def _forget(self, rank: int) -> None:
@@ -263,6 +278,10 @@ class Launcher:
                     self._take(report)
             elif isinstance(note, PartialSum | MeanVector | PartialDistance):
                 self._observer.take(note)
+            elif isinstance(note, Settled):
+                self._continuity.retention.settle(note.round)
+            else:
+                self._stopping.take(note)
         if self.machine == 0:
             self._forget_silent_machines(now)
         elif self._is_left_alone():
@@ -280,24 +299,13 @@ class Launcher:
                     self._observer.expect_machines(self._machines)
 
     def _end_hung_nodes(self) -> None:
-        """Ends nodes that hang although all others that it knows of have ended, so that a run always ends.
-
-        Machine 0 knows of all nodes, another one of its own, and that machine 0 is gone.
-        """
-        members = self.roster.members
-        known = self._local if self.machine else members.keys()
-        active = known & set(self.roster.active)
-        if not any(members[rank].finished for rank in known) and not self._is_left_alone():
-            return
-        hung = set(self.roster.hung(active, self.experiment.settings.failures.deadline))
-        if hung < active:
-            return
-        for position in {self.experiment.home[rank] for rank in hung & self._local}:
-            self.screen.note(f"process {self._pids[position]} hangs and is ended")
+        """Ends processes that hang when nobody here gets on unless they end, so that a run always ends."""
+        for position, verdicts in self._vigil.hung().items():
+            for verdict in verdicts:
+                self._take(verdict)
+            self._unsent += verdicts
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[position], signal.SIGKILL)
-        for rank in hung - self._local:
-            self._take(Failed(rank, "hangs, as far as machine 0 knows"))
 
     def _is_left_alone(self) -> bool:
         """Whether machine 0 has ended, or cannot be heard any more."""
@@ -317,18 +325,25 @@ class Launcher:
     # After the last round.
 
     def _let_go(self) -> None:
-        """Waits for the nodes to end after a signal; the server kills those that take too long."""
-        limit = time.monotonic() + KILL_AFTER + 1.0
+        """Lets the nodes of all machines end after one round; those that take too long are killed."""
+        if not self._stopping.is_urgent:
+            word = "stops after the round that the furthest node has begun; a second signal kills"
+            self._vigil.journal.say("stop", word)
+        while self._unresolved() and not self._stopping.is_urgent:
+            self._watch(STOPPING_TICK)
+            if self._stopping.is_overdue:
+                self._end_at_once()
+        limit = time.monotonic() + SECONDS_TO_DIE
         while self._local & set(self.roster.active) and time.monotonic() < limit:
-            self._watch(TICK)
+            self._watch(STOPPING_TICK)
 
     def _complete_observations(self) -> None:
         """Lets the observers of all machines end what is under way; a signal cuts that short."""
         if not self.run_id:
             return
         self._observer.finish()
-        limit = time.monotonic() + OBSERVER_SECONDS
-        while self._observer.is_alive() and self._signal is None and time.monotonic() < limit:
+        limit = time.monotonic() + (OBSERVER_SECONDS if self._signal is None else SECONDS_TO_OBSERVE)
+        while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
             self._watch(TICK)
         self._show_progress()
         if self._observer.error is not None:
@@ -341,8 +356,10 @@ class Launcher:
         wall = time.monotonic() - self._began if self.run_id else 0.0
         self._assembly.send(Relay(self.machine, self._unsent))
         timing = Timing(self._startup, wall)
-        summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing)
-        write_atomically(self.run_dir / "summary.json", summary)
+        common = self._continuity.retention.common
+        summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing, common)
+        self._vigil.conclude(self.evaluations, summary)
+        self._vigil.close(headline(summary, self._exit_code()))
         return summary
 
     def _exit_code(self) -> ExitCode:
@@ -351,20 +368,8 @@ class Launcher:
             return ExitCode.INTERRUPTED if self._signal is signal.SIGINT else ExitCode.TERMINATED
         if any(member.out_of_memory for member in members):
             return ExitCode.OUT_OF_MEMORY
-        if not any(self.roster.members[rank].finished for rank in self._local):
+        finished = any(self.roster.members[rank].finished for rank in self._local)
+        if not finished or self._vigil.results_are_lost:
             return ExitCode.FAILED
         clean = not self.roster.ranks(State.LOST) and not self.roster.missing_edges
         return ExitCode.OK if clean else ExitCode.NODES_LOST
-
-
-def make_socket_directory() -> str:
-    """A new private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
-    roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
-    return tempfile.mkdtemp(prefix="decentnode-", dir=None if roomy else "/tmp")
-
-
-def seconds_since_process_start() -> float:
-    """How long this process has existed, without what `run.sh` spent on the set-up."""
-    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return age - float(os.environ.get("DECENTNODE_SETUP_SECONDS", "0"))

@@ -20,17 +20,22 @@ from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.rendezvous import Rendezvous
 from decentnode.reports import (
+    Checkpointed,
     Evaluated,
     Exited,
     Failed,
     Finished,
     Injected,
+    NotCheckpointed,
     PeerMissing,
     Progress,
     Rejected,
     Report,
+    Stopped,
 )  # fmt: skip
+from decentnode.retention import common_round
 
+_WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
@@ -44,6 +49,8 @@ class State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """Ended before its last round, as it was asked to."""
     LOST = "lost"
 
 
@@ -92,6 +99,11 @@ class Roster:
                 member = self._heard(report.rank)
                 member.state, member.finished = State.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
+            case Stopped():
+                member = self._heard(report.rank)
+                member.state, member.round = State.STOPPED, report.rounds - 1
+            case Checkpointed() | NotCheckpointed():
+                self._heard(report.rank)
             case Failed():
                 self.members[report.rank].out_of_memory |= report.out_of_memory
                 return self.lose([report.rank], report.error)
@@ -104,7 +116,7 @@ class Roster:
         lost = []
         for rank in ranks:
             member = self.members[rank]
-            if member.state not in (State.FINISHED, State.LOST):
+            if member.state not in (State.FINISHED, State.STOPPED, State.LOST):
                 member.state, member.error = State.LOST, error
                 lost.append(rank)
         return lost
@@ -131,7 +143,7 @@ class Roster:
 
     def reporting(self) -> set[int]:
         """Ranks whose tests are waited for: not lost, and not given up by a peer while they run."""
-        return set(self.ranks(State.FINISHED)) | {
+        return set(self.ranks(State.FINISHED, State.STOPPED)) | {
             rank for rank in self.ranks(State.RUNNING) if not self.members[rank].accused
         }
 
@@ -177,21 +189,23 @@ class Assembly:
         """What the nodes say of themselves: before the meeting those of this machine, after it all."""
         self._mapping = mapping
         self._greeting = greeting
+        self._offers = dict(greeting.offers)
+        self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
         self._credentials = credentials
         self._rendezvous: Rendezvous | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
-    def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
-        """The run id, once all machines are here; raises StartError naming who is missing or differs."""
+    def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+        """What all agree on, once all are here; raises StartError naming who is missing or differs."""
         if len(self.machines) == 1:
-            return secrets.randbits(62) + 1
+            return self._agree()
         self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
 
-    def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
+    def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit = time.monotonic() + deadline
         missing = set(self.machines) - {0}
         while missing:
@@ -207,11 +221,11 @@ class Assembly:
                     self._introduce(note)
                     missing.discard(note.machine)
                     self.send(Wait(sorted(missing)), note.machine)
-        run_id = secrets.randbits(62) + 1
-        self.send(Start(run_id, self.introductions))
-        return run_id
+        start = self._agree()
+        self.send(start)
+        return start
 
-    def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> int:
+    def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit, next_join = time.monotonic() + deadline, 0.0
         absent = {0}
         greeting = msgspec.structs.replace(self._greeting, introductions=self.introductions)
@@ -223,7 +237,7 @@ class Assembly:
                 match note:
                     case Start():
                         self.introductions = note.introductions
-                        return note.run_id
+                        return note
                     case Refuse():
                         raise StartError(f"machine 0: {note.reason}")
                     case Wait():
@@ -288,18 +302,31 @@ class Assembly:
         return f"; connections that were refused: {listed}" if listed else ""
 
     def _compare(self, join: Join) -> None:
-        for what in ("version", "digest", "dataset"):
+        for what in ("version", "digest", "dataset", "run_id"):
             here, there = getattr(self._greeting, what), getattr(join, what)
             if here != there:
-                word = {"digest": "configuration or graph", "dataset": "dataset's content"}.get(what, what)
+                word = _WORDS.get(what, what)
                 self._refuse(
-                    f"{self._name({join.machine})} has another {word}: {there[:12]}; machine 0: {here[:12]}"
+                    f"{self._name({join.machine})} has another {word}: {there[:12] or 'none'}; "
+                    f"machine 0: {here[:12] or 'none'}"
                 )
 
     def _introduce(self, join: Join) -> None:
         """Takes over what a machine says of its nodes, and nothing that it says of others."""
         own = set(self._mapping.ranks_of(join.machine))
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
+        self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
+        self._incarnation = max(self._incarnation, join.incarnation)
+
+    def _agree(self) -> Start:
+        """A new run; or the newest round that all ranks of an earlier one can go on after."""
+        if not self._greeting.run_id:
+            return Start(secrets.randbits(62) + 1, self.introductions)
+        try:
+            round = common_round(self._offers, range(self._mapping.num_nodes))
+        except StartError as error:
+            self._refuse(str(error))
+        return Start(int(self._greeting.run_id, 16), self.introductions, self._incarnation + 1, round)
 
     def _refuse(self, reason: str) -> NoReturn:
         """Tells every machine, also those that come within the next seconds."""

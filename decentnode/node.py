@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decentnode.beacons import Activity, Beacon
+from decentnode.checkpointing import NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
 from decentnode.course import Course
@@ -37,6 +38,7 @@ class Node:
     evaluation: NodeEvaluation
     records: Records
     course: Course
+    checkpoints: NodeCheckpoints
     round: int = field(default=-1, init=False)
     """The round that was begun last."""
 
@@ -46,6 +48,7 @@ class Node:
             self.sharing.begin(self.training.vector.values)
         while (round := await self.course.after(self.round)) is not None:
             await self.run_round(round)
+        self.checkpoints.at_the_end(self)
         self.beacon.mark(self.round, Activity.END)
 
     @property
@@ -71,6 +74,7 @@ class Node:
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
+        self.checkpoints.after(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs; tensors are references, not copies."""
@@ -139,6 +143,11 @@ class Exchanger:
             self._note_missing(peer, error)
         self._seconds += self.clock.now() - began
         return inbox
+
+    def resume(self, refused: Mapping[str, int]) -> None:
+        """Goes on as a node that has refused so much."""
+        self.refused = Counter(refused)
+        self._payloads_refused = Counter(refused)
 
     def end(self, record: RoundRecord, seconds: float) -> None:
         """Ends the round's exchanges: frees what the peers sent, and fills in the record."""

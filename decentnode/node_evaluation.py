@@ -44,6 +44,10 @@ class NodeEvaluation:
         self._clock = clock
         self._began = clock.now()
 
+    def resume(self, seconds: float) -> None:
+        """Goes on as a node that has run for so long."""
+        self._began = self._clock.now() - seconds
+
     async def after(self, record: RoundRecord) -> None:
         """Tests the model if that is due after the record's round, and fills in the record."""
         if not self.plan.is_due(record.round):

@@ -15,6 +15,12 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     dataset: str
     introductions: dict[int, Introduction] = {}
     """What its nodes say of themselves, by rank."""
+    run_id: str = ""
+    """Of the run that is to go on, 16 hexadecimal digits; empty for a new one."""
+    incarnation: int = 0
+    """How often that run was started again before."""
+    offers: dict[int, list[int]] = {}
+    """After which rounds its nodes can go on, by rank."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
@@ -29,6 +35,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     run_id: int
     introductions: dict[int, Introduction] = {}
     """Of all nodes, by rank."""
+    incarnation: int = 0
+    """How often the run was started again."""
+    round: int = -1
+    """The round after which it goes on; -1: from the start."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
@@ -69,5 +79,40 @@ class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
     distance: float
 
 
-Note = Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | PartialDistance
+class StopAsked(msgspec.Struct, frozen=True, tag="stop-asked"):
+    """A machine's launcher was asked to stop, by this signal."""
+
+    machine: int
+    signal: int
+
+
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """No node begins another round before the last one is named."""
+
+    signal: int
+
+
+class Announced(msgspec.Struct, frozen=True, tag="announced"):
+    """The highest round that a machine's nodes have announced."""
+
+    machine: int
+    round: int
+
+
+class LastRound(msgspec.Struct, frozen=True, tag="last"):
+    """All nodes end after this round."""
+
+    round: int
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """All ranks that are still there have a checkpoint of this round or of a later one."""
+
+    round: int
+
+
+Note = (
+    Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | PartialDistance
+    | StopAsked | Pause | Announced | LastRound | Settled
+)  # fmt: skip
 DECODER = msgspec.msgpack.Decoder(Note)

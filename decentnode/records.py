@@ -52,11 +52,21 @@ class Records:
 
     def write(self, record: RoundRecord, counters: ByteCounters) -> None:
         """Completes a record with time and bytes of its round, and appends it."""
-        record.seconds = time.monotonic() - self._began
+        record.seconds = self.seconds
         for name, total in vars(counters).items():
             setattr(record, name, total - getattr(self._before, name))
         self._before = ByteCounters(**vars(counters))
         self._file.append(msgspec.json.encode(record))
+
+    @property
+    def seconds(self) -> float:
+        """Since this node's first round began."""
+        return time.monotonic() - self._began
+
+    def resume(self, seconds: float, counters: ByteCounters) -> None:
+        """Goes on as a node that has run for so long and counted so many bytes."""
+        self._began = time.monotonic() - seconds
+        self._before = ByteCounters(**vars(counters))
 
     def close(self) -> str:
         """Closes the file; says in one line what could not be written, empty where all was."""

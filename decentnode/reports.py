@@ -125,6 +125,28 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Messages that were not used, by reason."""
 
 
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """A node has ended before its last round, as it was asked to."""
+
+    rank: int
+    rounds: int
+
+
+class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
+    """A node was saved after `round`, and that has reached the disk."""
+
+    rank: int
+    round: int
+
+
+class NotCheckpointed(msgspec.Struct, frozen=True, tag="not-checkpointed"):
+    """A node could not be saved after `round`; it goes on, and what was saved before is kept."""
+
+    rank: int
+    round: int
+    reason: str
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """A node ended with an error; the traceback is in its log."""
 
@@ -142,11 +164,11 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 Report = (
     Ready | Progress | Evaluated | PeerMissing | Rejected | Injected | Waiting | Stuck | DiskProblem
-    | Finished | Failed | Exited
+    | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)
-_LAST = (Finished, Failed, Exited)
+_LAST = (Finished, Stopped, Failed, Exited)
 
 
 class Reporter:

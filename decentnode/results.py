@@ -125,9 +125,14 @@ class Timing:
 
 
 def summarize(
-    experiment: Experiment, roster: Roster, evaluations: Evaluations, run_id: int, timing: Timing
+    experiment: Experiment,
+    roster: Roster,
+    evaluations: Evaluations,
+    run_id: int,
+    timing: Timing,
+    resumable: int | None = None,
 ) -> dict[str, Any]:
-    """The summary of a run, as far as this machine knows it."""
+    """The summary of a run, as far as this machine knows it; after round `resumable` all were saved."""
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
     last = evaluations.rows[-1] if evaluations.rows else None
@@ -142,6 +147,8 @@ def summarize(
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "finished_nodes": len(finished),
+        "stopped_nodes": len(roster.ranks(State.STOPPED)),
+        "resumable_round": resumable,
         "lost_nodes": {str(r): roster.members[r].error for r in roster.ranks(State.LOST)},
         "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in roster.broken_edges()],
         "startup_seconds": round(timing.startup, 3),

@@ -10,6 +10,7 @@ from _raw_exchange import Stopwatch
 from torch import nn
 
 from decentnode.beacons import Beacons
+from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
 from decentnode.communication.security import Credentials
@@ -90,4 +91,5 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     course = Course(case.rounds, rank, Beacons([rank]), clock)
     exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
     records = Records(case.directory, rank)
-    return Node(rank, training, graph, sharing, exchanger, evaluation, records, course)
+    checkpoints = NodeCheckpoints(Lineage(case.directory, ""), 0, reporter)
+    return Node(rank, training, graph, sharing, exchanger, evaluation, records, course, checkpoints)

@@ -7,6 +7,7 @@ import os
 import torch
 
 from decentnode.beacons import Beacons
+from decentnode.checkpointing import Lineage
 from decentnode.clock import Clock
 from decentnode.experiment import Surroundings
 from decentnode.reports import Reporter
@@ -19,6 +20,7 @@ class Nodes:
     def __init__(self, experiment, directory):
         directory.mkdir()
         count = experiment.graph.num_nodes
+        self.lineage = Lineage(directory / "checkpoints", "of a test")
         surroundings = Surroundings(
             experiment.settings.communication.make(),
             Snapshots(range(count), experiment.layout.numel),
@@ -26,6 +28,7 @@ class Nodes:
             directory,
             Clock(),
             Beacons(range(count)),
+            self.lineage,
             shares_process=True,
         )
         self.nodes = [experiment.build(rank, surroundings) for rank in range(count)]

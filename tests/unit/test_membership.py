@@ -124,7 +124,7 @@ class Meeting:
         self._pool = ThreadPoolExecutor(count)
 
     def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
-        """Has a machine come to the meeting; the future gives its run id."""
+        """Has a machine come to the meeting; the future gives what was agreed on."""
         assembly = Assembly(self.mapping, machine, greeting(machine, **changes))
         assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
@@ -153,14 +153,14 @@ class TestMeeting:
             for machine in order:
                 came.append(meeting.come(machine))
                 time.sleep(0.05)
-            ids = {future.result(10.0) for future in came}
+            ids = {future.result(10.0).run_id for future in came}
         assert len(ids) == 1
         assert 0 < ids.pop() < 2**63
 
     def test_run_ids_differ_and_one_machine_opens_no_socket(self):
         alone = Assembly(mapping_of(1), 0, greeting(0))
         threads = threading.active_count()
-        assert alone.meet(0.0, lambda: False) != alone.meet(0.0, lambda: False)
+        assert len({alone.meet(0.0, lambda: False).run_id for _ in range(2)}) == 2
         assert alone.send(Relay(0, [])) == 0
         assert alone.receive() == []
         assert threading.active_count() == threads
@@ -185,9 +185,10 @@ class TestMeeting:
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            ({"run_id": "00" * 8}, "run to go on with: 000000000000; machine 0: none"),
             ({"dataset": "f" * 64}, "dataset's content: ffffffffffff; machine 0: eeeeeeeeeeee"),
         ],
-        ids=["version", "digest", "dataset"],
+        ids=["version", "digest", "run", "dataset"],
     )
     def test_what_differs_is_refused_on_both_sides(self, change, what):
         with Meeting(2) as meeting:
@@ -265,6 +266,27 @@ class TestMeeting:
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
             assert meeting.assemblies[2].introductions[2] == b"new"
 
+    def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
+        """Whatever a machine says of the ranks of others."""
+        offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
+        with Meeting(2) as meeting:
+            both = [
+                meeting.come(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
+            ]
+            found = [future.result(10.0) for future in both]
+        assert found[0] == found[1]
+        assert (found[0].run_id, found[0].incarnation, found[0].round) == (77, 4, 9)
+
+    def test_without_a_common_round_all_machines_say_who_lacks_what(self):
+        offers = [{0: [4, 9], 1: [4, 9]}, {2: [4], 3: [14]}]
+        with Meeting(2) as meeting:
+            both = [meeting.come(m, run_id="1", offers=offers[m]) for m in range(2)]
+            reason = (
+                "there is no round that all ranks have a checkpoint of; round 15 is lacking here: "
+                "rank 0 has round 5, 10; rank 1 has round 5, 10; rank 2 has round 5"
+            )
+            assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
+
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
         alone = Assembly(mapping_of(1), 0, greeting(0))
         alone.introductions = {0: b"zero"}
@@ -311,7 +333,7 @@ class TestMeeting:
                 stranger.send(content)
             stranger.send_multipart([b"a", b"b", b"\xc1"])
             time.sleep(0.2)
-            ids = {host.result(10.0) for host in (host, meeting.come(1))}
+            ids = {host.result(10.0).run_id for host in (host, meeting.come(1))}
             stranger.close(0)
             context.term()
         assert len(ids) == 1

@@ -34,7 +34,7 @@ EXPERIMENT = SimpleNamespace(
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
     "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
-    "refused_messages": {},
+    "refused_messages": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
     "average_model_accuracy": 0.975, "average_model_loss": 0.0787, "consensus_distance": 0.0278,
@@ -119,6 +119,7 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
         (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
         (130, {"finished_nodes": 2}, "ended by Ctrl-C; 2 of 16 nodes finished"),
         (143, {"finished_nodes": 2}, "ended by SIGTERM; 2 of 16 nodes finished"),
+        (130, {"stopped_nodes": 16, "resumable_round": 21}, "stopped by Ctrl-C after round 22"),
         (5, {"finished_nodes": 0}, "out of memory; 0 of 16 nodes finished"),
     ],
 )  # fmt: skip
@@ -181,7 +182,7 @@ def test_the_standing_counts_those_who_still_count() -> None:
     )  # fmt: skip
     assert (standing.slowest, standing.fastest, standing.done) == (5, 10, pytest.approx(25 / 3))
     assert (standing.sent, standing.loss) == (600, 1.0)
-    assert standing.states == {"starting": 0, "running": 2, "finished": 1, "lost": 1}
+    assert standing.states == {"starting": 0, "running": 2, "finished": 1, "stopped": 0, "lost": 1}
 
 
 def shown(dashboard: Dashboard, now: float) -> str:

@@ -1,0 +1,122 @@
+"""When a node is saved, and how it goes on from what was saved."""
+
+import mmap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decentnode import checkpoint
+from decentnode.beacons import Activity
+from decentnode.checkpoint import Stamp
+from decentnode.errors import DecentnodeError
+from decentnode.reports import Checkpointed, NotCheckpointed, Reporter
+from decentnode.state_tree import UnknownKind
+from decentnode.tensor_file import BadTensors
+
+if TYPE_CHECKING:
+    from decentnode.node import Node
+
+WARN_EVERY = 60.0
+"""Seconds between two complaints of one node about checkpoints that could not be written."""
+FROM_THE_START = -1
+
+
+class Lineage:
+    """Which run the nodes are part of, and after which round it goes on; in memory made before the fork."""
+
+    def __init__(self, directory: Path, settings: str) -> None:
+        """`directory` is that of the checkpoints; `settings` a hash of what decides the models' numbers."""
+        self.directory = directory
+        self.settings = settings
+        self._words = memoryview(mmap.mmap(-1, 24)).cast("q")
+        self._words[2] = FROM_THE_START
+
+    def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
+        """All machines have agreed on it; to be called before the nodes are given the start."""
+        self._words[0], self._words[1], self._words[2] = run_id, incarnation, round
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the checkpoints of this run say of it."""
+        return Stamp(int(self._words[0]), int(self._words[1]), self.settings)
+
+    @property
+    def round(self) -> int:
+        """The round after which the run goes on."""
+        return int(self._words[2])
+
+
+class NodeCheckpoints:
+    """The checkpoints of one node."""
+
+    def __init__(self, lineage: Lineage, every: int, reporter: Reporter) -> None:
+        """`every`: rounds between them; 0: only when the run is asked to stop."""
+        self._lineage = lineage
+        self._every = every
+        self._reporter = reporter
+        self._last = FROM_THE_START
+        self._complained: float | None = None
+
+    def after(self, node: "Node") -> None:
+        """Saves the node if that is due after the round that it has just done."""
+        if self._every and (node.round + 1) % self._every == 0:
+            self._save(node)
+
+    def at_the_end(self, node: "Node") -> None:
+        """Saves the node if it was asked to stop before its last round."""
+        if node.course.is_cut_short and node.round > self._last:
+            self._save(node)
+
+    def resume(self, node: "Node") -> None:
+        """Brings the node to where the run goes on; raises BadCheckpoint."""
+        if self._lineage.round == FROM_THE_START:
+            return
+        device = node.exchange.endpoint.device
+        found = checkpoint.read(self._lineage.directory, node.rank, self._lineage.round, device)
+        restore(node, found.state)
+        self._last = found.round
+
+    def _save(self, node: "Node") -> None:
+        node.beacon.mark(node.round, Activity.CHECKPOINT)
+        directory, stamp = self._lineage.directory, self._lineage.stamp
+        try:
+            checkpoint.save(directory, node.rank, node.round, whole_state(node), stamp)
+        except (OSError, UnknownKind, BadTensors) as error:
+            self._complain(node, error)
+            return
+        self._last = node.round
+        self._reporter.send(Checkpointed(node.rank, node.round))
+
+    def _complain(self, node: "Node", error: Exception) -> None:
+        """Tells the launcher, now and then; the node goes on, and what was saved before is kept."""
+        now = time.monotonic()
+        if self._complained is None or now - self._complained >= WARN_EVERY:
+            self._complained = now
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            print(f"round {node.round + 1}: no checkpoint: {reason}", flush=True)
+            self._reporter.send(NotCheckpointed(node.rank, node.round, reason[:500]))
+
+
+def whole_state(node: "Node") -> dict[str, Any]:
+    """The node's state, and how far its time and its counts have come."""
+    return {
+        "node": node.state_dict(),
+        "seconds": node.records.seconds,
+        "bytes": dict(vars(node.exchange.endpoint.counters)),
+        "refused": dict(node.exchange.refused),
+    }
+
+
+def restore(node: "Node", state: dict[str, Any]) -> None:
+    """Continues from `whole_state`; raises DecentnodeError when the state is not one of this node."""
+    try:
+        node.load_state_dict(state["node"])
+        for name, total in state["bytes"].items():
+            setattr(node.exchange.endpoint.counters, name, total)
+        node.records.resume(state["seconds"], node.exchange.endpoint.counters)
+        node.evaluation.resume(state["seconds"])
+        node.exchange.resume(state["refused"])
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise DecentnodeError(
+            f"rank {node.rank}: its checkpoint does not fit the model or the scheme: {error!r}"[:400]
+        ) from error

@@ -1,0 +1,82 @@
+"""What a launcher keeps of a run beyond its own end: the lock, the checkpoints, and where it went on from."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from decentnode.checkpoint import FOLDER
+from decentnode.checkpointing import FROM_THE_START, Lineage
+from decentnode.experiment import Experiment
+from decentnode.notes import Join, Note, Settled, Start
+from decentnode.reports import Checkpointed, NotCheckpointed, Report
+from decentnode.resuming import Resumption, RunLock, settings_digest, write_state
+from decentnode.retention import Retention
+from decentnode.run_files import EvaluationRow, read_evaluations
+
+WARN_EVERY = 60.0
+
+
+class Continuity:
+    """One machine's."""
+
+    def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: Resumption | None) -> None:
+        """`past` is the run that goes on; None: a new one. Raises BadInput when it is under way."""
+        self.lock = past.lock if past else RunLock(run_dir)
+        self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment))
+        ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
+        self.retention = Retention(run_dir / FOLDER, ranks, local)
+        self._run_dir = run_dir
+        self._past = past
+        self._machine = machine
+        self._ranks, self._local = ranks, set(local)
+        self._complained: float | None = None
+
+    def greeting(self, join: Join) -> Join:
+        """The same with what this machine's nodes can go on from; raises BadInput."""
+        if self._past is None:
+            return join
+        self._past.refuse_finished(sorted(self._local), len(self._ranks), self._machine)
+        return self._past.greeting(join, sorted(self._local), self.lineage.settings)
+
+    def begin(self, start: Start) -> None:
+        """All machines have agreed on the run and the round; the nodes have not been given the start yet."""
+        if self._past is not None:
+            self._past.begin(start, sorted(self._local))
+            self.retention.begin(start.round)
+        self.lineage.settle(start.run_id, start.incarnation, start.round)
+        write_state(self._run_dir, start)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took before."""
+        return self._past.seconds if self._past else 0.0
+
+    @property
+    def rows(self) -> list[EvaluationRow]:
+        """What was evaluated before."""
+        path = self._run_dir / "evaluations.jsonl"
+        return read_evaluations(path) if self._past and path.exists() else []
+
+    @property
+    def news(self) -> str:
+        """After which round the run goes on, in words; empty for a new one."""
+        round = self.lineage.round
+        return f"goes on after round {round + 1}" if round != FROM_THE_START else ""
+
+    def take(self, report: Report) -> str:
+        """Learns of checkpoints; returns what is to be said about it, usually nothing."""
+        if isinstance(report, Checkpointed):
+            self.retention.note(report.rank, report.round)
+        if isinstance(report, NotCheckpointed):
+            now = time.monotonic()
+            if self._complained is None or now - self._complained >= WARN_EVERY:
+                self._complained = now
+                return f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
+        return ""
+
+    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:
+        """Deletes what nobody needs any more, which machine 0 knows; without it, judges by its own nodes."""
+        if self._machine == 0 or is_alone:
+            elsewhere = set(self._ranks) - self._local if self._machine else set[int]()
+            if self.retention.tend({*lost, *elsewhere}) and self._machine == 0:
+                send(Settled(self.retention.settled))

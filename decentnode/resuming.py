@@ -1,0 +1,229 @@
+"""Going on with a run in its own directory: what may change, what is there, and what must go.
+
+Every start of a run leaves `run.json` there, which says which run it is, and holds a lock on `lock` as long
+as any process of it lives.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from decentnode import checkpoint, config
+from decentnode.checkpoint import BadCheckpoint
+from decentnode.durable import write_durably
+from decentnode.errors import BadInput
+from decentnode.experiment import Experiment
+from decentnode.notes import Join, Start
+from decentnode.option_types import show
+from decentnode.records import write_atomically
+from decentnode.run_files import SCHEMA, read_evaluations, read_object
+from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Settings
+
+LOCK_SECONDS = 3.0
+"""How long the processes of a launcher that was killed may take to end."""
+MAY_CHANGE = (
+    "rounds", "evaluation", "failures", "checkpoint", "machine", "communication", "security", "run_dir",
+    "mapping.rendezvous_port",
+)  # fmt: skip
+"""Keys that change no number of a model; of `mapping` the addresses, too."""
+MOST_SHOWN = 5
+
+
+class RunLock:
+    """Held by a launcher and all its processes, so that no two starts of a run write to one directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Takes the lock; raises BadInput when another start holds it."""
+        path = run_dir / "lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be opened: {error.strerror}") from error
+        limit = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > limit:
+                    os.close(fd)
+                    raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
+            time.sleep(0.05)
+
+
+class Resumption:
+    """A run on this machine that is to go on."""
+
+    def __init__(self, run_dir: Path, overrides: Sequence[str] = ()) -> None:
+        """Raises BadInput when there is nothing to go on with, or an override would change the models."""
+        self.run_dir = run_dir.absolute()
+        self.config = self.run_dir / "config.yaml"
+        if not self.config.is_file():
+            raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
+        self.lock = RunLock(self.run_dir)
+        before = config.load(self.config)
+        self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
+        refuse_changes(before, self.settings)
+        self._every = before.evaluation.every
+        self._state = _read_state(self.run_dir)
+        self.seconds = 0.0
+        """How long the run has taken, up to where it goes on."""
+        self._seconds: dict[int, float] = {}
+
+    def refuse_finished(self, ranks: Sequence[int], nodes: int, machine: int) -> None:
+        """Raises BadInput when there is nothing left to do here."""
+        path = self.run_dir / "summary.json"
+        if not path.exists():
+            return
+        summary = read_object(path)
+        expected = nodes if machine == 0 else len(ranks)
+        if summary["finished_nodes"] >= expected and self.settings.rounds <= summary["rounds"]:
+            raise BadInput(
+                f"{self.run_dir}: this run has finished all its {summary['rounds']} rounds; "
+                "to go on, name more (rounds=N)"
+            )
+
+    def greeting(self, join: Join, ranks: Iterable[int], settings: str) -> Join:
+        """The same with what this machine can go on from; raises BadInput naming a rank without a checkpoint.
+
+        `settings` is the hash that good checkpoints carry.
+        """
+        offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
+        return msgspec.structs.replace(
+            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"], offers=offers
+        )
+
+    def _good_rounds(self, rank: int, settings: str) -> list[int]:
+        directory = self.run_dir / checkpoint.FOLDER
+        checkpoint.clean_up(directory, rank)
+        good, defects = [], []
+        for round in checkpoint.rounds(directory, rank):
+            try:
+                self._check(rank, round, settings)
+                good.append(round)
+            except BadCheckpoint as error:
+                defects.append(str(error))
+        if not good:
+            where = directory / f"{rank:05d}"
+            reason = defects[-1] if defects else f"there is none in {where}"
+            raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to go on from: {reason}")
+        for defect in defects:
+            print(f"{defect}; it is not used", flush=True)
+        # A row that was not written yet when the launcher was killed is written again on the way.
+        evaluated = self._evaluated_up_to()
+        return [round for round in good if round < evaluated] or good
+
+    def _check(self, rank: int, round: int, settings: str) -> None:
+        directory = self.run_dir / checkpoint.FOLDER
+        found = checkpoint.read(directory, rank, round)
+        path = directory / f"{rank:05d}" / f"{round:08d}.json"
+        if f"{found.stamp.run_id:016x}" != self._state["run_id"]:
+            raise BadCheckpoint(f"{path}: is of another run, {found.stamp.run_id:016x}")
+        if found.stamp.settings != settings:
+            raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
+        seconds = found.state.get("seconds") if isinstance(found.state, dict) else None
+        if not isinstance(seconds, float):
+            raise BadCheckpoint(f"{path}: does not say how long the run has taken")
+        self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
+
+    def _evaluated_up_to(self) -> int:
+        """The first round whose evaluation was due and is not on record."""
+        path = self.run_dir / "evaluations.jsonl"
+        known = {row.round for row in read_evaluations(path)} if path.exists() else set()
+        due = self._every - 1
+        while self._every and due in known:
+            due += self._every
+        return due if self._every else self.settings.rounds
+
+    def begin(self, start: Start, ranks: Iterable[int]) -> None:
+        """Brings the directory back to the round that all go on after; no node writes yet."""
+        self.seconds = self._seconds.get(start.round, 0.0)
+        directory = self.run_dir / checkpoint.FOLDER
+        for rank in ranks:
+            cut_back(self.run_dir / "records" / f"{rank:05d}.jsonl", start.round)
+            for round in checkpoint.rounds(directory, rank):
+                if round > start.round:
+                    checkpoint.delete(directory, rank, round)
+        cut_back(self.run_dir / "evaluations.jsonl", start.round)
+        write_durably(self.config, [config.dump(self.settings).encode()])
+
+
+def write_state(run_dir: Path, start: Start) -> None:
+    """Says in `run.json` which run this is, and how often it was started again."""
+    content = {"schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation}
+    write_atomically(run_dir / "run.json", content)
+
+
+def _read_state(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "run.json"
+    if not path.exists():
+        raise BadInput(f"{run_dir}: this run was never started, so there is nothing to go on from")
+    content = read_object(path)
+    run_id, incarnation = content.get("run_id"), content.get("incarnation")
+    if not isinstance(run_id, str) or len(run_id) != 16 or not isinstance(incarnation, int):
+        raise BadInput(f"{path}: does not say which run this is")
+    return content
+
+
+def cut_back(path: Path, round: int) -> None:
+    """Removes the lines after a round, and a last one that was cut off; raises BadInput."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        kept = [line for line in lines if msgspec.json.decode(line, type=_Line).round <= round]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
+    write_durably(path, [b"".join(line + b"\n" for line in kept)])
+
+
+class _Line(msgspec.Struct):
+    round: int
+
+
+def settings_digest(experiment: Experiment) -> str:
+    """A hash of what decides the models' numbers: what may change when a run goes on is left out."""
+    settings, nothing = experiment.settings, dict[str, object]()
+    lasting = replace(
+        settings, rounds=1, evaluation=EvaluationSettings(), failures=FailureSettings(),
+        checkpoint=CheckpointSettings(), security="none",
+        communication=replace(settings.communication, name="", options=nothing),
+        mapping=replace(settings.mapping, name="", options=nothing),
+    )  # fmt: skip
+    return config.digest(lasting, experiment.graph.graph)
+
+
+def refuse_changes(before: Settings, after: Settings) -> None:
+    """Raises BadInput with a line for each key whose change would make another run of it."""
+    if after.rounds < before.rounds:
+        raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
+    changed = dict(_differences(_comparable(before), _comparable(after)))
+    refused = [
+        f"resume: {key} cannot change from {show(old)} to {show(new)}, which would make another run of it"
+        for key, (old, new) in changed.items()
+        if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
+    ]
+    if refused:
+        raise BadInput(*refused[:MOST_SHOWN])
+
+
+def _comparable(settings: Settings) -> dict[str, Any]:
+    """The settings as plain values; of the machines only how many nodes each carries."""
+    found = config.resolved(settings)
+    found["mapping"]["machines"] = [machine.nodes for machine in settings.mapping.make().machines]
+    return found
+
+
+def _differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in (*before, *(name for name in after if name not in before)):
+            inner = f"{key}.{name}" if key else str(name)
+            yield from _differences(before.get(name), after.get(name), inner)
+    elif before != after:
+        yield key, (before, after)

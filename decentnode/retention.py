@@ -1,0 +1,80 @@
+"""Which checkpoints there are, which round all ranks have, and which ones may go."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from decentnode import checkpoint
+from decentnode.errors import StartError
+
+MOST_NAMED = 5
+
+
+class Retention:
+    """What a launcher knows of checkpoints, from the reports of the nodes; deletes those of its own ranks."""
+
+    def __init__(self, directory: Path, ranks: Iterable[int], local: Iterable[int]) -> None:
+        self.settled = -1
+        """Every rank that is still there has a checkpoint of this round or of a later one."""
+        self._directory = directory
+        self._local = sorted(local)
+        self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
+        self._grown = False
+
+    def begin(self, round: int) -> None:
+        """All ranks go on from a checkpoint of this round."""
+        for rounds in self._known.values():
+            rounds.add(round)
+
+    def note(self, rank: int, round: int) -> None:
+        """A rank has a checkpoint."""
+        self._known[rank].add(round)
+        self._grown = True
+
+    @property
+    def common(self) -> int | None:
+        """The newest round that all ranks have, also those that are lost; None when there is none."""
+        return max(set.intersection(*self._known.values()), default=None)
+
+    def tend(self, lost: Iterable[int]) -> bool:
+        """Settles what new reports allow, without those that are lost; whether that is a later round."""
+        if not self._grown:
+            return False
+        self._grown = False
+        lost = set(lost)
+        newest = [max(rounds, default=-1) for rank, rounds in self._known.items() if rank not in lost]
+        return self.settle(min(newest, default=-1))
+
+    def settle(self, round: int) -> bool:
+        """Deletes local checkpoints before this round, up to one that is kept in case a later one is bad."""
+        if round <= self.settled:
+            return False
+        self.settled = round
+        for rounds in self._known.values():
+            rounds -= set(sorted(r for r in rounds if r < round)[:-1])
+        for rank in self._local:
+            older = [r for r in checkpoint.rounds(self._directory, rank) if r < round]
+            for unneeded in older[:-1]:
+                checkpoint.delete(self._directory, rank, unneeded)
+        return True
+
+
+def common_round(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
+    """The newest round that all ranks have a checkpoint of; raises StartError saying who lacks what."""
+    have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
+    found: int | None = max(set.intersection(*map(set, have.values())), default=None)
+    if found is not None:
+        return found
+    latest = max((rounds[-1] for rounds in have.values() if rounds), default=None)
+    if latest is None:
+        raise StartError("no rank has a checkpoint to go on from")
+    lacking = [rank for rank, rounds in have.items() if latest not in rounds]
+    named = "; ".join(f"rank {rank} has {_listed(have[rank])}" for rank in lacking[:MOST_NAMED])
+    more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""
+    raise StartError(
+        "there is no round that all ranks have a checkpoint of; "
+        f"round {latest + 1} is lacking here: {named}{more}"
+    )
+
+
+def _listed(rounds: list[int]) -> str:
+    return f"round {', '.join(str(round + 1) for round in rounds)}" if rounds else "none"

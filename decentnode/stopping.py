@@ -1,0 +1,101 @@
+"""A run that is asked to stop: all nodes of all machines end after the same round.
+
+The launcher that gets a signal lets its nodes pause and tells machine 0, which lets all machines pause. When
+each has said which round its furthest node has announced, the highest of these is the last round.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+
+from decentnode.beacons import UNDECIDED, Beacons
+from decentnode.notes import Announced, LastRound, Note, Pause, StopAsked
+
+SETTLING = 0.05
+"""Seconds in which a node that was about to begin a round has announced it, or has seen that it must not."""
+ASK_AGAIN = 0.5
+MACHINES_PATIENCE = 3.0
+"""How long machine 0 waits for what the others announce, and they for what machine 0 decides."""
+MOST_SECONDS = 10.0
+"""How long the nodes may take to end before they are killed."""
+Send = Callable[[Note, int | None], object]
+
+
+class Stopping:
+    """One machine's part in it; nothing happens before somebody asks."""
+
+    def __init__(self, beacons: Beacons, machine: int, machines: set[int], send: Send) -> None:
+        """`machines` may shrink as launchers fall silent; `send` gives a note to a machine, or to all."""
+        self.signal: signal.Signals | None = None
+        """What the run was asked to stop with, here or on another machine."""
+        self.is_urgent = False
+        """Nothing is waited for any more."""
+        self._beacons = beacons
+        self._machine = machine
+        self._machines = machines
+        self._send = send
+        self._asked = 0.0
+        self._next_word = 0.0
+        self._decided = False
+        self._announced: dict[int, int] = {}
+
+    def ask(self, signum: signal.Signals) -> None:
+        """From here on no local node begins another round; safe in a signal handler."""
+        if self.signal is None:
+            self._asked = time.monotonic()
+            self._beacons.last_round = UNDECIDED
+            self.signal = signum
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the nodes have had all the time that they get."""
+        return self.signal is not None and time.monotonic() - self._asked > MOST_SECONDS
+
+    def take(self, note: Note) -> None:
+        """Learns from another machine."""
+        match note:
+            case StopAsked() | Pause():
+                self.ask(_known(note.signal))
+            case Announced():
+                self._announced[note.machine] = note.round
+                if self._decided:
+                    self._send(LastRound(self._beacons.last_round), note.machine)
+            case LastRound():
+                self._decide(note.round)
+
+    def advance(self) -> None:
+        """Does what is due; to be called again and again once somebody has asked."""
+        waited = time.monotonic() - self._asked
+        if self.signal is None or self._decided or waited < SETTLING:
+            return
+        self._announced[self._machine] = self._beacons.highest_round
+        if self._machine == 0:
+            if self._machines <= self._announced.keys() or waited > MACHINES_PATIENCE:
+                self._decide(max(self._announced.values()))
+                self._send(LastRound(self._beacons.last_round), None)
+            else:
+                self._say(Pause(self.signal))
+        elif waited > MACHINES_PATIENCE:
+            self._decide(self._announced[self._machine])
+        else:
+            self._say(
+                StopAsked(self._machine, self.signal),
+                Announced(self._machine, self._announced[self._machine]),
+            )
+
+    def _decide(self, round: int) -> None:
+        self._decided = True
+        self._beacons.last_round = round
+
+    def _say(self, *notes: Note) -> None:
+        """Tells machine 0, or from there all, now and then, because a launcher may not listen yet."""
+        now = time.monotonic()
+        if now >= self._next_word:
+            self._next_word = now + ASK_AGAIN
+            for note in notes:
+                self._send(note, None)
+
+
+def _known(number: int) -> signal.Signals:
+    """The signal that another launcher got; SIGTERM for what is none of those that stop a run."""
+    return signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
