@@ -203,7 +203,8 @@ class TestNonsense:
 
 
 def test_a_byte_coder_takes_no_bytes():
-    with pytest.raises(BadInput, match=r"^transforms\[1\] lz4 takes .* but zstd gives bytes; leave one of them out$"):
+    expected = r"^transforms\[1\] lz4 takes .* but zstd gives bytes; leave one of them out$"
+    with pytest.raises(BadInput, match=expected):
         Chain([Zstd(), Lz4()], 5)
 
 

@@ -78,6 +78,11 @@ class Case:
         """Whether somebody must listen on a port while the case is tried."""
         return any("{busy}" in word for word in self.words)
 
+    @property
+    def has_null(self) -> bool:
+        """Whether a word cannot be passed on by a shell."""
+        return any("\0" in word for word in self.words)
+
     def write(self, folder: Path) -> None:
         """Puts the files of the case, and those that all share, into a folder."""
         for name, content in (COMMON | dict(self.files)).items():
