@@ -25,6 +25,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 _RECEIVED = struct.Struct("<128xQ")
 """Where `struct tcp_info` of Linux counts the bytes that a connection has brought."""
 _INFO_BYTES = 256
+ESTABLISHED = 1
 
 
 class Connections:
@@ -64,7 +65,7 @@ class Connections:
         before, self._brought = self._brought, {}
         cut = 0
         for fd, peer, total in self._connected():
-            start = before.get((fd, peer), 0)
+            start = before.get((fd, peer), total)
             if fd in self._delivering:
                 start = total
             if total - start > self._limit:
@@ -77,15 +78,17 @@ class Connections:
         return cut
 
     def _connected(self) -> Iterator[tuple[int, object, int]]:
-        """Descriptor, peer, and bytes brought so far of each connection to one of the ports."""
+        """Descriptor, peer, and bytes brought so far of each living connection to one of the ports."""
         for entry in DESCRIPTORS.iterdir():
             try:
-                one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=int(entry.name))
+                # Of both families of addresses the one with room for both: a longer one would be cut off.
+                one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=int(entry.name))
             except OSError:
                 continue
             try:
                 info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-                if len(info) >= _RECEIVED.size and one.getsockname()[1] in self._ports:
+                known = len(info) >= _RECEIVED.size and info[0] == ESTABLISHED
+                if known and one.getsockname()[1] in self._ports:
                     yield int(entry.name), one.getpeername(), _RECEIVED.unpack_from(info)[0]
             except OSError:
                 continue

@@ -18,6 +18,8 @@ from decentnode.communication.segments import PeerSegments
 from decentnode.communication.sieve import Received
 from decentnode.communication.wire import Kind
 
+MOST_ROUND = 1 << 30
+"""No run comes that far; beyond it, what is answered might not fit into a header."""
 EDGE_KINDS = frozenset(
     {Kind.WITHDRAW, Kind.LEAVE, Kind.HERE, Kind.ASK, Kind.RETURN, Kind.WELCOME, Kind.SKIP, Kind.FETCH}
 )
@@ -91,6 +93,8 @@ class Reception:
         if not bulk and len(body) > wire.MOST_CONTROL_BYTES:
             raise wire.WireError("control length")
         self._check_incarnation(process, header)
+        if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
+            raise wire.WireError("round")
         if len(body) and header.body_digest != wire.digest(body.buffer):
             self._ask_again(mailbox, header)
             raise wire.WireError("checksum")

@@ -20,6 +20,7 @@ def router():
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.set(zmq.LINGER, 0)
         router.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        router.set(zmq.IPV6, 1)
         yield router
 
 
@@ -72,6 +73,14 @@ def test_many_whole_messages_are_no_reason(router, watch):
             assert [len(frame) for frame in frames[1:]] == [4, MOST_BYTES]
             watch.note(frames[1])
             assert watch.look() == 0
+
+
+def test_a_connection_is_known_by_its_peer(router, watch):
+    with stranger(router) as peer:
+        (found,) = watch._connected()
+        _, address, brought = found
+        assert address[:2] == ("::ffff:127.0.0.1", peer.getsockname()[1])
+        assert brought == len(GREETING + READY)
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/socket"])
