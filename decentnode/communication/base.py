@@ -154,6 +154,13 @@ class Inbox(Mapping[int, Payload]):
     def __len__(self) -> int:
         return len(self._payloads)
 
+    def is_sound(self) -> bool:
+        """Whether no payload has been written over since it arrived.
+
+        That happens to a node that stood still for so long that a sender gave it up.
+        """
+        return self._handle.is_sound()
+
     def release(self) -> None:
         """Tells every sender that its memory may be written again; the payloads are void from here on."""
         self._payloads = {}

@@ -136,7 +136,9 @@ class Homecoming:
         self._go_on()
 
     def hear(self, pair: Pair, kind: int, round: int) -> None:
-        """Takes in an answer."""
+        """Takes in an answer, and nothing else: others may propose by themselves in the meantime."""
+        if pair not in self._asked:
+            return
         if kind == Kind.HERE:
             self._next[pair] = round
             if self._proposed is not None and round > self._proposed:

@@ -8,7 +8,7 @@ import torch
 
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
 from decentnode.communication.mailbox import Handle, Key, Mailbox
-from decentnode.errors import PeerError, ProtocolError
+from decentnode.errors import PeerError, PeerLost, ProtocolError
 from decentnode.payload import Layout, Payload
 from decentnode.registry import COMMUNICATIONS
 
@@ -20,8 +20,18 @@ class LocalMessage:
     source: int
     seq: int
     payload: Payload
+    reader: int
+    void: Mapping[int, int]
+    """The sender's: by reader the last number whose payload must not be read any more."""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the sender has given this reader up, and may write there again."""
+        return self.void.get(self.reader, -1) >= self.seq
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
+        if self.is_void:
+            return None, PeerLost(self.source, "gave up on this node while it stood still")
         if self.payload.layout.hash != layout.hash:
             return None, ProtocolError(self.source, "sent another payload layout", "layout")
         return self.payload, None
@@ -35,6 +45,8 @@ class LocalEndpoint(Endpoint):
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, lambda source, seq: peers[source].mailbox.acknowledged(rank, seq))
         self.refused = self.mailbox.refused
+        self.mailbox.make_void = lambda peer: self._void.update({peer: self._seq})
+        self._void: dict[int, int] = {}
         self._peers = peers
         self._seq = 0
         shape = (2, memory.vector_elements)
@@ -48,8 +60,8 @@ class LocalEndpoint(Endpoint):
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
             self.counters.count_sent(payload, len(targets))
-            message = LocalMessage(self.rank, self._seq, payload)
             for target in targets:
+                message = LocalMessage(self.rank, self._seq, payload, target, self._void)
                 self._peers[target].mailbox.deliver(self.rank, key, message)
         return handle
 

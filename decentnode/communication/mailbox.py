@@ -29,6 +29,10 @@ class Message(Protocol):
     def seq(self) -> int:
         """The sender's number of the exchange it belongs to."""
 
+    @property
+    def is_void(self) -> bool:
+        """Whether its memory may have been written again, because the sender gave this node up."""
+
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
         """The payload, or why it cannot be used."""
 
@@ -68,6 +72,10 @@ class Handle:
         finished.acquire()
         self._call_when_done(finished.release)
         return finished.acquire(timeout=timeout)
+
+    def is_sound(self) -> bool:
+        """Whether everything that arrived can still be read."""
+        return not any(message.is_void for message in self.arrived.values())
 
     def release(self) -> None:
         """Tells the senders of this exchange that their memory is free again."""
@@ -121,6 +129,8 @@ class Mailbox:
         """Peers that have asked for this node's model."""
         self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
         """Sends a peer once more what it misses in an exchange; false when that was never sent."""
+        self.make_void: Callable[[int], None] = lambda peer: None
+        """Says to a peer that is given up that what it was sent may be written again."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._open: dict[Key, Handle] = {}
@@ -242,6 +252,7 @@ class Mailbox:
             self.suspended.discard(peer)
             if peer in self.gone:
                 return
+            self.make_void(peer)
             self.gone[peer] = error
             for readers in self._unread.values():
                 readers.discard(peer)

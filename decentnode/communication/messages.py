@@ -1,13 +1,15 @@
 """Received messages of the ZeroMQ transport, unread until the node takes them out of its inbox."""
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.errors import PeerError, ProtocolError
+from decentnode.errors import PeerError, PeerLost, ProtocolError
 from decentnode.payload import Layout, Payload, PayloadError
 
 Read = tuple[Payload | None, PeerError | None]
@@ -18,7 +20,13 @@ class PeerSegment:
     """A peer's shared memory; payloads that were read once are kept, since slots come back in turn."""
 
     content: Tensor
+    words: "np.ndarray[Any, Any]" = field(init=False)
+    """For each reader, from the end: the last number whose payload is void for it."""
     _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The memory is made of whole pages.
+        self.words = self.content.numpy().view(np.int64)
 
     def payload(self, offset: int, length: int, layout: Layout) -> Payload:
         """The payload at a place; raises PayloadError."""
@@ -45,7 +53,14 @@ class SharedMessage:
     def seq(self) -> int:
         return self.header.seq
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the sender has given this reader up, and may write there again."""
+        return bool(self.segment.words[-1 - self.header.receiver] >= self.header.seq)
+
     def read(self, layout: Layout) -> Read:
+        if self.is_void:
+            return None, PeerLost(self.header.sender, "gave up on this node while it stood still")
         if self.header.layout != layout.hash:
             return _refuse(self.header, "sent another payload layout", "layout")
         try:
@@ -60,6 +75,7 @@ class FramedMessage:
 
     header: wire.Header
     body: zmq.Frame
+    is_void: ClassVar[bool] = False
 
     @property
     def seq(self) -> int:

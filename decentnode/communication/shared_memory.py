@@ -26,14 +26,23 @@ def _pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-class Segment:
-    """Two vector slots, and two staging slots for payloads that are made outside them."""
+WORD = 8
 
-    def __init__(self, rank: int, memory: Memory) -> None:
+
+class Segment:
+    """Two vector slots, two staging slots for payloads made outside them, and a word for each reader.
+
+    A reader that is given up while it stands still may go on reading what is written anew by then. Its word
+    tells: whatever was sent under this number or a lower one is void for it. Words count from the end.
+    """
+
+    def __init__(self, rank: int, memory: Memory, readers: int) -> None:
+        """`readers`: how many ranks there are."""
         vector_bytes = _pages(memory.vector_elements * memory.vector_dtype.itemsize)
         self._staging_bytes = _pages(memory.payload_bytes)
         self._staging_start = 2 * vector_bytes
-        size = max(PAGE, self._staging_start + STAGING_SLOTS * self._staging_bytes)
+        words = _pages(WORD * readers)
+        size = self._staging_start + STAGING_SLOTS * self._staging_bytes + words
         self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
@@ -42,6 +51,7 @@ class Segment:
         used = memory.vector_elements * memory.vector_dtype.itemsize
         first, second = (self._bytes[i * vector_bytes :][:used].view(memory.vector_dtype) for i in range(2))
         self.slots = (first, second)
+        self._words = self._bytes[-words:].numpy().view("int64")
         self._base = self._bytes.data_ptr()
         self._size = size
 
@@ -49,6 +59,10 @@ class Segment:
         """Where a tensor's memory starts in this segment, or None when it lies elsewhere."""
         offset = buffer.data_ptr() - self._base
         return offset if 0 <= offset < self._size else None
+
+    def make_void(self, reader: int, seq: int) -> None:
+        """Nothing that was sent up to number `seq` may be read by that rank any more."""
+        self._words[-1 - reader] = seq
 
     def stage(self, seq: int, at: int, buffer: Tensor) -> int:
         """Copies a payload of exchange number `seq` to byte `at` of its staging slot; returns the offset."""

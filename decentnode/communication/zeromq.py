@@ -56,6 +56,8 @@ class ZeroMQEndpoint(Endpoint):
         # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
         self._seq = place.incarnation << SEQ_BITS
         self.mailbox.send_again = self._send_again
+        self.mailbox.make_void = self._make_void
+        self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
@@ -79,7 +81,7 @@ class ZeroMQEndpoint(Endpoint):
             self.counters.count_sent(payload, len(targets))
             siblings, co_located, remote = self._by_route(targets)
             for target in siblings:
-                message = LocalMessage(self.rank, self._seq, payload)
+                message = LocalMessage(self.rank, self._seq, payload, target, self._void)
                 self._siblings[target].mailbox.deliver(self.rank, key, message)
             if co_located:
                 offset, staged = self._lay_out(payload, staged)
@@ -155,6 +157,11 @@ class ZeroMQEndpoint(Endpoint):
             self._sent[key][target] = Sent(header, body, time.monotonic() + payload.nbytes / SLOW_LINK)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
+    def _make_void(self, peer: int) -> None:
+        self._void[peer] = self._seq
+        if self.segment is not None:
+            self.segment.make_void(peer, self._seq)
+
     def _addressed(self, header: wire.Header, target: int) -> bytes:
         knows = self._sockets.incarnation(self._sockets.place.home[target])
         return header.pack(target, self._last_read.get(target, 0), knows)
@@ -219,7 +226,9 @@ class ZeroMQ(Communication):
 
     def endpoint(self, rank: int, memory: Memory) -> Endpoint:
         assert self._sockets is not None, "prepare comes first"
-        segment = Segment(rank, memory) if self.local == "shared_memory" else None
+        segment = (
+            Segment(rank, memory, len(self._sockets.place.home)) if self.local == "shared_memory" else None
+        )
         if segment is None:
             first, second = torch.zeros(2, memory.vector_elements, dtype=memory.vector_dtype)
         else:
