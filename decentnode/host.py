@@ -138,7 +138,7 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     except Exception as error:
         return _explain(inheritance, node.rank, error)
     finally:
-        node.exchange.endpoint.leave(node.round)
+        node.exchange.endpoint.leave()
         _close_records(node, inheritance.reporter)
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.mailbox import Handle
+from decentnode.communication.handles import Handle
 from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError, StartError
@@ -195,8 +195,8 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def leave(self, round: int) -> None:
-        """Tells the peers that this node sends nothing after `round`, so that nobody waits for it."""
+    def leave(self) -> None:
+        """Tells the peers that this node sends nothing more, so that nobody waits for it."""
 
     def admit(self, round: int) -> list[int]:
         """Begins the exchanges of a round; returns lost peers that take part again from there on."""

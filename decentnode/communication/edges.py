@@ -9,7 +9,8 @@ such a round neither end mixes the other's model, so W stays symmetric whatever 
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from decentnode.communication.mailbox import Key, Mailbox
+from decentnode.communication.handles import Key
+from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.wire import Header, Kind
 from decentnode.errors import PeerLost
 
@@ -35,10 +36,15 @@ class Edges:
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
 
+    @property
+    def is_seeking(self) -> bool:
+        """Whether this process was started again, and does not know yet in which round it takes part."""
+        return self.homecoming is not None and self.homecoming.round is None
+
     def propose(self, is_reachable: Callable[[int], bool]) -> None:
         """Offers every lost peer that can be reached to exchange again; of two ends the lower rank does."""
         self._proposals.clear()
-        if self.homecoming is not None and self.homecoming.round is None:
+        if self.is_seeking:
             return
         for rank, mailbox in self._mailboxes.items():
             for peer in mailbox.lost():
@@ -48,14 +54,14 @@ class Edges:
     def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Takes in what a peer says about an edge."""
         peer, round = header.sender, header.round
-        if self.homecoming is not None and self.homecoming.round is None:
+        if self.homecoming is not None and self.is_seeking:
             self.homecoming.hear((mailbox.rank, peer), kind, header.seq if kind == Kind.HERE else round)
             return
         match kind:
             case Kind.WITHDRAW:
                 mailbox.lose(peer, PeerLost(peer, f"gave up on this node in round {round}"))
             case Kind.LEAVE:
-                mailbox.depart(peer, round)
+                mailbox.depart(peer, header.key if header.seq else None)
             case Kind.ASK:
                 self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
             case Kind.RETURN:
@@ -193,3 +199,8 @@ class Homecoming:
 def first_of(round: int) -> Key:
     """The first exchange of a round."""
     return round, 0, 0
+
+
+def farewell(mailbox: Mailbox) -> tuple[Key, int]:
+    """Key and seq of what a node says that ends: its last exchange, and 1 unless there was none."""
+    return mailbox.sent_last or first_of(0), int(mailbox.sent_last is not None)

@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
-from decentnode.communication.mailbox import Handle, Key, Mailbox
+from decentnode.communication.handles import Handle, Key
+from decentnode.communication.mailbox import Mailbox
 from decentnode.errors import PeerError, PeerLost, ProtocolError
 from decentnode.payload import Layout, Payload
 from decentnode.registry import COMMUNICATIONS
@@ -65,9 +66,9 @@ class LocalEndpoint(Endpoint):
                 self._peers[target].mailbox.deliver(self.rank, key, message)
         return handle
 
-    def leave(self, round: int) -> None:
+    def leave(self) -> None:
         for peer in self._peers.values():
-            peer.mailbox.depart(self.rank, round)
+            peer.mailbox.depart(self.rank, self.mailbox.sent_last)
 
 
 @COMMUNICATIONS.register("inproc")

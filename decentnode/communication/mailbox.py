@@ -4,104 +4,17 @@ Any thread may deliver; the node waits on handles. Payloads of later rounds are 
 ahead by one exchange at most, because it may not write memory again that a reader still holds.
 """
 
-import asyncio
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
 
-from decentnode.errors import PeerError, PeerLost, PeerTimeout, RunFailed
-from decentnode.payload import Layout, Payload
-
-Key = tuple[int, int, int]
-"""(round, phase, part): which exchange a message belongs to, ordered."""
+from decentnode.communication.handles import Handle, Key, Message
+from decentnode.errors import PeerError, PeerLost, PeerTimeout
 
 MOST_PARKED = 4
 PATIENCE = 1.0
 """Seconds in an exchange after which a node says that it waits, and for whom."""
-
-
-class Message(Protocol):
-    """One received message, still unread."""
-
-    @property
-    def seq(self) -> int:
-        """The sender's number of the exchange it belongs to."""
-
-    @property
-    def is_void(self) -> bool:
-        """Whether its memory may have been written again, because the sender gave this node up."""
-
-    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
-        """The payload, or why it cannot be used."""
-
-
-class Handle:
-    """One exchange in flight. `await` it in the node's loop or `wait` for it in any other thread."""
-
-    def __init__(
-        self, mailbox: "Mailbox", key: Key, seq: int, sources: Iterable[int], timeout: float
-    ) -> None:
-        self.key = key
-        self.seq = seq
-        self.arrived: dict[int, Message] = {}
-        self.missing: dict[int, PeerError] = {}
-        self.awaited = set(sources)
-        self.timeout = timeout
-        self.opened = time.monotonic()
-        self.done = False
-        self._mailbox = mailbox
-        self._wake: list[Callable[[], Any]] = []
-
-    def __await__(self) -> Any:
-        if not self.done and self._mailbox.alone:
-            self.wait(threading.TIMEOUT_MAX)
-        elif not self.done:
-            loop = asyncio.get_running_loop()
-            future = loop.create_future()
-            self._call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
-            yield from future
-        if self._mailbox.failure is not None:
-            raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
-        return self
-
-    def wait(self, timeout: float) -> bool:
-        """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
-        finished = threading.Lock()
-        finished.acquire()
-        self._call_when_done(finished.release)
-        return finished.acquire(timeout=timeout)
-
-    def is_sound(self) -> bool:
-        """Whether everything that arrived can still be read."""
-        return not any(message.is_void for message in self.arrived.values())
-
-    def release(self) -> None:
-        """Tells the senders of this exchange that their memory is free again."""
-        self._mailbox.release(self)
-
-    def refuse(self, reason: str) -> None:
-        """Counts one of its messages that cannot be used."""
-        self._mailbox.refuse(reason)
-
-    def finish(self) -> None:
-        """Wakes whoever waits; the mailbox calls it with its lock held."""
-        self.done = True
-        for wake in self._wake:
-            wake()
-
-    def _call_when_done(self, wake: Callable[[], Any]) -> None:
-        with self._mailbox.lock:
-            if not self.done:
-                self._wake.append(wake)
-                return
-        wake()
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class Mailbox:
@@ -129,10 +42,16 @@ class Mailbox:
         """Peers that have asked for this node's model."""
         self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
         """Sends a peer once more what it misses in an exchange; false when that was never sent."""
+        self.sent_last: Key | None = None
+        """The exchange that was begun last; None before any was."""
+        self.ask: Callable[[], None] | None = None
+        """Asks peers for what is missing; None where nothing is ever lost."""
         self.make_void: Callable[[int], None] = lambda peer: None
         """Says to a peer that is given up that what it was sent may be written again."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
+        self._leaving: dict[int, Key] = {}
+        """The last exchange of peers that have ended, while something of it is on its way."""
         self._open: dict[Key, Handle] = {}
         self._parked: dict[Key, dict[int, Message]] = {}
         self._unread: dict[int, set[int]] = {}
@@ -200,9 +119,13 @@ class Mailbox:
         """Starts waiting for `sources`; `seq` numbers this node's own sending, read by `targets`."""
         handle = Handle(self, key, seq, sources, timeout)
         with self.lock:
+            self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
             for source, message in self._parked.pop(key, {}).items():
                 self._settle(handle, source, message)
+            for source, last in list(self._leaving.items()):
+                if last < key:
+                    self.lose(source, left(source, last[0]))
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
             self._drop_stale(key)
@@ -250,6 +173,7 @@ class Mailbox:
         with self.lock:
             self._returning.pop(peer, None)
             self.suspended.discard(peer)
+            self._leaving.pop(peer, None)
             if peer in self.gone:
                 return
             self.make_void(peer)
@@ -261,11 +185,20 @@ class Mailbox:
                     self._miss(handle, peer, error)
             self._finish_complete()
 
-    def depart(self, peer: int, round: int) -> None:
-        """Notes that a peer has ended after `round`, and is not asked to come back."""
+    def depart(self, peer: int, last: Key | None) -> None:
+        """Notes that a peer has ended after exchange `last`, and is not asked to come back; None: before any.
+
+        What it sent until then is still waited for.
+        """
         with self.lock:
-            self.lose(peer, left(peer, round))
             self.left.add(peer)
+            owed = [
+                h for h in self._open.values() if peer in h.awaited and last is not None and h.key <= last
+            ]
+            if owed and last is not None:
+                self._leaving[peer] = last
+            else:
+                self.lose(peer, left(peer, last[0] if last else -1))
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, now and later, with an error of the transport itself."""
@@ -305,13 +238,13 @@ class Mailbox:
                         late.append((handle.key, PeerTimeout(peer, reason)))
         return late
 
-    def waiting(self, now: float) -> list[tuple[Key, set[int]]]:
+    def waiting(self, now: float, patience: float = PATIENCE) -> list[tuple[Key, set[int]]]:
         """Exchanges that have been open for a while, with everybody they wait for."""
         with self.lock:
             return [
                 (handle.key, handle.awaited | self._readers_before(handle.seq))
                 for handle in self._open.values()
-                if now - handle.opened > min(PATIENCE, handle.timeout / 8)
+                if now - handle.opened > min(patience, handle.timeout / 8)
             ]
 
     def forgive(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Memory
-from decentnode.communication.mailbox import Handle, Key
+from decentnode.communication.handles import Handle, Key
 from decentnode.errors import BadInput
 from decentnode.payload import Payload
 
@@ -31,8 +31,8 @@ class OnDevice(Endpoint):
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
         return self._inner.exchange(moved, sources, key, timeout)
 
-    def leave(self, round: int) -> None:
-        self._inner.leave(round)
+    def leave(self) -> None:
+        self._inner.leave()
 
     def admit(self, round: int) -> list[int]:
         return self._inner.admit(round)

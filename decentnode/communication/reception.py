@@ -10,8 +10,9 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
-from decentnode.communication.edges import Edges, Tell, first_of
-from decentnode.communication.mailbox import Key, Mailbox
+from decentnode.communication.edges import Edges, Tell, farewell
+from decentnode.communication.handles import Key
+from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.messages import FramedMessage, SharedMessage, header_bytes
 from decentnode.communication.security import came_from
 from decentnode.communication.segments import PeerSegments
@@ -140,15 +141,17 @@ class Reception:
             self.edges.hear(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.MISSING):
             mailbox.note_waiting(header.sender, header.key)
-            if header.kind == Kind.MISSING:
+            if header.kind == Kind.MISSING and not self.edges.is_seeking:
                 self._answer_missing(mailbox, header.sender, header.key)
 
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        if mailbox.ended:
-            self.tell(Kind.LEAVE, mailbox.rank, peer, first_of(max(0, mailbox.upcoming - 1)), 0)
-        elif peer in mailbox.gone:
+        if peer in mailbox.gone and peer not in mailbox.left:
             self.tell(Kind.WITHDRAW, mailbox.rank, peer, key, 0)
-        elif not mailbox.send_again(peer, key):
+        elif mailbox.send_again(peer, key):
+            return
+        elif mailbox.ended:
+            self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+        else:
             self.tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _greet(self, process: int, hello: wire.Hello) -> None:

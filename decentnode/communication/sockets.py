@@ -21,8 +21,9 @@ from decentnode.communication import wire
 from decentnode.communication.base import Place
 from decentnode.communication.connections import Connections
 from decentnode.communication.edges import Edges, Homecoming
+from decentnode.communication.handles import Key
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
-from decentnode.communication.mailbox import Key, Mailbox
+from decentnode.communication.mailbox import PATIENCE, Mailbox
 from decentnode.communication.polling import has_input
 from decentnode.communication.reception import Reception
 from decentnode.communication.security import Gatekeeper
@@ -327,11 +328,17 @@ class Sockets(threading.Thread):
             for key, error in mailbox.overdue(now):
                 mailbox.lose(error.peer, error)
                 self._tell(Kind.WITHDRAW, mailbox.rank, error.peer, key)
+            self.ask(mailbox)
             for key, peers in mailbox.waiting(now):
-                for peer in sorted(peers | self._neighbors(mailbox)):
-                    kind = Kind.MISSING if peer in peers else Kind.WAITING
-                    self._tell(kind, mailbox.rank, peer, key)
+                for peer in sorted(self._neighbors(mailbox) - peers):
+                    self._tell(Kind.WAITING, mailbox.rank, peer, key)
         self._edges.propose(self._is_reachable)
+
+    def ask(self, mailbox: Mailbox, patience: float = PATIENCE) -> None:
+        """Asks for what a node has been waiting for, for longer than `patience` seconds."""
+        for key, peers in mailbox.waiting(time.monotonic(), patience):
+            for peer in sorted(peers):
+                self._tell(Kind.MISSING, mailbox.rank, peer, key)
 
     def _is_reachable(self, rank: int) -> bool:
         process = self.place.home[rank]

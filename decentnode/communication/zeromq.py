@@ -10,8 +10,10 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
+from decentnode.communication.edges import farewell
+from decentnode.communication.handles import FIRST_ASK, Handle, Key
 from decentnode.communication.inproc import LocalMessage
-from decentnode.communication.mailbox import Handle, Key, Mailbox
+from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.shared_memory import Segment
 from decentnode.communication.sockets import Sockets
 from decentnode.mapping import tcp_endpoint
@@ -33,7 +35,7 @@ class Sent:
     body: wire.Body
     due: float
     """When it may be repeated at the earliest."""
-    pause: float = 0.5
+    pause: float = FIRST_ASK
 
 
 class ZeroMQEndpoint(Endpoint):
@@ -57,6 +59,7 @@ class ZeroMQEndpoint(Endpoint):
         self._seq = place.incarnation << SEQ_BITS
         self.mailbox.send_again = self._send_again
         self.mailbox.make_void = self._make_void
+        self.mailbox.ask = lambda: sockets.post(lambda: sockets.ask(self.mailbox, FIRST_ASK))
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
@@ -95,14 +98,15 @@ class ZeroMQEndpoint(Endpoint):
             self._sockets.dispatch(messages)
         return handle
 
-    def leave(self, round: int) -> None:
+    def leave(self) -> None:
         self.mailbox.ended = True
+        last = self.mailbox.sent_last
         messages = self._acknowledgements()
         for rank, process in self._sockets.place.home.items():
             if rank in self._siblings:
-                self._siblings[rank].mailbox.depart(self.rank, round)
+                self._siblings[rank].mailbox.depart(self.rank, last)
             elif self._sockets.knows(process):
-                header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, (max(0, round), 0, 0))
+                header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
                 messages.append((process, header.pack(), b""))
         self._sockets.dispatch(messages)
 

@@ -77,7 +77,7 @@ def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
         node = build_node(spec, rank, endpoint)
         communication.open([j for j in range(NODES) if j != rank], RUN_ID, PATIENCE)
         measured = asyncio.run(run_rounds(node, spec))
-        endpoint.leave(case.rounds)
+        endpoint.leave()
         communication.close(5.0)
         return measured
 

@@ -38,7 +38,7 @@ class Company:
         """By rank the last round, and the last one in which it heard everyone."""
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
-        self.waits = False
+        self.waits, self.patience = False, LIMIT
 
     def start(self, own, incarnation=0):
         receiving, sending = FORK.Pipe(duplex=False)
@@ -80,15 +80,16 @@ class Company:
 
     async def _rounds(self, endpoint, first):
         """Whom it heard in which round; every payload is (rank, round), so nothing else may arrive."""
-        heard, graph, round = {}, FullyConnected(NODES), first
+        heard, graph, round, turn = {}, FullyConnected(NODES), first, 0
         while round < self.rounds.value:
             await asyncio.sleep(PACE)
             endpoint.admit(round)
-            slot = endpoint.slots[round % 2].fill_(1000 * endpoint.rank + round)
+            turn = 1 - turn
+            slot = endpoint.slots[turn].fill_(1000 * endpoint.rank + round)
             endpoint.offer(slot)
             outgoing = dict.fromkeys(graph.targets(endpoint.rank, round), Payload.dense(slot))
             sources = graph.sources(endpoint.rank, round)
-            handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), LIMIT if self.waits else 0.5)
+            handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.patience)
             inbox = Inbox(handle, LAYOUT, endpoint)
             read = {peer: payload["vector"].unique().tolist() for peer, payload in inbox.items()}
             if inbox.is_sound():
@@ -102,7 +103,7 @@ class Company:
             if following > round + 1:
                 endpoint.skip_to(following)
             round = following
-        endpoint.leave(round - 1)
+        endpoint.leave()
         return heard
 
     def hear(self, own):
@@ -146,6 +147,7 @@ def company(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         found = Company(request.param, Path(directory))
         found.waits = "waits" in request.function.__name__
+        found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         for own in range(len(found.processes)):
             found.start(own)
         yield found

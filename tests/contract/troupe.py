@@ -76,12 +76,10 @@ class Actor:
     endpoint: Endpoint
     communication: object
     inbox: Inbox | None = None
-    last_round: int = 0
 
     async def exchange(self, outgoing, sources, key, layout, timeout=20.0) -> Inbox:
         """Releases what the exchange before brought, and makes the next one."""
         self.release()
-        self.last_round = key[0]
         handle = await self.endpoint.exchange(outgoing, sources, key, timeout)
         self.inbox = Inbox(handle, layout, self.endpoint)
         return self.inbox
@@ -193,7 +191,7 @@ async def _perform_one(actor: Actor, part: Part) -> object:
         return await part(actor)
     finally:
         actor.release()
-        actor.endpoint.leave(actor.last_round)
+        actor.endpoint.leave()
 
 
 def _play_apart(stage: Stage, places: list[Place], part: Part, memory: Memory, tick: float, absent) -> Play:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from decentnode.communication import handles
 from decentnode.communication import mailbox as module
 from decentnode.communication.mailbox import MOST_PARKED, Mailbox, left
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
@@ -53,6 +54,7 @@ def now(monkeypatch):
 
     fake = Time()
     monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(handles, "time", fake)
     return fake
 
 
