@@ -1,17 +1,24 @@
 """Real nodes with their training, all in this process."""
 
 import asyncio
-import io
 import os
 
 import torch
 
+from decentnode import checkpoint
 from decentnode.beacons import Beacons
-from decentnode.checkpointing import Lineage
+from decentnode.checkpointing import Lineage, restore, whole_state
 from decentnode.clock import Clock
 from decentnode.experiment import Surroundings
 from decentnode.reports import Reporter
 from decentnode.snapshots import Snapshots
+
+
+def unheard_reporter():
+    """Writes to a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    return Reporter(write)
 
 
 class Nodes:
@@ -24,7 +31,7 @@ class Nodes:
         surroundings = Surroundings(
             experiment.settings.communication.make(),
             Snapshots(range(count), experiment.layout.numel),
-            Reporter(os.open(os.devnull, os.O_WRONLY)),
+            unheard_reporter(),
             directory,
             Clock(),
             Beacons(range(count)),
@@ -53,16 +60,15 @@ class Nodes:
         return self
 
     def saved(self):
-        """Every node's state as bytes, by a format that holds tensors and plain values only."""
-        found = []
+        """Checkpoints of all nodes, by the directory that they lie in."""
         for node in self.nodes:
-            torch.save(node.state_dict(), buffer := io.BytesIO())
-            found.append(buffer.getvalue())
-        return found
+            state = whole_state(node)
+            checkpoint.save(self.lineage.directory, node.rank, node.round, state, self.lineage.stamp)
+        return self.lineage.directory
 
     def load(self, saved):
-        for node, state in zip(self.nodes, saved, strict=True):
-            node.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+        for node in self.nodes:
+            restore(node, checkpoint.newest(saved, node.rank).state)
         return self
 
     @property

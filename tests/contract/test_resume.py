@@ -1,4 +1,4 @@
-"""Nodes that stop and go on from their `state_dict` in one process: bit for bit the uninterrupted run."""
+"""Nodes that stop and go on from their checkpoints in one process: bit for bit the uninterrupted run."""
 
 import pytest
 import torch
@@ -89,6 +89,7 @@ def check_resume(experiment, tmp_path, stop=3, end=7):
     assert torch.equal(resumed.models, straight.models)
     for one, other in zip(resumed.nodes, straight.nodes, strict=True):
         assert equal(one.state_dict(), other.state_dict())
+        assert vars(one.exchange.endpoint.counters) == vars(other.exchange.endpoint.counters)
     return straight
 
 
@@ -100,7 +101,7 @@ def test_a_run_that_stops_and_goes_on_is_the_same(name, tmp_path):
     assert not torch.equal(straight.models[0], straight.models[1]) or name == "all_reduce"
 
 
-@pytest.mark.parametrize("stop", [0, 1, 5])
+@pytest.mark.parametrize("stop", [1, 2, 5])
 def test_it_may_stop_at_any_round(stop, tmp_path):
     check_resume(experiment_of("gradient_tracking", tmp_path), tmp_path, stop)
 

@@ -1,0 +1,135 @@
+"""Machines that agree on the last round, whoever was asked to stop and whoever is there."""
+
+import signal
+import time
+
+import pytest
+
+from decentnode import stopping
+from decentnode.beacons import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.notes import Announced, LastRound, Pause, StopAsked
+from decentnode.stopping import Stopping
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Time that passes only when a test says so."""
+    now = [100.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    yield now
+    monkeypatch.setattr(stopping.time, "monotonic", time.monotonic)
+
+
+class Machines:
+    """Launchers whose notes reach each other at once, by way of machine 0, unless one is gone."""
+
+    def __init__(self, rounds):
+        """`rounds`: for each machine the rounds that its nodes have announced."""
+        self.gone = set()
+        self.beacons, self.all = [], []
+        for machine, announced in enumerate(rounds):
+            beacons = Beacons(range(len(announced)))
+            for rank, round in enumerate(announced):
+                beacons.of(rank).mark(round, Activity.TRAIN)
+            self.beacons.append(beacons)
+            there = set(range(len(rounds)))
+            self.all.append(Stopping(beacons, machine, there, self.sender(machine)))
+
+    def sender(self, machine):
+        def send(note, to):
+            targets = [0] if machine else [m for m in range(1, len(self.all)) if to in (None, m)]
+            for target in targets:
+                if not {machine, target} & self.gone:
+                    self.all[target].take(note)
+
+        return send
+
+    def advance(self):
+        for machine in self.all:
+            machine.advance()
+
+    @property
+    def last_rounds(self):
+        return [beacons.last_round for beacons in self.beacons]
+
+
+def test_nothing_happens_before_somebody_asks():
+    machines = Machines([[4], [5]])
+    machines.advance()
+    assert machines.last_rounds == [GO_ON, GO_ON]
+    assert machines.all[0].signal is None
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_all_machines_stop_after_the_highest_round_that_any_node_has_begun(clock, asked):
+    machines = Machines([[4, 5], [7, 3], [6]])
+    machines.all[asked].ask(signal.SIGINT)
+    assert machines.last_rounds[asked] == UNDECIDED
+    for _ in range(8):
+        clock[0] += 0.1
+        machines.advance()
+    assert machines.last_rounds == [7, 7, 7]
+    assert {machine.signal for machine in machines.all} == {signal.SIGINT}
+
+
+def test_a_node_that_was_about_to_begin_is_counted(clock):
+    """Nothing is read before every node has either announced its round or seen that it must wait."""
+    machines = Machines([[4, 5]])
+    machines.all[0].ask(signal.SIGTERM)
+    machines.advance()
+    assert machines.last_rounds == [UNDECIDED]
+    machines.beacons[0].of(1).mark(6, Activity.BEGIN)
+    clock[0] += 2 * stopping.SETTLING
+    machines.advance()
+    assert machines.last_rounds == [6]
+
+
+def test_machine_0_does_not_wait_for_ever_for_another(clock):
+    machines = Machines([[4], [9], [6]])
+    machines.gone = {1}
+    machines.all[0].ask(signal.SIGTERM)
+    for _ in range(8):
+        clock[0] += stopping.MACHINES_PATIENCE / 6
+        machines.advance()
+    assert machines.last_rounds == [6, GO_ON, 6]
+
+
+def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
+    machines = Machines([[4], [9, 8]])
+    machines.gone = {0}
+    machines.all[1].ask(signal.SIGTERM)
+    clock[0] += 1.0
+    machines.advance()
+    assert machines.last_rounds == [GO_ON, UNDECIDED]
+    clock[0] += stopping.MACHINES_PATIENCE
+    machines.advance()
+    assert machines.last_rounds == [GO_ON, 9]
+
+
+def test_a_machine_that_missed_the_decision_hears_it_again():
+    said = []
+    beacons = Beacons([0])
+    beacons.of(0).mark(3, Activity.TRAIN)
+    zero = Stopping(beacons, 0, {0}, lambda note, to: said.append((note, to)))
+    zero.take(LastRound(8))
+    zero.take(Announced(2, 5))
+    assert said == [(LastRound(8), 2)]
+
+
+def test_a_word_from_elsewhere_names_the_signal():
+    zero = Stopping(Beacons([0]), 0, {0}, lambda note, to: None)
+    zero.take(StopAsked(1, 9))
+    assert zero.signal is signal.SIGTERM
+    one = Stopping(Beacons([0]), 1, {0, 1}, lambda note, to: None)
+    one.take(Pause(int(signal.SIGINT)))
+    assert one.signal is signal.SIGINT
+
+
+def test_the_time_to_end_is_limited(clock):
+    machines = Machines([[4]])
+    assert not machines.all[0].is_overdue
+    machines.all[0].ask(signal.SIGTERM)
+    clock[0] += stopping.MOST_SECONDS
+    assert not machines.all[0].is_overdue
+    clock[0] += 0.1
+    assert machines.all[0].is_overdue
