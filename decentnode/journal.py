@@ -9,7 +9,6 @@ import msgspec
 from decentnode.line_file import WARN_EVERY, LineFile
 from decentnode.reports import (
     DiskProblem,
-    Failed,
     Injected,
     PeerMissing,
     Rejected,
@@ -72,8 +71,8 @@ class Journal:
                 self.say("stuck", text, report.rank, report.round)
             case DiskProblem():
                 self._take_disk_problem(report)
-            case _:
-                self._take_what_is_only_kept(report)
+            case Injected():
+                self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
 
     def tell_waits(self) -> None:
         """Shows who holds others up, where somebody has for a while."""
@@ -98,13 +97,6 @@ class Journal:
             return
         self._disk_told[report.lost] = now
         self.say("disk", text, report.rank)
-
-    def _take_what_is_only_kept(self, report: Report) -> None:
-        match report:
-            case Injected():
-                self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
-            case Failed():
-                self.record("failed", report.error, report.rank)
 
 
 def _where(report: PeerMissing | Rejected | Stuck) -> str:

@@ -1,5 +1,6 @@
 """What a person sees of a run: a line for each evaluation and event, and a table at the end."""
 
+import contextlib
 import os
 from pathlib import Path
 from statistics import fmean
@@ -71,10 +72,17 @@ class Screen:
         try:
             self._show(text, style)
         except OSError:
+            silence(self.output)
             self.output = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the run
 
     def _show(self, text: str, style: str) -> None:
         print(text, file=self.output, flush=True)
+
+
+def silence(output: TextIO) -> None:
+    """Lets the null device take what is still to be flushed, which would fail again when the command ends."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as null:
+        os.dup2(null.fileno(), output.fileno())
 
 
 def evaluation_line(row: EvaluationRow) -> str:

@@ -73,8 +73,9 @@ def _line(node: NodeStatus) -> str:
     return line.rstrip()
 
 
-def _progress(node: NodeStatus) -> tuple[int, float]:
-    return node.round, -node.seconds
+def _progress(node: NodeStatus) -> tuple[int, bool, float]:
+    """Whoever waits is ahead of those in the same round that it waits for."""
+    return node.round, bool(node.waits_for), -node.seconds
 
 
 # Afterwards.

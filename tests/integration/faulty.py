@@ -1,5 +1,6 @@
 """Plug-ins that fail on purpose, named from YAML as `faulty:Class`."""
 
+import time
 from dataclasses import dataclass
 
 from decentnode.sharing import Gossip
@@ -17,3 +18,23 @@ class RaisesAt(Gossip):
         if (view.rank, view.round) == (self.rank, self.round):
             raise MemoryError("no room") if self.memory else RuntimeError("a defect on purpose")
         return super().outgoing(vector, view)
+
+
+@dataclass
+class HangsInTraining(Gossip):
+    """Gossip under which one rank, or all, sleep for ever in the first step of a round."""
+
+    only: int = -1
+    round: int = 0
+
+    def outgoing(self, vector, view):
+        self.rank, self.begun = view.rank, view.round + 1
+        return super().outgoing(vector, view)
+
+    @property
+    def adjust_gradient(self):
+        def adjust(gradient, vector, step):
+            if getattr(self, "begun", 0) == self.round and self.only in (-1, getattr(self, "rank", -1)):
+                time.sleep(1000)
+
+        return adjust

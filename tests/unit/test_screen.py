@@ -3,6 +3,8 @@
 import io
 import os
 import pty
+import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -68,6 +70,15 @@ def test_what_is_not_known_is_a_dash(output) -> None:
     assert output.getvalue().splitlines()[-1] == (
         "     1       50.00   50.00    50.00        -       -         -      0 B    1.0 s"
     )
+
+
+def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
+    code = (
+        "import sys; from decentnode.screen import Screen; screen = Screen(sys.stdout);"
+        "screen.note('x' * 100_000); screen.note('y'); sys.exit(7)"
+    )
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run([sys.executable, "-c", code], stdout=full).returncode == 7
 
 
 def test_the_end_is_a_table(output) -> None:

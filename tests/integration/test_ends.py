@@ -1,0 +1,130 @@
+"""Runs that end, whatever happens: hanging nodes, full disks, a launcher that stands still."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from decentnode.records import read_records
+from decentnode.run_files import read_evaluations, read_events
+from tests.integration.running import Run, wait_until
+
+FEW = ["graph={name: ring, nodes: 4}"]
+LONG = [*FEW, "rounds=100000", "evaluation.every=100000"]
+
+
+def kinds(run: Run) -> Counter:
+    return Counter(event.kind for event in read_events(run.run_dir / "events.jsonl"))
+
+
+def ask(run: Run) -> subprocess.CompletedProcess:
+    """`decentnode status` of this run."""
+    command = [sys.executable, "-m", "decentnode", "status", str(run.run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
+    hang = "sharing.name=faulty:HangsInTraining"
+    run = Run(tmp_path / "run", [*FEW, hang, "failures.deadline=1.5", "rounds=10"])
+    assert run.wait(90) == 4, run.text
+    assert set(run.summary["lost_nodes"]) == {"0", "1", "2", "3"}
+    for rank in range(4):
+        assert f"rank {rank}, round 1: trains, but has not got on for " in run.text
+        assert run.summary["lost_nodes"][str(rank)].startswith("hung (trains for ")
+    assert kinds(run)["stuck"] == 4
+    assert not run.leftovers()
+
+
+def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
+    hang = ["sharing.name=faulty:HangsInTraining", "sharing.only=2", "sharing.round=5"]
+    run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=4", "rounds=12"])
+    assert run.wait(90) == 3, run.text
+    assert run.summary["finished_nodes"] == 3
+    assert run.summary["lost_nodes"]["2"].startswith("hung (trains for ")
+    events = read_events(run.run_dir / "events.jsonl")
+    assert {(e.rank, e.peer) for e in events if e.kind == "peer_lost"} == {(1, 2), (3, 2)}
+    assert [(e.rank, e.round) for e in events if e.kind == "stuck"] == [(2, 5)]
+    assert any(e.kind == "waiting" and e.peer == 2 for e in events)
+
+
+def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
+    run = Run(tmp_path / "run", LONG)
+    run.wait_for_round(3)
+    stopped = run.pid_of(2)
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: "is stopped" in ask(run).stdout, 30, lambda: ask(run).stdout)
+    answer = ask(run)
+    assert answer.returncode == 0
+    lines = {line.split()[0]: line for line in answer.stdout.splitlines() if line.strip()[:1].isdigit()}
+    assert set(lines) == {"0", "1", "2", "3"}
+    assert "is stopped" in lines["2"]
+    assert lines["1"].endswith("rank 2") and lines["3"].endswith("rank 2")
+    assert "slowest: rank 2" in answer.stdout
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    answer = ask(run)
+    assert answer.returncode == 0
+    assert f"its launcher (process {run.process.pid}) is gone without a last word" in answer.stdout
+    wait_until(lambda: not run.leftovers(), 5)
+
+
+def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
+    run = Run(tmp_path / "run", [*FEW, "rounds=60"])
+    run.wait_for_round(2)
+    os.kill(run.process.pid, signal.SIGSTOP)
+    wait_until(lambda: all(len(records(run, rank)) == 60 for rank in range(4)), 60, lambda: run.text)
+    time.sleep(3)
+    os.kill(run.process.pid, signal.SIGCONT)
+    assert run.wait() == 0, run.text
+    assert run.summary["finished_nodes"] == 4
+    assert "node_lost" not in kinds(run) and "stuck" not in kinds(run)
+    assert not (run.run_dir / "live.json").exists()
+    answer = ask(run)
+    assert answer.stdout.strip() == (
+        f"{run.run_dir}: has ended: quickstart: all 4 nodes finished 60 rounds (exit code 0)"
+    )
+
+
+def records(run: Run, rank: int) -> list:
+    path = run.run_dir / "records" / f"{rank:05d}.jsonl"
+    return read_records(path) if path.exists() else []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_nothing_but_the_results(small_disk):
+    run = Run(small_disk.parent / "run", [*FEW, "rounds=150", f"run_dir={small_disk / 'run'}"])
+    assert run.wait(120) == 4, run.text
+    assert "(exit code 4)" in run.text and "4 of 4 nodes finished" in run.text
+    assert "No space left on device" in run.text and "Traceback" not in run.text
+    run.run_dir = small_disk / "run"
+    for rank in range(4):
+        rounds = [record.round for record in records(run, rank)]
+        assert rounds == list(range(len(rounds)))
+    assert 4 < sum(len(records(run, rank)) for rank in range(4)) < 600
+    assert read_evaluations(run.run_dir / "evaluations.jsonl")
+    assert json.loads((run.run_dir / "partition.json").read_text())["schema"] == 1
+    assert not (run.run_dir / "summary.json").exists()
+    assert not list(run.run_dir.glob("*.tmp"))
+
+
+def test_a_run_directory_that_cannot_be_written_is_said_before_the_start(small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    run = Run(small_disk.parent / "run", [*FEW, f"run_dir={small_disk / 'run'}"])
+    assert run.wait() == 2
+    assert run.text.endswith(f"run_dir: {small_disk / 'run'} cannot be written: Read-only file system\n")
+    assert run.text.count("\n") == 1
