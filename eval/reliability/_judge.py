@@ -9,7 +9,9 @@ import numpy as np
 from _runs import Outcome, one_sided
 
 from decentnode.errors import ExitCode
+from decentnode.faults import NodeFault
 from decentnode.graph.base import Graph
+from decentnode.registry import FAULTS
 
 MOST_DRIFT = 0.5
 """How far a model may be from the undisturbed ones where nodes were lost, as a share of how far those have
@@ -40,6 +42,8 @@ def _exit(outcome: Outcome, expected: Expectation) -> str:
     lossless = not outcome.missing and not outcome.failures
     if lossless:
         return "" if outcome.code == ExitCode.OK else f"exit: {outcome.code} although nothing was lost"
+    if outcome.code == ExitCode.OK:
+        return f"exit: 0 although {outcome.missing or outcome.failures}"
     if expected.tolerates_loss:
         return "" if outcome.code == ExitCode.NODES_LOST else f"exit: {outcome.code}, not 3, after a loss"
     if outcome.code != ExitCode.FAILED:
@@ -67,19 +71,21 @@ def _survivors(outcome: Outcome, expected: Expectation) -> str:
     """Whoever was not struck finishes."""
     if outcome.code not in (ExitCode.OK, ExitCode.NODES_LOST):
         return ""
-    struck = {report.rank for _, report in outcome.injected}
+    struck = node_victims(outcome)
     lost = set(range(expected.graph.num_nodes)) - outcome.finished
-    innocent = sorted(lost - struck) if struck != set(range(expected.graph.num_nodes)) else sorted(lost)
+    innocent = sorted(lost - struck)
     return f"survivors: {innocent} did not finish" if innocent else ""
 
 
 def _rounds(outcome: Outcome, expected: Expectation) -> str:
-    struck = {report.rank for _, report in outcome.injected if not report.what.startswith(MESSAGE_WORDS)}
-    longest = outcome.longest_round(set(outcome.records) - struck)
+    longest = outcome.longest_round(set(outcome.records) - node_victims(outcome))
     return f"slow: a round took {longest:.1f} s" if longest > expected.longest else ""
 
 
-MESSAGE_WORDS = ("payload", "notice", "acknowledge", "waiting", "hello", "leave", "withdraw", "missing")
+def node_victims(outcome: Outcome) -> set[int]:
+    """The nodes that were struck themselves, and not only what was sent to them."""
+    kinds = FAULTS.classes()
+    return {r.rank for _, r in outcome.injected if issubclass(kinds[r.fault], NodeFault)}
 
 
 def _events(outcome: Outcome, expected: Expectation) -> str:

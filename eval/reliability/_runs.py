@@ -204,6 +204,8 @@ def _launch(trial: Trial, folder: Path) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
+        # Whoever forks may have put something else there.
+        sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
         settings = load(trial.config, [*trial.overrides, f"run_dir={folder / 'run'}"])
         launcher = WatchedLauncher(Experiment.from_settings(settings), 0, Screen(sys.stdout))
         try:

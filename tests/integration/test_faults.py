@@ -1,0 +1,107 @@
+"""A few runs that are broken on purpose; all of them are in eval/reliability (docs/reliability.md)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "eval" / "reliability"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scripts():
+    """Lets the scripts import each other, as they do when they are started."""
+    sys.path.insert(0, str(SCRIPTS))
+    yield
+    sys.path.remove(str(SCRIPTS))
+
+
+CELLS = [
+    ("crash", "send", "gossip"),
+    ("crash", "mix", "gradient_tracking"),
+    ("stop", "receive", "push_sum"),
+    ("slow", "train", "choco"),
+    ("duplicate", "receive", "secure_aggregation"),
+    ("corrupt", "train", "gossip"),
+    ("delay", "send", "choco"),
+]
+
+
+def test_cells_of_the_matrix():
+    import _judge
+    import matrix
+    from _runs import run_all
+
+    schemes = sorted({scheme for _, _, scheme in CELLS})
+    options = matrix.parse(["--stop", "1", "--jobs", "2", "--schemes", *schemes])
+    references, columns = matrix.undisturbed(options), matrix.all_faults(options)
+    cells = {cell.name: cell for cell in (matrix.Cell(*cell) for cell in CELLS)}
+    trials = [matrix.trial(cell, columns[cell.fault], options) for cell in cells.values()]
+    seen = 0
+    for outcome in run_all(trials, options.jobs):
+        cell = cells[outcome.trial.name]
+        wrongs = _judge.wrongs(outcome, matrix.expectation(cell, references[cell.scheme], options))
+        assert wrongs == [], f"{outcome.trial.reproducer}\n{outcome.text}"
+        assert outcome.injected, cell.name
+        seen += 1
+    assert seen == len(CELLS)
+
+
+def test_a_quarter_of_the_nodes_is_killed(tmp_path):
+    import kill
+
+    size = kill.Size(nodes=16, degree=4, killed=4, rounds=30)
+    found = kill.figures(size, seed=1, folder=tmp_path)
+    assert found.wrong == []
+    assert found.finished == 12
+
+
+def test_the_same_faults_leave_the_same_models():
+    from _runs import Trial, faults, run_all
+
+    entries = [
+        {"name": "duplicate", "probability": 0.2},
+        {"name": "slow", "ranks": [1, 4], "rounds": [3, 9], "probability": 0.5},
+        {"name": "crash", "ranks": 3, "rounds": 7, "activity": "begin"},
+    ]
+    first, again = run_all([Trial(name, (faults(*entries),)) for name in ("first", "again")], jobs=2)
+    assert first.summary["model_hash"] == again.summary["model_hash"]
+    history = [
+        {(r.rank, r.round, r.fault) for _, r in run.injected if r.fault != "duplicate"}
+        for run in (first, again)
+    ]
+    assert history[0] == history[1] != set()
+
+
+def test_a_wrong_model_would_be_found():
+    """The judge judges: a model that is off, one that is no number, a run that left something."""
+    from dataclasses import replace
+
+    import _judge
+    import numpy as np
+    from _runs import Trial, faults, run_all
+
+    crash = faults({"name": "crash", "ranks": 3, "rounds": 5})
+    plain, struck = run_all([Trial("plain"), Trial("struck", (crash,))], jobs=2)
+    plain, struck = sorted((plain, struck), key=lambda outcome: outcome.trial.name)
+    graph = load_graph()
+    expected = _judge.Expectation(plain, graph, True, frozenset({"crash"}), longest=5.5)
+    assert _judge.wrongs(struck, expected) == []
+    for wrong in (np.full(16, np.nan), np.full(16, 100.0)):
+        odd = replace(struck, models=struck.models | {5: wrong})
+        assert [one.split(":")[0] for one in _judge.wrongs(odd, expected)] == ["model"]
+    other = replace(plain, summary=plain.summary | {"model_hash": "other"})
+    assert "model: not that of the undisturbed run" in " ".join(_judge.wrongs(other, expected))
+    assert _judge.wrongs(replace(struck, leftovers=("process 1",)), expected) == ["leftovers: process 1"]
+    assert _judge.wrongs(replace(struck, code=0), expected)[0].startswith("exit: 0 although")
+    assert _judge.wrongs(replace(struck, code=None), expected)[0].startswith("hang")
+    struck.records[5][20].lost = [peer := next(peer for peer in graph.sources(5, 20) if peer != 3)]
+    assert _judge.one_sided(struck, graph)[min(5, peer), max(5, peer)] == [20]
+
+
+def load_graph():
+    from _runs import TINY
+
+    from decentnode.config import load
+
+    return load(TINY).graph.make()
