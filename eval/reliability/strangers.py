@@ -1,0 +1,258 @@
+"""Shows that strangers and impostors get nothing into a run: ten thousand connections against live training.
+
+Two machines on loopback with keys train together. Rank 0 is connected to, in bursts, by clients without a
+key, with an unknown key, with a wrong idea of the server's key, with machine 1's key but the rank of another
+machine or another run id, and by raw bytes. All that can send, send a payload that would be valid. The models
+must in the end be, bit for bit, those of the same run on one machine that nobody attacked.
+
+    python eval/reliability/strangers.py --connections 10000 --rounds 20000        # takes minutes
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch._dynamo  # or every launcher would import it
+import zmq
+
+from decentnode import cli
+from decentnode.communication import wire
+from decentnode.communication.security import Credentials, KeyPair
+from decentnode.keys import load_credentials, make_keys
+from decentnode.membership import Assembly
+from decentnode.payload import Payload, dense_layout
+from decentnode.records import read_records
+
+TINY = Path(__file__).with_name("tiny.yaml")
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+RENDEZVOUS, BASE = 30170, 30180
+DIMENSION = 16
+BURST = 100
+SETTLE = 0.3
+"""Seconds that the connections of a burst are held."""
+PAUSE = 0.3
+"""Seconds between two bursts, which show what a round takes without."""
+START_SECONDS, RUN_SECONDS = 60.0, 900.0
+KINDS = ("no key", "unknown key", "wrong server key", "other rank", "other run", "raw bytes")
+
+
+def overrides(rounds: int, addresses: tuple[str, ...]) -> list[str]:
+    """Four nodes in a ring."""
+    nodes = 4 // len(addresses)
+    machines = ", ".join(f"{{address: {address}, nodes: {nodes}}}" for address in addresses)
+    return [
+        f"rounds={rounds}", "graph={name: ring, nodes: 4}", "dataset.nodes=4",
+        f"mapping={{machines: [{machines}], rendezvous_port: {RENDEZVOUS}}}",
+        f"communication={{name: zeromq, base_port: {BASE}}}",
+    ]  # fmt: skip
+
+
+def launch(folder: Path, words: list[str]) -> int:
+    """Starts `decentnode run` in a process of its own, which notes the run's id."""
+    folder.mkdir()
+    pid = os.fork()
+    if pid == 0:
+        _launch(folder, words)
+    return pid
+
+
+def _launch(folder: Path, words: list[str]) -> NoReturn:
+    os.setsid()
+    out = os.open(folder / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    meet = Assembly.meet
+
+    def noting(self: Assembly, deadline: float, is_stopped: Callable[[], bool]) -> object:
+        start = meet(self, deadline, is_stopped)
+        (folder / "id.new").write_text(str(getattr(start, "run_id", start)))
+        (folder / "id.new").rename(folder / "id")
+        return start
+
+    Assembly.meet = noting  # type: ignore[method-assign, assignment]
+    try:
+        cli.main(["run", str(TINY), f"run_dir={folder / 'run'}", *words])
+    except SystemExit as ended:
+        os._exit(int(ended.code or 0))
+    os._exit(1)
+
+
+def wait_for(pids: list[int], seconds: float) -> list[int]:
+    """The exit codes; whoever takes too long is killed."""
+    limit = time.monotonic() + seconds
+    codes = {}
+    while len(codes) < len(pids):
+        for pid in set(pids) - codes.keys():
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > limit:
+                os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return [codes[pid] for pid in pids]
+
+
+def wait_until_there(path: Path) -> None:
+    """Until a file is there; raises RuntimeError when it takes too long."""
+    limit = time.monotonic() + START_SECONDS
+    while not path.exists():
+        if time.monotonic() > limit:
+            raise RuntimeError(f"{path} did not come within {START_SECONDS:.0f} s")
+        time.sleep(0.02)
+
+
+Connection = zmq.Socket[bytes] | socket.socket
+
+
+class Attacker:
+    """Opens connections to one port, of all kinds in turn."""
+
+    def __init__(self, port: int, credentials: Credentials, run_id: int, record: Path) -> None:
+        """`credentials` are those of machine 1; `record` grows by a line with every round of the victim."""
+        self.made: Counter[str] = Counter()
+        self.bursts: list[tuple[int, int]] = []
+        """First and last round of each."""
+        self._endpoint = f"tcp://{ADDRESSES[0]}:{port}"
+        self._port = port
+        self._run_id = run_id
+        self._record = record
+        misled = replace(credentials, public=(KeyPair.make().public,))
+        self._guards: dict[str, Callable[[zmq.Socket[bytes]], None]] = {
+            "unknown key": lambda s: replace(credentials, own=KeyPair.make()).guard_client(s, 0),
+            "wrong server key": lambda s: misled.guard_client(s, 0),
+            "other rank": lambda s: credentials.guard_client(s, 0),
+            "other run": lambda s: credentials.guard_client(s, 0),
+        }  # fmt: skip
+
+    def round(self) -> int:
+        """Where the victim is."""
+        return self._record.read_bytes().count(b"\n")
+
+    def burst(self, count: int) -> None:
+        """Opens so many connections at once, holds them a little, and closes them."""
+        first = self.round()
+        context = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, 2 * BURST)
+        sockets = [self._connect(context, KINDS[self.made.total() % len(KINDS)]) for _ in range(count)]
+        time.sleep(SETTLE)
+        for one in sockets:
+            one.close()
+        context.destroy(linger=0)
+        self.bursts.append((first, self.round()))
+
+    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", kind: str) -> "Connection":
+        self.made[kind] += 1
+        if kind == "raw bytes":
+            plain = socket.create_connection((ADDRESSES[0], self._port), 5.0)
+            plain.sendall(os.urandom(256))
+            return plain
+        dealer = context.socket(zmq.DEALER)
+        dealer.set(zmq.RECONNECT_IVL, -1)
+        dealer.set(zmq.LINGER, 0)
+        if kind in self._guards:
+            self._guards[kind](dealer)
+        dealer.connect(self._endpoint)
+        sender = 1 if kind == "other rank" else 2
+        dealer.send_multipart(self._forged(sender, self._run_id + (kind == "other run")))
+        return dealer
+
+    def _forged(self, sender: int, run_id: int) -> list[bytes]:
+        """A payload for an exchange soon to come, true in every field but its values."""
+        body = bytes(Payload.dense(torch.full((DIMENSION,), 1e6)).buffer.numpy().data)
+        header = wire.Header(
+            wire.Kind.PAYLOAD, run_id, sender, 0, self.round() + 3, layout=dense_layout(DIMENSION).hash, seq=1
+        )
+        return [header._replace(length=len(body), body_digest=wire.digest(body)).pack(), body]
+
+
+def attack(attacker: Attacker, connections: int, victims: list[int]) -> None:
+    """Burst after burst, until enough connections were made or the run has ended."""
+    os.nice(10)  # The victims' work is to be measured, not who gets the processor.
+    while attacker.made.total() < connections:
+        attacker.burst(min(BURST, connections - attacker.made.total()))
+        time.sleep(PAUSE)
+        if not all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in victims):
+            return
+
+
+def round_seconds(record: Path, bursts: list[tuple[int, int]]) -> tuple[float, float]:
+    """The median round of the victim during bursts and between them, in seconds."""
+    ends = [one.seconds for one in read_records(record)]
+    times = [late - early for early, late in pairwise(ends)]
+    under = {round for first, last in bursts for round in range(first, last)}
+    last = max(under, default=0)
+    during = [t for round, t in enumerate(times) if round in under]
+    between = [t for round, t in enumerate(times[:last]) if round not in under]
+    return statistics.median(during or [0.0]), statistics.median(between or [0.0])
+
+
+def refusals(records: Path) -> Counter[str]:
+    """What the victim counted, by reason."""
+    return sum((Counter(one.refused) for one in read_records(records)), Counter())
+
+
+def model_of(folder: Path) -> str:
+    """The hash of all models."""
+    return str(json.loads((folder / "run" / "summary.json").read_text())["model_hash"])
+
+
+def run_attacked(folder: Path, rounds: int, connections: int) -> Attacker:
+    """Two machines that are attacked; raises RuntimeError when they do not end well."""
+    make_keys(folder / "keys", 2)
+    words = [*overrides(rounds, ADDRESSES), f"security={{keys: {folder / 'keys'}}}"]
+    pids = [launch(folder / str(machine), [*words, f"machine={machine}"]) for machine in range(2)]
+    victim = folder / "0"
+    try:
+        wait_until_there(victim / "id")
+        record = victim / "run" / "records" / "00000.jsonl"
+        wait_until_there(record)
+        credentials = load_credentials(folder / "keys", 1, 2)
+        attacker = Attacker(BASE, credentials, int((victim / "id").read_text()), record)
+        attack(attacker, connections, pids)
+    except BaseException:
+        wait_for(pids, 0.0)
+        raise
+    codes = wait_for(pids, RUN_SECONDS)
+    if codes != [0, 0]:
+        raise RuntimeError(f"exit codes {codes}:\n{(victim / 'out').read_text()[-2000:]}")
+    return attacker
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    options.add_argument("--connections", type=int, default=10_000)
+    options.add_argument("--rounds", type=int, default=20_000)
+    arguments = options.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="dn-", dir="/tmp") as name:
+        folder = Path(name)
+        attacker = run_attacked(folder, arguments.rounds, arguments.connections)
+        record = folder / "0" / "run" / "records" / "00000.jsonl"
+        alone = launch(folder / "alone", overrides(arguments.rounds, ADDRESSES[:1]))
+        (code,) = wait_for([alone], RUN_SECONDS)
+        same = code == 0 and model_of(folder / "alone") == model_of(folder / "0")
+        during, between = round_seconds(record, attacker.bursts)
+        refused = refusals(record)
+    made = dict(attacker.made)
+    print(f"connections made: {attacker.made.total()} ({made}) in {len(attacker.bursts)} bursts")
+    print(f"refused by rank 0: {dict(refused)}")
+    print(f"models as in a run that nobody attacked: {'yes: no message got through' if same else 'NO'}")
+    print(f"median round: {1e3 * between:.2f} ms between bursts, {1e3 * during:.2f} ms during bursts")
+    return 0 if same and attacker.made.total() >= arguments.connections else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
