@@ -37,7 +37,7 @@ def anchored(path: Path, overrides: Sequence[str]) -> Iterator[None]:
 
 
 def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
-    """The same defects with their places; the error itself where the file cannot be read any more."""
+    """The same defects, with places if they name a key; unchanged if the file cannot be read any more."""
     try:
         document = yaml_source.read(path)
         for override in overrides:
@@ -45,13 +45,14 @@ def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
     except ConfigError:
         return error
     document.defects.clear()
+    elsewhere = []
     for line in error.defects:
-        document.add(*_key_and_rest(error, line))
-    try:
-        document.raise_any()
-    except ConfigError as found:
-        return found
-    return error
+        key, what = _key_and_rest(error, line)
+        if key:
+            document.add(key, what)
+        else:
+            elsewhere.append(line)
+    return ConfigError(*document.lines(), *elsewhere)
 
 
 def _key_and_rest(error: BadInput, line: str) -> tuple[Key, str]:

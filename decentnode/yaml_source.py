@@ -117,11 +117,15 @@ class Document:
         if key not in self.unreadable:
             self.defects += [Defect(self.place(key), key, line) for line in what]
 
+    def lines(self) -> list[str]:
+        """All defects in the file's order, those of the command line last."""
+        ordered = sorted(self.defects, key=lambda d: (d.place.override is not None, d.place.line))
+        return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
+
     def raise_any(self) -> None:
-        """Raises one ConfigError with all defects in the file's order, those of the command line last."""
+        """Raises one ConfigError with all defects, if there are any."""
         if self.defects:
-            ordered = sorted(self.defects, key=lambda d: (d.place.override is not None, d.place.line))
-            raise ConfigError(*dict.fromkeys(defect.render(self.file) for defect in ordered))
+            raise ConfigError(*self.lines())
 
 
 def key_text(key: Key) -> str:

@@ -1,6 +1,6 @@
 """Shows that bad input is refused in words, within 2 s beyond the imports, and good input accepted (R11).
 
-    python eval/reliability/corpus.py [--jobs N] [--only TEXT]
+    python eval/reliability/corpus.py [--jobs N] [--only TEXT] [--every K]
 
 Each case of tests/corpus is a process of its own, as from a shell. Both the seconds that pass and those of
 the processor are told, and what Python and torch alone take to be imported: the limit of 2 s holds for what
@@ -143,12 +143,15 @@ def main() -> None:
     )
     options.add_argument("--jobs", type=int, default=1, help="cases at a time; more make each slower")
     options.add_argument("--only", default="", help="cases whose name has this text")
+    options.add_argument("--every", type=int, default=1, help="only every k-th of them, for a quick look")
     arguments = options.parse_args()
     alone = imports()
     print(f"imports alone: {alone.wall:.2f} s, {alone.cpu:.2f} s of the processor")
     wrong: list[str] = []
     for kind, cases in (("bad", bad_cases()), ("good", good_cases())):
-        chosen = [case for case in cases if arguments.only in case.id and not case.has_null]
+        chosen = [case for case in cases if arguments.only in case.id and not case.has_null][
+            :: arguments.every
+        ]
         if chosen:
             outcomes = all_tried(chosen, kind == "good", arguments.jobs)
             wrong += summary(kind, outcomes, alone) + (slow(outcomes, alone) if kind == "bad" else [])

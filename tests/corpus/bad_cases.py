@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from tests.corpus.bad_configs import EDITS, LOADED, OVERRIDES, UNREADABLE
-from tests.corpus.bad_files import CIFAR, GRAPHS, IDX, RUNS, WEIGHTS
+from tests.corpus.bad_files import CIFAR, GRAPHS, IDX, KEYS, RUNS, WEIGHTS
 from tests.corpus.bad_words import WORDS
 from tests.corpus.case import BASE, Case, edited
-from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, cifar_files, idx_files
+from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, KEY_DEFECTS, cifar_files, idx_files, key_files
 
 CONFIG = "x.yaml"
 
 
 def bad_cases() -> list[Case]:
     """Every case; names are unique."""
-    return [*_configurations(), *_graphs(), *_datasets(), *_runs(), *_words()]
+    return [*_configurations(), *_graphs(), *_datasets(), *_runs(), *_keys(), *_words()]
 
 
 def _configurations() -> Iterator[Case]:
@@ -53,6 +53,20 @@ def _datasets() -> Iterator[Case]:
 def _runs() -> Iterator[Case]:
     for id, (files, lines) in RUNS.items():
         yield Case(f"run, {id}", ("plot", "run"), lines, {f"run/{name}": c for name, c in files.items()})
+
+
+GUARDED = (
+    "run", CONFIG, "machine=0", "security={keys: keys}",
+    "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}",
+)  # fmt: skip
+
+
+def _keys() -> Iterator[Case]:
+    for id, (damaged, change) in KEY_DEFECTS.items():
+        content, modes = key_files(damaged, change)
+        files: dict[str, str | bytes] = {f"keys/{name}": text for name, text in content.items()}
+        modes = {f"keys/{name}": mode for name, mode in modes.items()}
+        yield Case(f"keys, {id}", GUARDED, KEYS[id], {**files, CONFIG: BASE}, modes)
 
 
 def _words() -> Iterator[Case]:

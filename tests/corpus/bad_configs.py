@@ -1606,6 +1606,145 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "numbers have at most 63 bits"
         ],
     ),
+    "faults, a mapping": (
+        "seed: 1",
+        "faults: {name: crash}",
+        ["2 faults: must be a list of faults, not a mapping"],
+    ),
+    "faults, a word": ("seed: 1", "faults: crash", ["2 faults: must be a list of faults, not 'crash'"]),
+    "faults, unknown": (
+        "seed: 1",
+        "faults: [{name: crsh}]",
+        ["2 faults[0].name: unknown fault 'crsh'; did you mean 'crash'? (known: ...)"],
+    ),
+    "faults, an option of another": (
+        "seed: 1",
+        "faults: [{name: crash, seconds: 3}]",
+        ["2 faults[0].seconds: unknown option of crash; did you mean 'rounds'?"],
+    ),
+    "faults, a rank that is not there": (
+        "seed: 1",
+        "faults: [{name: crash, ranks: 4}]",
+        ["2 faults[0]: rank 4 does not exist; the graph has the ranks 0..3"],
+    ),
+    "faults, a negative rank": (
+        "seed: 1",
+        "faults: [{name: crash, ranks: -1}]",
+        ["2 faults[0].ranks: must be 'all' or a whole number >= 0 or a list of whole numbers >= 0, not -1"],
+    ),
+    "faults, a list with text": (
+        "seed: 1",
+        "faults: [{name: crash, ranks: [0, x]}]",
+        ["2 faults[0].ranks[1]: must be a whole number >= 0, not 'x'"],
+    ),
+    "faults, a machine that is not there": (
+        "seed: 1",
+        "faults: [{name: crash, machine: 1}]",
+        ["2 faults[0].machine: must be the index of a machine, 0..0, not 1"],
+    ),
+    "faults, after the end": (
+        "seed: 1",
+        "faults: [{name: crash, rounds: 3}]",
+        ["2 faults[0].rounds: never comes: the rounds are 0..2, and it begins in 3"],
+    ),
+    "faults, a round before the first": (
+        "seed: 1",
+        "faults: [{name: crash, rounds: -1}]",
+        [
+            "2 faults[0].rounds: must be a whole number >= 0 or a list of exactly 2 (a "
+            "whole number >= 0, a whole number >= 0) or null, not -1"
+        ],
+    ),
+    "faults, three rounds": (
+        "seed: 1",
+        "faults: [{name: crash, rounds: [0, 1, 2]}]",
+        [
+            "2 faults[0].rounds: must be a list of exactly 2 (a whole number >= 0, a "
+            "whole number >= 0), not a list of 3"
+        ],
+    ),
+    "faults, rounds backwards": (
+        "seed: 1",
+        "faults: [{name: crash, rounds: [2, 1]}]",
+        ["2 faults[0].rounds: must be the first and the last, not 2 and then 1"],
+    ),
+    "faults, a probability in percent": (
+        "seed: 1",
+        "faults: [{name: drop, probability: 10}]",
+        ["2 faults[0].probability: must be a number >= 0 and <= 1, not 10"],
+    ),
+    "faults, an activity": (
+        "seed: 1",
+        "faults: [{name: hang, activity: training}]",
+        [
+            "2 faults[0].activity: must be 'begin' or 'train' or 'send' or 'receive' or "
+            "'mix' or 'evaluate' or 'checkpoint', not 'training'"
+        ],
+    ),
+    "faults, no time": (
+        "seed: 1",
+        "faults: [{name: stop, seconds: 0}]",
+        ["2 faults[0].seconds: must be a number > 0, not 0"],
+    ),
+    "faults, no slower": (
+        "seed: 1",
+        "faults: [{name: slow, factor: 1}]",
+        ["2 faults[0].factor: must be a number > 1, not 1"],
+    ),
+    "faults, no groups": (
+        "seed: 1",
+        "faults: [partition]",
+        ["2 faults[0].groups: missing; it must be a list of lists of whole numbers >= 0"],
+    ),
+    "faults, groups that overlap": (
+        "seed: 1",
+        "faults: [{name: partition, groups: [[0, 1], [1, 2]]}]",
+        ["2 faults[0].groups: rank 1 is named 2 times; once is right"],
+    ),
+    "faults, a group of others": (
+        "seed: 1",
+        "faults: [{name: partition, groups: [[0, 9], [1]]}]",
+        ["2 faults[0]: rank 9 does not exist; the graph has the ranks 0..3"],
+    ),
+    "faults, one group": (
+        "seed: 1",
+        "faults: [{name: partition, groups: [[0, 1]]}]",
+        ["2 faults[0].groups: must be two lists of ranks or more, none of them empty"],
+    ),
+    "faults, no bits": (
+        "seed: 1",
+        "faults: [{name: corrupt, bits: 0}]",
+        ["2 faults[0].bits: must be a whole number > 0, not 0"],
+    ),
+    "faults, null in the list": ("seed: 1", "faults: [null]", ["2 faults[0]: missing; name one of: ..."]),
+    "faults of messages in one process": (
+        "communication: zeromq",
+        "communication: inproc\nfaults: [drop]",
+        [
+            "16 faults[0]: drop strikes messages between processes; give each node one "
+            "of its own (zeromq with nodes_per_process: 1)"
+        ],
+    ),
+    "security, unknown": (
+        "seed: 1",
+        "security: off",
+        ["2 security: must be 'auto' or 'none' or a mapping with keys, not 'off'"],
+    ),
+    "security, a number": (
+        "seed: 1",
+        "security: 1",
+        ["2 security: must be 'auto' or 'none' or a mapping with keys, not 1"],
+    ),
+    "security, another key": (
+        "seed: 1",
+        "security: {key: keys}",
+        ["2 security.key: unknown key; did you mean 'keys'?", "2 security.keys: missing; it must be a path"],
+    ),
+    "security, null for a folder": (
+        "seed: 1",
+        "security: {keys: null}",
+        ["2 security.keys: must be a path, not null"],
+    ),
     "graph, a grid far too large": (
         "{name: file, path: ring.edges}",
         "{name: grid, rows: 100000, columns: 100000}",

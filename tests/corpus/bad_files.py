@@ -454,6 +454,83 @@ CIFAR: dict[str, list[str]] = {
 }
 """What is said of the damages in `formats.CIFAR_DEFECTS`, without `x.yaml:8 dataset`."""
 
+KEYS: dict[str, list[str]] = {
+    "a folder for all": ["{here}/keys: others have access (mode 0755); type: chmod 700 {here}/keys"],
+    "a secret for all": [
+        "{here}/keys/machine-0.secret: others have access (mode 0644); type: chmod "
+        "600 {here}/keys/machine-0.secret"
+    ],
+    "a secret for the group": [
+        "{here}/keys/machine-0.secret: others have access (mode 0640); type: chmod "
+        "600 {here}/keys/machine-0.secret"
+    ],
+    "a list that others may change": [
+        "{here}/keys/machines.json: others have access (mode 0666); type: chmod 644 {here}/keys/machines.json"
+    ],
+    "no list": [
+        "{here}/keys/machines.json: No such file or directory; copy it from the "
+        "folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "no secret": [
+        "{here}/keys/machine-0.secret: No such file or directory; copy it from the "
+        "folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "an empty list": [
+        "{here}/keys/machines.json: Input data was truncated; copy it again from the "
+        "folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "a list of tomorrow": [
+        "{here}/keys/machines.json: Invalid enum value 2 - at `$.version`; copy it "
+        "again from the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "a list that is torn": [
+        "{here}/keys/machines.json: Input data was truncated; copy it again from the "
+        "folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "a list of one machine": [
+        "{here}/keys/machines.json: lists 1 machines, the mapping has 2; make new "
+        "keys: decentnode keys CONFIG.yaml"
+    ],
+    "a list of three machines": [
+        "{here}/keys/machines.json: lists 3 machines, the mapping has 2; make new "
+        "keys: decentnode keys CONFIG.yaml"
+    ],
+    "a list of others": [
+        "{here}/keys/machine-0.secret: does not belong to {here}/keys/machines.json; "
+        "copy both from the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "a picture for a list": [
+        "{here}/keys/machines.json: JSON is malformed: invalid character (byte 0); "
+        "copy it again from the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "an empty secret": [
+        "{here}/keys/machine-0.secret: Input data was truncated; copy it again from "
+        "the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "another's secret": [
+        "{here}/keys/machine-0.secret: has the keys of machine 1, not of 0; copy the right one"
+    ],
+    "a secret that is torn": [
+        "{here}/keys/machine-0.secret: Input data was truncated; copy it again from "
+        "the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+    "a secret that is too short": [
+        "{here}/keys/machine-0.secret: Expected `str` of length >= 40 - at "
+        "`$.curve`; copy it again from the folder that 'decentnode keys CONFIG.yaml' "
+        "made"
+    ],
+    "a secret of other letters": [
+        "{here}/keys/machine-0.secret: Expected `str` matching regex "
+        "'^[0-9a-f]{64}$' - at `$.ed25519`; copy it again from the folder that "
+        "'decentnode keys CONFIG.yaml' made"
+    ],
+    "a secret with more in it": [
+        "{here}/keys/machine-0.secret: Object contains unknown field `password`; "
+        "copy it again from the folder that 'decentnode keys CONFIG.yaml' made"
+    ],
+}
+"""What is said of the damages in `formats.KEY_DEFECTS`."""
+
 ROW = (
     '{"round": 0, "seconds": 1.0, "accuracy": {"0": 0.5}, "test_loss": {"0": '
     '1.0}, "train_loss": {"0": 1.0}, "bytes_sent": {"0": 10}}\n'

@@ -1,6 +1,68 @@
 """Command lines that are wrong, or name what is not there."""
 
 WORDS: dict[str, tuple[list[str], list[str]]] = {
+    "resume, nothing": (["resume"], ["decentnode: Missing argument 'RUN' (see decentnode --help)"]),
+    "resume, missing": (
+        ["resume", "nowhere"],
+        ["nowhere: is not the directory of a run (it has no config.yaml)"],
+    ),
+    "resume, a file": (
+        ["resume", "ring.edges"],
+        ["ring.edges: is not the directory of a run (it has no config.yaml)"],
+    ),
+    "resume, another folder": (
+        ["resume", "full"],
+        ["full: is not the directory of a run (it has no config.yaml)"],
+    ),
+    "resume, a run without a state": (
+        ["resume", "begun"],
+        ["{here}/begun: this run was never started, so there is nothing to go on from"],
+    ),
+    "resume, a run of another kind": (
+        ["resume", "torn"],
+        ["{here}/torn/run.json: not a JSON object: Input data was truncated"],
+    ),
+    "status, nothing": (["status"], ["decentnode: Missing argument 'RUN' (see decentnode --help)"]),
+    "status, missing": (
+        ["status", "nowhere"],
+        ["nowhere: not the directory of a run; name one that holds a config.yaml"],
+    ),
+    "status, a file": (
+        ["status", "ring.edges"],
+        ["ring.edges: not the directory of a run; name one that holds a config.yaml"],
+    ),
+    "status, another folder": (
+        ["status", "full"],
+        ["full: not the directory of a run; name one that holds a config.yaml"],
+    ),
+    "keys, missing": (["keys", "y.yaml"], ["y.yaml: cannot be read: No such file or directory"]),
+    "keys, a broken file": (
+        ["keys", "ring.edges"],
+        ["ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'"],
+    ),
+    "keys, keys that are there": (
+        [
+            "keys",
+            "x.yaml",
+            "--out",
+            "there",
+            "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}",
+        ],
+        ["there/machines.json: exists, and new keys would void it everywhere; --force says that you mean it"],
+    ),
+    "no keys where others can reach it": (
+        [
+            "run",
+            "x.yaml",
+            "machine=0",
+            "mapping={machines: [{address: 203.0.113.7, nodes: 2}, {address: 203.0.113.8, nodes: 2}]}",
+        ],
+        [
+            "x.yaml:1 security: others on the network could reach this run, and there is "
+            "no folder 'keys' beside the configuration; run: decentnode keys "
+            "CONFIG.yaml, or write security: none"
+        ],
+    ),
     "no such command": (
         ["rnu", "x.yaml"],
         ["decentnode: No such command 'rnu'. Did you mean 'run'? (see decentnode --help)"],

@@ -16,6 +16,8 @@ COMMON: dict[str, str] = {
     "mixed.edges": "4\n0 1\n1 0\n1 2\n2 1\n2 3\n3 0\n0 3\n",
     "bad_weights.txt": "0.5 0.5 0 0\n",
     "full/file": "of somebody\n",
+    "there/machines.json": "{}\n",
+    "torn/run.json": '{"schema": 1, "ru',
     "corpus_syntax.py": "def f(:\n",
     "corpus_quits.py": "raise SystemExit(0)\n",
     "corpus_broken.py": "1 / 0\n",
@@ -61,6 +63,11 @@ failures: {deadline: 60}
 """
 
 
+COMMON |= {
+    name: BASE.replace("ring.edges", "../ring.edges") for name in ("begun/config.yaml", "torn/config.yaml")
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """Words of a command line beside some files; `lines` is what it says on standard error, if anything.
@@ -72,11 +79,7 @@ class Case:
     words: Sequence[str]
     lines: Sequence[str] = ()
     files: Mapping[str, str | bytes] = field(default_factory=dict)
-
-    @property
-    def needs_port(self) -> bool:
-        """Whether somebody must listen on a port while the case is tried."""
-        return any("{busy}" in word for word in self.words)
+    modes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_null(self) -> bool:
@@ -89,6 +92,8 @@ class Case:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        for name, mode in self.modes.items():
+            (folder / name).chmod(mode)
 
     def command(self, busy: int) -> list[str]:
         """The words with the port in its place."""

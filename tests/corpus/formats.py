@@ -1,10 +1,14 @@
-"""Small data sets in the real formats, and ways to damage them."""
+"""Small data sets and key files in the real formats, and ways to damage them."""
 
 import gzip
 import struct
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from zmq.utils import z85
+
+from decentnode.keys import Secret
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -75,3 +79,56 @@ def cifar_files(damaged: str = "", content: bytes | None = b"") -> dict[str, byt
     if damaged:
         whole[damaged] = content
     return {f"{name}.bin": c for name, c in whole.items() if c is not None}
+
+
+def _curve(first: int) -> str:
+    return z85.encode(bytes(range(first, first + 32))).decode()
+
+
+def secret(machine: int, first: int) -> bytes:
+    """A file with the secret keys of a machine, which follow from one number."""
+    return msgspec.json.encode(Secret(1, machine, _curve(first), f"{first:02x}" * 32))
+
+
+def manifest(*numbers: int, version: int = 1) -> bytes:
+    """The list of the public keys of machines with these secrets."""
+    public = [msgspec.json.decode(secret(0, first), type=Secret).public for first in numbers]
+    return msgspec.json.encode({"version": version, "machines": public})
+
+
+KEYS = {"machines.json": manifest(1, 2), "machine-0.secret": secret(0, 1), "machine-1.secret": secret(1, 2)}
+KEY_MODES = {"": 0o700, "machines.json": 0o644, "machine-0.secret": 0o600, "machine-1.secret": 0o600}
+KEY_DEFECTS: dict[str, tuple[str, bytes | int | None]] = {
+    "a folder for all": ("", 0o755),
+    "a secret for all": ("machine-0.secret", 0o644),
+    "a secret for the group": ("machine-0.secret", 0o640),
+    "a list that others may change": ("machines.json", 0o666),
+    "no list": ("machines.json", None),
+    "no secret": ("machine-0.secret", None),
+    "an empty list": ("machines.json", b""),
+    "a list of tomorrow": ("machines.json", manifest(1, 2, version=2)),
+    "a list that is torn": ("machines.json", KEYS["machines.json"][:-10]),
+    "a list of one machine": ("machines.json", manifest(1)),
+    "a list of three machines": ("machines.json", manifest(1, 2, 3)),
+    "a list of others": ("machines.json", manifest(3, 4)),
+    "a picture for a list": ("machines.json", b"\x89PNG\r\n\x1a\n"),
+    "an empty secret": ("machine-0.secret", b""),
+    "another's secret": ("machine-0.secret", secret(1, 2)),
+    "a secret that is torn": ("machine-0.secret", secret(0, 1)[:-10]),
+    "a secret that is too short": ("machine-0.secret", secret(0, 1).replace(_curve(1).encode(), b"abc")),
+    "a secret of other letters": ("machine-0.secret", secret(0, 1).replace(b"0101", b"xyzw")),
+    "a secret with more in it": ("machine-0.secret", secret(0, 1)[:-1] + b',"password":"x"}'),
+}
+"""Which of the key files gets which content or mode; None: it is missing; the empty name: their folder."""
+
+
+def key_files(damaged: str, change: bytes | int | None) -> tuple[dict[str, bytes], dict[str, int]]:
+    """Content and modes of the key files of two machines with one of them damaged."""
+    content: dict[str, bytes | None] = {**KEYS}
+    modes = dict(KEY_MODES)
+    if isinstance(change, int):
+        modes[damaged] = change
+    else:
+        content[damaged] = change
+    kept = {name: text for name, text in content.items() if text is not None}
+    return kept, {name: mode for name, mode in modes.items() if not name or name in kept}
