@@ -28,7 +28,7 @@ from decentnode.experiment import Experiment
 from decentnode.graph.base import Graph
 from decentnode.launcher import Launcher
 from decentnode.records import RoundRecord, read_records
-from decentnode.reports import Exited, Failed, Finished, Injected, PeerMissing, Report
+from decentnode.reports import Exited, Failed, Finished, Injected, PeerMissing, Ready, Report
 from decentnode.screen import Screen
 
 TINY = Path(__file__).with_name("tiny.yaml")
@@ -72,6 +72,8 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)
     records: dict[int, list[RoundRecord]] = field(default_factory=dict)
     """By rank."""
+    ups: list[tuple[int, int]] = field(default_factory=list)
+    """For each process that was ready, its position and the furthest node's round at that moment."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """The rows of evaluations.jsonl."""
     models: dict[int, Any] = field(default_factory=dict)
@@ -96,7 +98,13 @@ class Outcome:
     def failures(self) -> list[Failed | Exited]:
         """Nodes that ended with an error, and processes that ended badly."""
         reports = (report for _, report in self.reports)
-        return [r for r in reports if isinstance(r, Failed) or (isinstance(r, Exited) and r.status)]
+        # A launcher that hears the end of all takes nodes for lost that have just said that they finished.
+        return [
+            report
+            for report in reports
+            if (isinstance(report, Failed) and report.rank not in self.finished)
+            or (isinstance(report, Exited) and report.status)
+        ]
 
     def longest_round(self, ranks: set[int]) -> float:
         """The longest that any of these nodes took for a round, in seconds."""
@@ -183,9 +191,14 @@ class WatchedLauncher(Launcher):
     def __init__(self, experiment: Experiment, machine: int, screen: Screen) -> None:
         super().__init__(experiment, machine, screen)
         self.reports: list[tuple[float, Report]] = []
+        self.ups: list[tuple[int, int]] = []
 
     def _take(self, report: Report) -> None:
         self.reports.append((time.monotonic(), report))
+        if isinstance(report, Ready):
+            self.ups.append(
+                (report.process, max(self._beacons.of(rank).read().round for rank in self._local))
+            )
         super()._take(report)
 
     def models(self) -> dict[str, Any]:
@@ -224,6 +237,7 @@ def _keep(launcher: WatchedLauncher, folder: Path) -> None:
     with (folder / "reports.jsonl").open("wb") as file:
         for at, report in launcher.reports:
             file.write(msgspec.json.encode((at, report)) + b"\n")
+    (folder / "ups.json").write_text(json.dumps(launcher.ups))
     np.savez(folder / "models.npz", **launcher.models())
 
 
@@ -235,6 +249,8 @@ def _read(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError):
         found["reports"] = tuple(map(_DECODER.decode, (folder / "reports.jsonl").read_bytes().splitlines()))
+    with contextlib.suppress(OSError):
+        found["ups"] = [(process, round) for process, round in json.loads((folder / "ups.json").read_text())]
     with contextlib.suppress(OSError), np.load(folder / "models.npz") as models:
         found["models"] = {int(rank): models[rank] for rank in models}
     with contextlib.suppress(OSError):

@@ -58,7 +58,7 @@ class Cell:
 def all_faults(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The options of each column by its name."""
     once = {"ranks": STRUCK, "rounds": ROUND}
-    often = {"ranks": STRUCK, "rounds": [ROUND, LAST]}
+    often = {"ranks": STRUCK, "rounds": [ROUND, options.last]}
     return {
         "crash": {"name": "crash", **once},
         "stop": {"name": "stop", "seconds": options.stop, **once},
@@ -124,10 +124,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--stop", type=float, default=5.0, help="seconds of the short stop")
     parser.add_argument("--long-stop", type=float, default=60.0, help="seconds of the long stop")
+    parser.add_argument("--last", type=int, default=LAST, help="last round of what goes wrong repeatedly")
     parser.add_argument("--deadline", type=float, default=3.0, help="failures.deadline")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a run hangs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
-    columns = list(all_faults(argparse.Namespace(stop=1.0, long_stop=1.0)))
+    columns = list(all_faults(argparse.Namespace(stop=1.0, long_stop=1.0, last=LAST)))
     for name, known in (("faults", columns), ("activities", ACTIVITIES), ("schemes", SCHEMES)):
         parser.add_argument(f"--{name}", nargs="+", choices=list(known), default=list(known))
     return parser.parse_args(arguments)
