@@ -4,12 +4,13 @@ No option of ZeroMQ limits a message that never ends: its frames are kept until 
 can it be told which connection to close; so the connection is shut down underneath it, as a network would.
 """
 
+import ctypes
+import errno
 import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import zmq
 
@@ -21,10 +22,15 @@ MOST_OFFENSES = 3
 UNKNOWN = -1
 SHARE = 0.05
 """Of the thread's time, where there are so many descriptors that looking takes long."""
-DESCRIPTORS = Path("/proc/self/fd")
+MOST_UNUSED = 64
+"""Descriptors in a row that nobody uses, after which there are no more: the kernel gives out the lowest."""
+_INFO_BYTES, _ADDRESS_BYTES = 256, 128
+# Keeps the interpreter's lock: given away at each of many calls, it would take long to get back.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_info, _size = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint()
+_size_at = ctypes.byref(_size)
 _RECEIVED = struct.Struct("<128xQ")
 """Where `struct tcp_info` of Linux counts the bytes that a connection has brought."""
-_INFO_BYTES = 256
 ESTABLISHED = 1
 
 
@@ -38,7 +44,7 @@ class Connections:
         self._limit = most_bytes + SLACK_BYTES
         self._ports: set[int] = set()
         self._delivering: set[int] = set()
-        self._brought: dict[tuple[int, object], int] = {}
+        self._brought: dict[tuple[int, bytes], int] = {}
         self._offenses: Counter[int] = Counter()
 
     def listen(self, endpoint: str) -> None:
@@ -77,23 +83,33 @@ class Connections:
         self.next_look = ended + max(LOOK_INTERVAL, (ended - began) / SHARE)
         return cut
 
-    def _connected(self) -> Iterator[tuple[int, object, int]]:
+    def _connected(self) -> Iterator[tuple[int, bytes, int]]:
         """Descriptor, peer, and bytes brought so far of each living connection to one of the ports."""
-        for entry in DESCRIPTORS.iterdir():
-            try:
-                # Of both families of addresses the one with room for both: a longer one would be cut off.
-                one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=int(entry.name))
-            except OSError:
-                continue
-            try:
-                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-                known = len(info) >= _RECEIVED.size and info[0] == ESTABLISHED
-                if known and one.getsockname()[1] in self._ports:
-                    yield int(entry.name), one.getpeername(), _RECEIVED.unpack_from(info)[0]
-            except OSError:
-                continue
-            finally:
-                one.detach()
+        fd, unused = 0, 0
+        while unused < MOST_UNUSED:
+            known = _tcp_connection(fd)
+            unused = unused + 1 if known is None else 0
+            if known is not None and known[0] in self._ports:
+                yield fd, *known[1:]
+            fd += 1
+
+
+def _tcp_connection(fd: int) -> tuple[int, bytes, int] | None:
+    """Local port, peer and bytes brought of a connection; port 0 of anything else, None of nothing."""
+    _size.value = _INFO_BYTES
+    if _libc.getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _info, _size_at):
+        return None if ctypes.get_errno() == errno.EBADF else (0, b"", 0)
+    info = _info.raw[: _size.value]
+    if len(info) < _RECEIVED.size or info[0] != ESTABLISHED:
+        return 0, b"", 0
+    here, there = _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
+    return int.from_bytes(here[2:4], "big"), there, _RECEIVED.unpack_from(info)[0]
+
+
+def _address(ask: Callable[..., int], fd: int) -> bytes:
+    """An address of a socket as the kernel has it; the port is in bytes 2 and 3."""
+    _size.value = _ADDRESS_BYTES
+    return b"" if ask(fd, _info, _size_at) else _info.raw[: _size.value]
 
 
 def _source_of(frame: zmq.Frame) -> int:

@@ -126,7 +126,7 @@ def host(place: Place, base_port: int, run_id: int, orders: Connection, bound: A
     result = asyncio.run(party.exchange_until_told())
     result |= party._account(result["rounds"])
     result["mailbox"] = {"parked": len(party.endpoint.mailbox._parked)}
-    party.endpoint.leave(result["rounds"])
+    party.endpoint.leave()
     party.transport.close(2.0)
     orders.send(result)
 
