@@ -26,9 +26,14 @@ class Run:
     prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     figures: bool = False
+    verb: str = "run"
+    """`resume` goes on with what is in the directory."""
 
     def __post_init__(self) -> None:
-        command = [sys.executable, "-m", "decentnode", "run", str(self.config), f"run_dir={self.run_dir}"]
+        command = [sys.executable, "-m", "decentnode", self.verb]
+        command += (
+            [str(self.config), f"run_dir={self.run_dir}"] if self.verb == "run" else [str(self.run_dir)]
+        )
         command.append(f"evaluation.figures={str(self.figures).lower()}")
         # Short, because the paths of ipc sockets are limited.
         self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))

@@ -1,0 +1,168 @@
+"""Runs that are stopped or killed and go on end as one that never was: models, records, bytes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.running import ROOT, Run
+
+ROUNDS = 240
+CONFIG = f"""
+name: resumed
+rounds: {ROUNDS}
+graph: {{name: ring, nodes: 4}}
+dataset: {{name: synthetic, nodes: 4, samples_per_node: 40, features: 8, classes: 3}}
+model: {{name: mlp, hidden: [8]}}
+training:
+  optimizer: {{name: Adam, lr: 0.01}}
+  scheduler: {{name: CosineAnnealingLR, T_max: {ROUNDS}}}
+  batch_size: 8
+  epochs_per_round: 0.7
+sharing: {{name: gossip, transforms: [{{name: top_k, fraction: 0.4, by: change}}, auto]}}
+communication: zeromq
+evaluation: {{every: 25}}
+"""
+TIMES = (
+    "seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds", "memory_mb", "refused",
+)  # fmt: skip
+"""What depends on time; messages that a busy machine sends once more are among it."""
+SAME = ("model_hash", "bytes_sent", "bytes_received", "test_accuracy", "test_loss", "consensus_distance")
+TCP = "communication={name: zeromq, local: tcp, base_port: 30310}"
+TWO = "communication={name: zeromq, nodes_per_process: 2}"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("resumed") / "resumed.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def straight(config):
+    run = Run(config.parent / "straight", config=config)
+    assert run.wait() == 0, run.text
+    return run
+
+
+def lines(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+    return sorted(rows, key=lambda row: row["round"])
+
+
+def assert_same(runs, straight):
+    """`runs`: one for each machine, machine 0 first."""
+    assert {name: runs[0].summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
+    assert lines(runs[0].run_dir / "evaluations.jsonl") == lines(straight.run_dir / "evaluations.jsonl")
+    found = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
+    assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
+
+
+def resume(runs, seconds=60):
+    """Goes on with a run on each of its machines, and waits for the end."""
+    resumed = [Run(run.run_dir, verb="resume") for run in runs]
+    return [run.wait(seconds) for run in resumed], resumed
+
+
+@pytest.mark.parametrize(
+    ("communication", "signum"),
+    [
+        ("communication=zeromq", signal.SIGTERM),
+        (TCP, signal.SIGKILL),
+        pytest.param(TWO, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("communication=inproc", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+    ids=["shared-memory-stopped", "tcp-killed", "several-per-process-stopped", "inproc-killed"],
+)
+def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
+    every = 0 if signum != signal.SIGKILL else 9
+    run = Run(tmp_path / "run", [communication, f"checkpoint.every={every}"], config=config)
+    run.wait_for_round(30)
+    # Ctrl-C reaches all processes of a terminal.
+    os.killpg(run.process.pid, signum) if signum is signal.SIGINT else os.kill(run.process.pid, signum)
+    expected = {signal.SIGTERM: 143, signal.SIGINT: 130}.get(signum, -signum)
+    assert run.wait(20) == expected, run.text
+    if signum != signal.SIGKILL:
+        assert run.summary["stopped_nodes"] == 4
+        assert run.summary["resumable_round"] >= 30
+        assert f"decentnode resume {run.run_dir}" in run.text
+    codes, resumed = resume([run])
+    assert codes == [0], resumed[0].text
+    assert "goes on after round" in resumed[0].text
+    assert_same(resumed, straight)
+    assert resumed[0].summary["wall_seconds"] > straight.summary["wall_seconds"] / 4
+    again = Run(run.run_dir, verb="resume")
+    assert again.wait() == 2
+    assert "has finished all its 240 rounds" in again.text and again.text.count("\n") == 1
+
+
+def two_machines(base):
+    machines = "[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]"
+    mapping = f"mapping={{machines: {machines}, rendezvous_port: {base}}}"
+    return [mapping, f"communication={{name: zeromq, base_port: {base + 1}}}"]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config, straight, asked):
+    base = 30320 + 20 * asked
+    runs = [
+        Run(tmp_path / f"machine{m}", [*two_machines(base), f"machine={m}"], config=config) for m in range(2)
+    ]
+    runs[0].wait_for_round(30)
+    os.kill(runs[asked].process.pid, signal.SIGTERM)
+    assert [run.wait(20) for run in runs] == [143, 143], runs[0].text + runs[1].text
+    assert runs[0].summary["resumable_round"] >= 30
+    assert [run.summary["stopped_nodes"] for run in runs] == [4, 2]
+    codes, resumed = resume(runs)
+    assert codes == [0, 0], resumed[0].text + resumed[1].text
+    assert resumed[0].summary["run_id"] == resumed[1].summary["run_id"] == runs[0].summary["run_id"]
+    assert_same(resumed, straight)
+
+
+def one_line(*words):
+    """The exit code and the single line of a command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "decentnode", "resume", *map(str, words)],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout == "" and done.stderr.count("\n") == 1, done.stdout + done.stderr
+    return done.returncode, done.stderr
+
+
+def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config):
+    assert one_line(tmp_path)[0] == 2
+    run = Run(tmp_path / "run", ["checkpoint.every=5"], config=config)
+    run.wait_for_round(20)
+    code, line = one_line(run.run_dir)
+    assert code == 2 and "this run is under way" in line
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    code, line = one_line(run.run_dir, "training.optimizer.lr=0.5")
+    assert code == 2
+    assert "resume: training.optimizer.lr cannot change from 0.01 to 0.5" in line
+    code, line = one_line(run.run_dir, "rounds=10")
+    assert code == 2 and "rounds can only grow" in line
+    for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+    code, line = one_line(run.run_dir)
+    assert code == 2 and "rank 2 has no checkpoint to go on from" in line and ".safetensors: has" in line
+
+
+def test_a_corrupt_checkpoint_costs_one_interval(tmp_path, config, straight):
+    run = Run(tmp_path / "run", ["checkpoint.every=5"], config=config)
+    run.wait_for_round(30)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    newest = sorted((run.run_dir / "checkpoints" / "00001").glob("*.safetensors"))[-1]
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    codes, resumed = resume([run])
+    assert codes == [0], resumed[0].text
+    assert f"{newest}: was changed since it was written" in resumed[0].text
+    assert_same(resumed, straight)
