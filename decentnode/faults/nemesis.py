@@ -219,7 +219,7 @@ class FaultySieve(Sieve):
 
     def _attempt(self, header: wire.Header) -> int:
         """How often this very message came before: one that is sent again has another chance."""
-        series, content = (header.sender, header.receiver, header.kind), (header.key, header.seq, header.ack)
+        series, content = (header.sender, header.receiver, header.kind), (header.key, header.seq)
         last, times = self._seen.get(series, (None, 0))
         times = times + 1 if content == last else 0
         self._seen[series] = (content, times)

@@ -52,9 +52,16 @@ class Stage:
         return [summary(passed) for passed in self.sieve.sift((message, False), now)]
 
 
-def message(sender: int = 1, round: int = 0, kind=wire.Kind.PAYLOAD, body: bytes = b"12345678", seq: int = 1):
+def message(
+    sender: int = 1,
+    round: int = 0,
+    kind=wire.Kind.PAYLOAD,
+    body: bytes = b"12345678",
+    seq: int = 1,
+    ack: int = 0,
+):
     header = wire.Header(
-        kind, RUN_ID, sender, 0, round, seq=seq, length=len(body), body_digest=wire.digest(body)
+        kind, RUN_ID, sender, 0, round, seq=seq, ack=ack, length=len(body), body_digest=wire.digest(body)
     )
     return [zmq.Frame(header.pack()), zmq.Frame(body)]
 
@@ -204,8 +211,8 @@ def test_the_seed_decides_who_is_struck():
 
 def test_a_message_that_is_sent_again_has_another_chance():
     stage, came = Stage(Drop(probability=0.5)), set()
-    for _ in range(30):
-        came.add(len(stage.pass_on(message())))
+    for ack in range(30):
+        came.add(len(stage.pass_on(message(ack=ack))))
         stage.pass_on(message(kind=wire.Kind.WAITING, body=b""))
     assert came == {0, 1}
 
