@@ -130,7 +130,10 @@ def load_credentials(folder: Path, machine: int, machines: int) -> Credentials:
         raise BadInput(
             f"{path}: does not belong to {folder / MANIFEST}; copy both from the folder that '{MAKE}' made"
         )
-    return Credentials(machine, secret.pair, tuple(listed.curve.encode() for listed in manifest.machines))
+    return Credentials(
+        machine, secret.pair, tuple(listed.curve.encode() for listed in manifest.machines),
+        bytes.fromhex(secret.ed25519), tuple(bytes.fromhex(listed.ed25519) for listed in manifest.machines),
+    )  # fmt: skip
 
 
 def load_manifest(folder: Path, machines: int) -> Manifest:

@@ -34,8 +34,10 @@ from decentnode.reports import (
     Stopped,
 )  # fmt: skip
 from decentnode.retention import common_round
+from decentnode.vouching import is_vouched, vouch
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
+
 JOIN_INTERVAL = 0.5
 REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
@@ -193,6 +195,7 @@ class Assembly:
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
         self._credentials = credentials
+        self._signatures: dict[int, bytes] = {}
         self._rendezvous: Rendezvous | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
@@ -200,6 +203,9 @@ class Assembly:
         """What all agree on, once all are here; raises StartError naming who is missing or differs."""
         if len(self.machines) == 1:
             return self._agree()
+        if self._credentials and self._credentials.signers:
+            signature = vouch(self._credentials, self._greeting.digest, self.introductions)
+            self._signatures[self.machine] = signature
         self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
@@ -221,14 +227,20 @@ class Assembly:
                     self._introduce(note)
                     missing.discard(note.machine)
                     self.send(Wait(sorted(missing)), note.machine)
-        start = self._agree()
+        start = msgspec.structs.replace(self._agree(), signatures=self._signatures)
+        if unsigned := self._unsigned(start):
+            self._refuse(unsigned)
         self.send(start)
         return start
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit, next_join = time.monotonic() + deadline, 0.0
         absent = {0}
-        greeting = msgspec.structs.replace(self._greeting, introductions=self.introductions)
+        greeting = msgspec.structs.replace(
+            self._greeting,
+            introductions=self.introductions,
+            signature=self._signatures.get(self.machine, b""),
+        )
         while (now := time.monotonic()) < limit and not is_stopped():
             if now >= next_join:
                 self.send(greeting)
@@ -236,6 +248,8 @@ class Assembly:
             for note in self.receive(timeout=0.1):
                 match note:
                     case Start():
+                        if unsigned := self._unsigned(note):
+                            raise StartError(unsigned)
                         self.introductions = note.introductions
                         return note
                     case Refuse():
@@ -317,6 +331,19 @@ class Assembly:
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
         self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
         self._incarnation = max(self._incarnation, join.incarnation)
+        self._signatures[join.machine] = join.signature
+
+    def _unsigned(self, start: Start) -> str:
+        """Which machine has not signed what its nodes are said to say; empty when none has to."""
+        if not self._credentials or not self._credentials.signers:
+            return ""
+        for machine in self.machines:
+            own = self._mapping.ranks_of(machine)
+            said = {rank: what for rank, what in start.introductions.items() if rank in own}
+            signature = start.signatures.get(machine, b"")
+            if not is_vouched(self._credentials, machine, self._greeting.digest, said, signature):
+                return f"{self._name({machine})} has not signed what its nodes are said to say"
+        return ""
 
     def _agree(self) -> Start:
         """A new run; or the newest round that all ranks of an earlier one can go on after."""

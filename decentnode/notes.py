@@ -15,6 +15,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     dataset: str
     introductions: dict[int, Introduction] = {}
     """What its nodes say of themselves, by rank."""
+    signature: bytes = b""
+    """Of the introductions, where there are keys."""
     run_id: str = ""
     """Of the run that is to go on, 16 hexadecimal digits; empty for a new one."""
     incarnation: int = 0
@@ -39,6 +41,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """How often the run was started again."""
     round: int = -1
     """The round after which it goes on; -1: from the start."""
+    signatures: dict[int, bytes] = {}
+    """By machine, of its nodes' introductions."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):

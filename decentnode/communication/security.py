@@ -59,6 +59,10 @@ class Credentials:
     own: KeyPair
     public: tuple[bytes, ...]
     """The public keys of all machines, by index; nobody else is let in."""
+    signing: bytes = field(default=b"", repr=False)
+    """This machine's secret Ed25519 key."""
+    signers: tuple[bytes, ...] = ()
+    """The public Ed25519 keys of all machines; empty: nothing is signed."""
 
     def guard_server(self, socket: Socket) -> None:
         """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer.

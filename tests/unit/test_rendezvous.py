@@ -7,13 +7,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from decentnode import membership
 from decentnode.communication.security import KeyPair
 from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly
-from decentnode.notes import Join, Relay
+from decentnode.notes import Join, Relay, Start
 from decentnode.rendezvous import Rendezvous
 from tests.contract.troupe import credentials, free_ports
 
@@ -68,9 +69,46 @@ def quick_refusals(monkeypatch):
 def test_machines_with_keys_meet():
     with Meeting(3) as meeting:
         futures = [meeting.come(machine) for machine in (1, 0, 2)]
-        assert len({future.result(10.0) for future in futures}) == 1
+        assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
         assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+
+
+def signed(meeting):
+    """The keys of all machines with those for signatures, as they come from files."""
+    secrets = [Ed25519PrivateKey.generate() for _ in meeting.keys]
+    signers = tuple(secret.public_key().public_bytes_raw() for secret in secrets)
+    return [
+        replace(keys, signing=secret.private_bytes_raw(), signers=signers)
+        for keys, secret in zip(meeting.keys, secrets, strict=True)
+    ]
+
+
+def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
+    with Meeting(3) as meeting:
+        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        assert len({future.result(10.0).run_id for future in futures}) == 1
+        said = {rank: bytes([rank]) for rank in range(3)}
+        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+
+
+@pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
+def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
+    def agree(self):
+        said = {rank: what for rank, what in self.introductions.items() if rank != 2} | lie
+        return Start(7, said)
+
+    with Meeting(3) as meeting:
+        monkeypatch.setattr(Assembly, "_agree", agree)
+        honest = Assembly._unsigned
+        monkeypatch.setattr(
+            Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+        )
+        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        assert futures[0].result(10.0).run_id == 7
+        for future in futures[1:]:
+            with pytest.raises(StartError, match=r"^machine 2 .* has not signed what its nodes are said"):
+                future.result(10.0)
 
 
 def test_nobody_speaks_for_another_machine():
