@@ -27,7 +27,7 @@ MOST_UNUSED = 64
 _INFO_BYTES, _ADDRESS_BYTES = 256, 128
 # Keeps the interpreter's lock: given away at each of many calls, it would take long to get back.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_info, _size = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint()
+_answer, _size = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint()
 _size_at = ctypes.byref(_size)
 _RECEIVED = struct.Struct("<128xQ")
 """Where `struct tcp_info` of Linux counts the bytes that a connection has brought."""
@@ -97,19 +97,19 @@ class Connections:
 def _tcp_connection(fd: int) -> tuple[int, bytes, int] | None:
     """Local port, peer and bytes brought of a connection; port 0 of anything else, None of nothing."""
     _size.value = _INFO_BYTES
-    if _libc.getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _info, _size_at):
+    if _libc.getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _answer, _size_at):
         return None if ctypes.get_errno() == errno.EBADF else (0, b"", 0)
-    info = _info.raw[: _size.value]
-    if len(info) < _RECEIVED.size or info[0] != ESTABLISHED:
+    account = _answer.raw[: _size.value]
+    if len(account) < _RECEIVED.size or account[0] != ESTABLISHED:
         return 0, b"", 0
     here, there = _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
-    return int.from_bytes(here[2:4], "big"), there, _RECEIVED.unpack_from(info)[0]
+    return int.from_bytes(here[2:4], "big"), there, _RECEIVED.unpack_from(account)[0]
 
 
 def _address(ask: Callable[..., int], fd: int) -> bytes:
     """An address of a socket as the kernel has it; the port is in bytes 2 and 3."""
     _size.value = _ADDRESS_BYTES
-    return b"" if ask(fd, _info, _size_at) else _info.raw[: _size.value]
+    return b"" if ask(fd, _answer, _size_at) else _answer.raw[: _size.value]
 
 
 def _source_of(frame: zmq.Frame) -> int:
