@@ -15,6 +15,8 @@ from decentnode.randomness import generator
 from decentnode.registry import name_of
 from decentnode.reports import Injected, Reporter
 
+MOST_REMEMBERED = 8
+"""Messages of one kind on a link that may be sent again."""
 Tell = Callable[[int, int, int, str], None]
 """Says that a fault, by its number, strikes at a rank in a round, and what it strikes."""
 Numbered = tuple[int, Fault]
@@ -159,7 +161,7 @@ class FaultySieve(Sieve):
         self._seed = seed
         self._tell = tell
         self._held: list[_Held] = []
-        self._seen: dict[tuple[int, int, int], tuple[object, int]] = {}
+        self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
         self._told: dict[tuple[int, int], int] = {}
 
     def sift(self, message: Received, now: float) -> list[Received]:
@@ -219,10 +221,12 @@ class FaultySieve(Sieve):
 
     def _attempt(self, header: wire.Header) -> int:
         """How often this very message came before: one that is sent again has another chance."""
-        series, content = (header.sender, header.receiver, header.kind), (header.key, header.seq)
-        last, times = self._seen.get(series, (None, 0))
-        times = times + 1 if content == last else 0
-        self._seen[series] = (content, times)
+        series = self._seen.setdefault((header.sender, header.receiver, header.kind), {})
+        content = (header.key, header.seq)
+        times = series.pop(content, -1) + 1
+        series[content] = times
+        if len(series) > MOST_REMEMBERED:
+            del series[next(iter(series))]
         return times
 
     def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
