@@ -8,12 +8,16 @@ import contextlib
 import ctypes
 import gc
 import os
+import secrets
 import select
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
+from decentnode.errors import StartError
 from decentnode.host import Inheritance, run_host
 from decentnode.reports import Exited
 
@@ -28,13 +32,19 @@ class ForkServer:
     def __init__(self, inheritance: Inheritance, positions: list[int]) -> None:
         """Forks the server, which forks one host process for each position. No thread runs yet."""
         self._lifeline_end, self._lifeline = os.pipe()
+        made, is_made = os.pipe()
         gc.collect()
         gc.freeze()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._lifeline)
-            _serve(inheritance, positions, self._lifeline_end)
+            os.close(made)
+            _serve(inheritance, positions, self._lifeline_end, is_made)
         os.close(self._lifeline_end)
+        os.close(is_made)
+        if not os.read(made, 1):
+            raise StartError(f"{inheritance.socket_dir}: a directory for sockets cannot be made there")
+        os.close(made)
 
     def kill(self) -> None:
         """Ends all host processes at once."""
@@ -50,8 +60,12 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
-def _serve(inheritance: Inheritance, positions: list[int], lifeline: int) -> NoReturn:
+def _serve(inheritance: Inheritance, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
+    """The directory of the sockets is made by the one who removes it even if the launcher is killed."""
     try:
+        Path(inheritance.socket_dir).mkdir(0o700)
+        os.write(is_made, b"y")
+        os.close(is_made)
         inheritance.reporter.let_go_of_the_reading_end()
         _Children(inheritance, positions, lifeline).serve()
     finally:
@@ -67,6 +81,7 @@ class _Children:
         # launcher that asks the nodes to stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         self._inheritance = inheritance
         self._lifeline: int | None = lifeline
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
@@ -124,7 +139,17 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def make_socket_directory() -> str:
-    """A new private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
+def name_socket_directory() -> str:
+    """A new name for a private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
     roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
-    return tempfile.mkdtemp(prefix="decentnode-", dir=None if roomy else "/tmp")
+    return f"{tempfile.gettempdir() if roomy else '/tmp'}/decentnode-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def hold_signals(*signals: signal.Signals) -> Iterator[None]:
+    """Lets signals wait for the end of the block, which sets up whoever takes them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)

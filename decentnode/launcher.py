@@ -18,7 +18,7 @@ from decentnode.communication.security import prove_guard
 from decentnode.continuity import Continuity
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.experiment import Experiment, average_model_test
-from decentnode.fork_server import ForkServer, make_socket_directory
+from decentnode.fork_server import ForkServer, hold_signals, name_socket_directory
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
 from decentnode.membership import Assembly, Roster, State
@@ -123,18 +123,19 @@ class Launcher:
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = Inflow(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
-        self._socket_dir = make_socket_directory()
+        self._socket_dir = name_socket_directory()
         threads = max(1, (os.cpu_count() or 1) // len(self._local))
         inheritance = Inheritance(
             self.experiment, self._snapshots, self._introductions, self._beacons, self._continuity.lineage,
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
-        self.server = ForkServer(inheritance, self._positions)
+        with hold_signals(signal.SIGINT, signal.SIGTERM):
+            self.server = ForkServer(inheritance, self._positions)
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         os.close(write)
         self._vigil.open(self._socket_dir)
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""

@@ -66,6 +66,10 @@ class Ending:
     running: _Running = field(init=False)
     struck: float = 0.0
     problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    """From the strike until everything was gone."""
+    ended: float = 0.0
+    """When the launcher had ended."""
 
     def __post_init__(self) -> None:
         port = FIRST_PORT + PORTS_EACH * self.slot
@@ -85,21 +89,22 @@ class Ending:
             os.kill(self.leader, signum)
 
     def advance(self) -> bool:
-        """Strikes when it is time; true when the launcher has ended."""
+        """Strikes when it is time; true when everything is gone, or has had the time for that."""
         if not self.struck and time.monotonic() - self.running.began >= self.strike_at:
             self.way.strike(self)
             self.struck = time.monotonic()
-        return self.running.has_ended()
+        if not self.ended and self.running.has_ended():
+            self.ended = time.monotonic()
+        if not self.ended:
+            return False
+        self.seconds = time.monotonic() - (self.struck if self.way.latest else self.ended)
+        return self.seconds > self.way.seconds or not self._left()
 
-    def verdict(self) -> float:
-        """Looks for what is left; how long it took from the strike until everything was gone."""
-        began = self.struck if self.way.latest else time.monotonic()
-        while (left := self._left()) and time.monotonic() - began < self.way.seconds:
-            time.sleep(LOOK_EVERY)
-        seconds = time.monotonic() - (began or time.monotonic())
-        self.problems += [f"left: {what}" for what in left]
-        if began and seconds > self.way.seconds:
-            self.problems.append(f"took {seconds:.1f} s")
+    def judge(self) -> None:
+        """Looks for what is left and for what is wrong with its files."""
+        self.problems += [f"left: {what}" for what in self._left()]
+        if self.seconds > self.way.seconds:
+            self.problems.append(f"took {self.seconds:.1f} s")
         if self.running.code not in self.way.codes:
             self.problems.append(f"exit code {self.running.code}")
         self._read_files()
@@ -109,7 +114,6 @@ class Ending:
             shutil.copytree(self.running.folder, kept, dirs_exist_ok=True, ignore_dangling_symlinks=True)
             self.problems.append(f"kept in {kept}")
         shutil.rmtree(self.running.folder, ignore_errors=True)
-        return seconds
 
     def _left(self) -> list[str]:
         files = [path.name for path in (self.running.folder / "tmp").glob("decentnode*")]
@@ -167,13 +171,11 @@ WAYS = (
 )  # fmt: skip
 
 
-def run_all(
-    ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
-) -> list[tuple[Ending, float]]:
+def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int) -> list[Ending]:
     """Makes the runs, some at a time, until there are enough of them or the time is over."""
     limit, randomness = time.monotonic() + 60 * minutes, random.Random(seed)
     running: dict[int, Ending] = {}
-    done: list[tuple[Ending, float]] = []
+    done: list[Ending] = []
     number = 0
     while running or (number < runs and time.monotonic() < limit):
         while len(running) < jobs and number < runs and time.monotonic() < limit:
@@ -184,13 +186,14 @@ def run_all(
         for slot, ending in list(running.items()):
             if ending.advance():
                 del running[slot]
-                done.append((ending, ending.verdict()))
-                show(*done[-1])
+                ending.judge()
+                done.append(ending)
+                show(ending)
         time.sleep(LOOK_EVERY)
     return done
 
 
-def show(ending: Ending, seconds: float) -> None:
+def show(ending: Ending) -> None:
     """One line about a run that was not clean."""
     if ending.problems:
         where = f"{ending.way.name} at {ending.strike_at:.3f} s"
@@ -214,15 +217,15 @@ def main() -> int:
     ways = [way for way in WAYS if chosen.only in (None, way.name)]
     done = run_all(ways, chosen.runs, chosen.jobs, chosen.minutes, chosen.seed)
     for way in ways:
-        ours = [(ending, seconds) for ending, seconds in done if ending.way is way]
+        ours = [ending for ending in done if ending.way is way]
         if ours:
-            clean = sum(not ending.problems for ending, _ in ours)
-            codes = Counter(ending.running.code for ending, _ in ours)
-            worst = max(seconds for _, seconds in ours)
+            clean = sum(not ending.problems for ending in ours)
+            codes = Counter(ending.running.code for ending in ours)
+            worst = max(ending.seconds for ending in ours)
             counts = f"{clean:>4} of {len(ours):<4} clean"
             print(f"{way.name:<14} {counts}, slowest {worst:5.2f} s, codes {dict(codes)}")
-    clean = sum(not ending.problems for ending, _ in done)
-    print(f"{clean} of {len(done)} runs ended clean, slowest {max((s for _, s in done), default=0.0):.2f} s")
+    clean, worst = sum(not ending.problems for ending in done), max((e.seconds for e in done), default=0.0)
+    print(f"{clean} of {len(done)} runs ended clean, slowest {worst:.2f} s")
     return 0 if clean == len(done) else 1
 
 
