@@ -33,6 +33,8 @@ TIMES = (
 )  # fmt: skip
 """What depends on time; messages that a busy machine sends once more are among it."""
 SAME = ("model_hash", "bytes_sent", "bytes_received", "test_accuracy", "test_loss", "consensus_distance")
+PATIENCE = 100
+"""Seconds for what takes a few on a machine that is not busy."""
 TCP = "communication={name: zeromq, local: tcp, base_port: 30310}"
 TWO = "communication={name: zeromq, nodes_per_process: 2}"
 
@@ -65,7 +67,7 @@ def assert_same(runs, straight):
     assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
 
 
-def resume(runs, seconds=60):
+def resume(runs, seconds=PATIENCE):
     """Goes on with a run on each of its machines, and waits for the end."""
     resumed = [Run(run.run_dir, verb="resume") for run in runs]
     return [run.wait(seconds) for run in resumed], resumed
@@ -84,11 +86,11 @@ def resume(runs, seconds=60):
 def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
     run = Run(tmp_path / "run", [communication, f"checkpoint.every={every}"], config=config)
-    run.wait_for_round(30)
+    run.wait_for_round(30, PATIENCE)
     # Ctrl-C reaches all processes of a terminal.
     os.killpg(run.process.pid, signum) if signum is signal.SIGINT else os.kill(run.process.pid, signum)
     expected = {signal.SIGTERM: 143, signal.SIGINT: 130}.get(signum, -signum)
-    assert run.wait(20) == expected, run.text
+    assert run.wait(PATIENCE) == expected, run.text
     if signum != signal.SIGKILL:
         assert run.summary["stopped_nodes"] == 4
         assert run.summary["resumable_round"] >= 30
@@ -117,9 +119,9 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
     runs = [
         Run(tmp_path / f"machine{m}", [*two_machines(base), f"machine={m}"], config=config) for m in range(2)
     ]
-    runs[0].wait_for_round(30)
+    runs[0].wait_for_round(30, PATIENCE)
     os.kill(runs[asked].process.pid, signal.SIGTERM)
-    assert [run.wait(20) for run in runs] == [143, 143], runs[0].text + runs[1].text
+    assert [run.wait(PATIENCE) for run in runs] == [143, 143], runs[0].text + runs[1].text
     assert runs[0].summary["resumable_round"] >= 30
     assert [run.summary["stopped_nodes"] for run in runs] == [4, 2]
     codes, resumed = resume(runs)
@@ -141,7 +143,7 @@ def one_line(*words):
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config):
     assert one_line(tmp_path)[0] == 2
     run = Run(tmp_path / "run", ["checkpoint.every=5"], config=config)
-    run.wait_for_round(20)
+    run.wait_for_round(20, PATIENCE)
     code, line = one_line(run.run_dir)
     assert code == 2 and "this run is under way" in line
     os.kill(run.process.pid, signal.SIGKILL)
@@ -159,7 +161,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config):
 
 def test_a_corrupt_checkpoint_costs_one_interval(tmp_path, config, straight):
     run = Run(tmp_path / "run", ["checkpoint.every=5"], config=config)
-    run.wait_for_round(30)
+    run.wait_for_round(30, PATIENCE)
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
     newest = sorted((run.run_dir / "checkpoints" / "00001").glob("*.safetensors"))[-1]
