@@ -108,8 +108,12 @@ class Outcome:
 
     def longest_round(self, ranks: set[int]) -> float:
         """The longest that any of these nodes took for a round, in seconds."""
-        ends = ([record.seconds for record in self.records.get(rank, [])] for rank in ranks)
-        return max((late - early for times in ends for early, late in pairwise([0.0, *times])), default=0.0)
+        records = [self.records[rank] for rank in ranks if self.records.get(rank)]
+        later = (b.seconds - a.seconds for one in records for a, b in pairwise(one))
+        # Of the first, what it says: its time begins with the process, long before the round.
+        parts = ("train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
+        first = (sum(getattr(one[0], part) for part in parts) for one in records)
+        return max((*later, *first), default=0.0)
 
 
 def run_all(trials: Sequence[Trial], jobs: int = 1) -> Iterator[Outcome]:
