@@ -66,7 +66,6 @@ class Member:
     loss: float | None = None
     """Of the training, as last told."""
     last_report: float = field(default_factory=time.monotonic)
-    longest_silence: float = 0.0
     accused: bool = False
     """A peer went on without it."""
     error: str = ""
@@ -149,24 +148,9 @@ class Roster:
             rank for rank in self.ranks(State.RUNNING) if not self.members[rank].accused
         }
 
-    def hung(self, ranks: Iterable[int], patience: float) -> list[int]:
-        """Of these ranks, those silent for longer than `patience`.
-
-        A rank that no peer complains of is given five times its longest silence so far, if that is longer.
-        """
-        now = time.monotonic()
-        found = []
-        for rank in ranks:
-            member = self.members[rank]
-            usual = 0.0 if member.accused else 5 * member.longest_silence
-            if now - member.last_report > max(patience, usual):
-                found.append(rank)
-        return found
-
     def _heard(self, rank: int) -> Member:
-        member, now = self.members[rank], time.monotonic()
-        member.longest_silence = max(member.longest_silence, now - member.last_report)
-        member.last_report = now
+        member = self.members[rank]
+        member.last_report = time.monotonic()
         return member
 
 

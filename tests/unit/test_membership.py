@@ -88,19 +88,6 @@ class TestRoster:
         members.take(FINISHED)
         assert members.broken_edges() == [first]
 
-    def test_a_node_hangs_when_it_was_silent_for_much_longer_than_usual(self, monkeypatch):
-        clock = [0.0]
-        monkeypatch.setattr(membership.time, "monotonic", lambda: clock[0])
-        members = roster()
-        for member in members.members.values():
-            member.last_report = 0.0
-        clock[0] = 4.0
-        members.take(Progress(0, 1, None, 0))
-        clock[0] = 14.5
-        assert members.hung([0, 1], patience=10.0) == [1]
-        clock[0] = 24.5
-        assert members.hung([0, 1], patience=10.0) == [0, 1]
-
     def test_words_for_an_end(self):
         assert how_it_ended(-11) == "killed by signal 11"
         assert how_it_ended(3) == "its process ended with exit code 3"

@@ -19,7 +19,7 @@ from decentnode.observer import Observation
 from decentnode.records import Records, RoundRecord, read_records, write_atomically
 from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
 from decentnode.results import Evaluations, Timing, model_hash, spread, summarize, unused_directory
-from decentnode.run_files import EvaluationRow, read_evaluations, read_object
+from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_object
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 EXPERIMENT = SimpleNamespace(
@@ -53,7 +53,15 @@ def documented(section: str) -> set[str]:
 def test_every_field_of_every_file_is_documented_and_no_other() -> None:
     assert documented("`records/RANK.jsonl`") == set(RoundRecord.__struct_fields__)
     assert documented("`evaluations.jsonl`") == set(EvaluationRow.__struct_fields__)
+    assert documented("`events.jsonl`") == set(Event.__struct_fields__)
     assert documented("`summary.json`") == set(summary())
+
+
+def test_every_kind_of_event_is_documented_and_no_other() -> None:
+    text = DOCUMENT.split("| kind | what happened |\n")[1].split("\n\n")[0]
+    source = "".join(path.read_text() for path in (Path(__file__).parents[2] / "decentnode").rglob("*.py"))
+    used = set(re.findall(r"""\b(?:say|record|tell)\(\s*"(\w+)",""", source)) | {"node_lost"}
+    assert set(re.findall(r"^\| (\w+) \|", text, re.MULTILINE)) == used
 
 
 def test_the_example_of_the_document_runs(tmp_path) -> None:
