@@ -25,6 +25,7 @@ import torch._dynamo  # the first optimizer step would load it, in every node
 from decentnode import cli
 from decentnode.config import load
 from decentnode.experiment import Experiment
+from decentnode.fork_server import die_with
 from decentnode.graph.base import Graph
 from decentnode.launcher import Launcher
 from decentnode.records import RoundRecord, read_records
@@ -151,8 +152,10 @@ class _Running:
         self.began = time.monotonic()
         self.code: int | None = None
         sys.stdout.flush()
+        own = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
+            die_with(own)
             _launch(trial, self.folder)
 
     def has_ended(self) -> bool:
