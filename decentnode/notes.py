@@ -1,9 +1,14 @@
 """What the launchers of different machines tell each other, by way of machine 0."""
 
+from typing import Annotated
+
 import msgspec
 
 from decentnode.introductions import Introduction
 from decentnode.reports import Report
+
+Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
+"""-1: none."""
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
@@ -21,7 +26,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Of the run that is to go on, 16 hexadecimal digits; empty for a new one."""
     incarnation: int = 0
     """How often that run was started again before."""
-    offers: dict[int, list[int]] = {}
+    offers: dict[int, list[Round]] = {}
     """After which rounds its nodes can go on, by rank."""
 
 
@@ -39,7 +44,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Of all nodes, by rank."""
     incarnation: int = 0
     """How often the run was started again."""
-    round: int = -1
+    round: Round = -1
     """The round after which it goes on; -1: from the start."""
     signatures: dict[int, bytes] = {}
     """By machine, of its nodes' introductions."""
@@ -100,19 +105,19 @@ class Announced(msgspec.Struct, frozen=True, tag="announced"):
     """The highest round that a machine's nodes have announced."""
 
     machine: int
-    round: int
+    round: Round
 
 
 class LastRound(msgspec.Struct, frozen=True, tag="last"):
     """All nodes end after this round."""
 
-    round: int
+    round: Round
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
     """All ranks that are still there have a checkpoint of this round or of a later one."""
 
-    round: int
+    round: Round
 
 
 Note = (
