@@ -10,6 +10,7 @@ nobody attacked.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -166,7 +167,9 @@ class Attacker:
             self._guards[kind](dealer)
         dealer.connect(self._endpoint)
         sender = 1 if kind == "other rank" else 2
-        dealer.send_multipart(self._forged(sender, self._run_id + (kind == "other run")))
+        # Whoever was refused by now has nobody to send to, and would wait for ever.
+        with contextlib.suppress(zmq.Again):
+            dealer.send_multipart(self._forged(sender, self._run_id + (kind == "other run")), zmq.NOBLOCK)
         return dealer
 
     def _forged(self, sender: int, run_id: int) -> list[bytes]:
