@@ -49,6 +49,9 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "model hash", summary["model_hash"]
     if code not in ENDED_BY_SIGNAL:
         yield from _losses(summary)
+    if summary["restarted_nodes"]:
+        times = ", ".join(f"{rank} ({count} x)" for rank, count in summary["restarted_nodes"].items())
+        yield "started again", f"rank {times}"
     if summary["refused_messages"]:
         reasons = sorted(summary["refused_messages"].items())
         yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)

@@ -1,7 +1,8 @@
-"""Which round a node begins next: the following one, or none when the run is to stop."""
+"""Which round a node begins next: the following one, a later one where its peers are, or none any more."""
 
 from decentnode.beacons import UNDECIDED, Activity, Beacon, Beacons
 from decentnode.clock import Clock
+from decentnode.communication.base import Endpoint
 
 LOOK_AGAIN = 0.002
 MOST_SECONDS_UNDECIDED = 20.0
@@ -16,9 +17,11 @@ class Course:
     gets there, and nobody needs anything beyond it.
     """
 
-    def __init__(self, rounds: int, rank: int, beacons: Beacons, clock: Clock) -> None:
+    def __init__(self, rounds: int, endpoint: Endpoint, beacons: Beacons, clock: Clock) -> None:
         self.rounds = rounds
-        self.beacon: Beacon = beacons.of(rank)
+        self.beacon: Beacon = beacons.of(endpoint.rank)
+        self._endpoint = endpoint
+        self._first = 0
         self._beacons = beacons
         self._clock = clock
 
@@ -27,9 +30,14 @@ class Course:
         """Whether the run was stopped before its last round."""
         return self._beacons.last_round < self.rounds - 1
 
+    def start_at(self, round: int) -> None:
+        """Begins no round before this one."""
+        self._first = round
+
     async def after(self, round: int) -> int | None:
         """The round to begin after this one; None when there is none."""
-        upcoming = round + 1
+        ahead = self._endpoint.ahead
+        upcoming = max(round + 1, self._first, ahead if ahead < self.rounds else 0)
         if upcoming >= self.rounds:
             return None
         self.beacon.mark(upcoming, Activity.BEGIN)
@@ -38,4 +46,8 @@ class Course:
             if self._clock.now() > limit:
                 return None
             await self._clock.sleep(LOOK_AGAIN)
-        return upcoming if upcoming <= last else None
+        if upcoming > last:
+            return None
+        if upcoming > max(round + 1, self._first):
+            self._endpoint.skip_to(upcoming)
+        return upcoming

@@ -27,6 +27,8 @@ from decentnode.vector import Entry, ParameterLayout
 from decentnode.yaml_source import Document
 
 LAST_PORT = 65535
+MOST_RESTARTS = 15
+"""Of one host process: its incarnation is part of every message, in 8 bits."""
 TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
 """A model to try a chain with."""
 
@@ -163,6 +165,17 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
     if failures.on_loss == "continue" and not sharing.tolerates_loss:
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
         document.add(("failures", "on_loss"), what)
+    if not (sharing.tolerates_loss and sharing.takes_back):
+        why = (
+            f"{name_of(sharing)} does not take a node back that was lost; leave it out, and go on with all of"
+        )
+        why += " them from checkpoints: checkpoint.every and `decentnode resume`"
+        if failures.restart.attempts:
+            document.add(("failures", "restart", "attempts"), why)
+        if failures.on_loss == "wait":
+            document.add(("failures", "on_loss"), why)
+    if failures.restart.attempts > MOST_RESTARTS:
+        document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
 
 
 def is_tree(graph: Graph) -> bool:

@@ -150,6 +150,11 @@ class Experiment:
         graph = self.graph.graph
         return {peer for r in ranks for peer in (*graph.targets(r, 0), *graph.sources(r, 0))}
 
+    def possible_peers(self, rank: int) -> set[int]:
+        """Whom a rank may meet in any round."""
+        graph = self.graph.graph
+        return self.peers([rank]) if graph.static else set(range(graph.num_nodes)) - {rank}
+
     def build(self, rank: int, surroundings: Surroundings) -> Node:
         """One node, ready to run."""
         settings, clock = self.settings, surroundings.clock
@@ -159,7 +164,7 @@ class Experiment:
         sharing = self.sharing()
         shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
         pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
-        course = Course(settings.rounds, rank, surroundings.beacons, clock)
+        course = Course(settings.rounds, endpoint, surroundings.beacons, clock)
         if self.nemesis is not None:
             course.beacon = self.nemesis.beacon(rank, course.beacon, surroundings.reporter)
         hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
@@ -170,7 +175,8 @@ class Experiment:
         snapshots, reporter = surroundings.snapshots, surroundings.reporter
         evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
         failures = settings.failures
-        stop = failures.on_loss == "stop" or (failures.on_loss == "auto" and not sharing.tolerates_loss)
+        stop = failures.on_loss in ("stop", "wait")
+        stop = stop or (failures.on_loss == "auto" and not sharing.tolerates_loss)
         exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
         records = Records(
             surroundings.records, rank, lambda text: reporter.send(DiskProblem(rank, text[:500]))

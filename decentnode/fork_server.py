@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from decentnode.errors import StartError
+from decentnode.beacons import GO_ON, Activity
+from decentnode.errors import ExitCode, StartError
 from decentnode.host import Inheritance, run_host
-from decentnode.reports import Exited
+from decentnode.reports import Exited, Restarted
 
 _PR_SET_PDEATHSIG = 1
 KILL = b"k"
@@ -88,9 +89,12 @@ class _Children:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._wake = wake_read
+        self._own_fds = (lifeline, wake_read, wake_write)
         self._position: dict[int, int] = {}
+        self._restarts: dict[int, int] = dict.fromkeys(positions, 0)
+        self._is_over = False
         for position in positions:
-            self._fork(position, (lifeline, wake_read, wake_write))
+            self._fork(position)
 
     def serve(self) -> None:
         """Until the last child has ended."""
@@ -103,20 +107,21 @@ class _Children:
                 self._kill_all(os.read(self._lifeline, 1))
             self._reap()
 
-    def _fork(self, position: int, own_fds: tuple[int, ...]) -> None:
+    def _fork(self, position: int) -> None:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
             die_with(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for fd in own_fds:
+            for fd in self._own_fds:
                 os.close(fd)
-            run_host(self._inheritance, position)
+            run_host(self._inheritance, position, self._restarts[position])
         self._position[pid] = position
 
     def _kill_all(self, command: bytes) -> None:
         """The launcher wants all to end, or has gone itself."""
+        self._is_over = True
         if not command:
             self._lifeline = None
         for pid in self._position:
@@ -129,7 +134,23 @@ class _Children:
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            self._inheritance.reporter.send(Exited(self._position.pop(pid), code))
+            position = self._position.pop(pid)
+            if self._may_come_back(position, code):
+                self._restarts[position] += 1
+                self._inheritance.reporter.send(Restarted(position, code, self._restarts[position]))
+                self._fork(position)
+            else:
+                self._inheritance.reporter.send(Exited(position, code))
+
+    def _may_come_back(self, position: int, code: int) -> bool:
+        """Whether a process that ended so is started again: in a run that goes on, with all its nodes."""
+        inheritance, experiment = self._inheritance, self._inheritance.experiment
+        attempts = experiment.settings.failures.restart.attempts
+        if code == ExitCode.OK or self._is_over or self._restarts[position] >= attempts:
+            return False
+        sightings = [inheritance.beacons.of(rank).read() for rank in experiment.processes[position].ranks]
+        done = any(seen.activity is Activity.END for seen in sightings)
+        return bool(inheritance.snapshots.run_id) and inheritance.beacons.last_round == GO_ON and not done
 
 
 def die_with(parent: int) -> None:

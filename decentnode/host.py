@@ -25,6 +25,7 @@ from decentnode.introductions import Introductions
 from decentnode.logs import redirect_output
 from decentnode.node import Node
 from decentnode.reports import DiskProblem, Failed, Finished, Ready, Reporter, Stopped
+from decentnode.returning import bring_back
 from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
@@ -54,12 +55,12 @@ class Inheritance:
     """What guards links between machines."""
 
 
-def run_host(inheritance: Inheritance, position: int) -> NoReturn:
-    """Runs the host process at `position` and ends the process with its exit code."""
+def run_host(inheritance: Inheritance, position: int, incarnation: int = 0) -> NoReturn:
+    """Runs the host process at `position`, started for the `incarnation`-th time again, and ends it."""
     code = ExitCode.FAILED
     try:
         _settle_in(inheritance, position)
-        code = _run(inheritance, position)
+        code = _run(inheritance, position, incarnation)
     except BaseException as error:
         code = _report_failure(inheritance, position, error)
     finally:
@@ -91,23 +92,47 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
-def _run(inheritance: Inheritance, position: int) -> ExitCode:
+def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     experiment = inheritance.experiment
-    failures = experiment.settings.failures
+    deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
+    communication, nodes = _build(inheritance, position, incarnation)
+    if incarnation:
+        inheritance.reporter.send(Ready(position, os.getpid()))
+    else:
+        _start_together(inheritance, position, nodes)
+    communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, deadline)
+    try:
+        if incarnation:
+            peers = {rank: experiment.possible_peers(rank) for rank in ranks}
+            bring_back(nodes, peers, communication, inheritance.lineage, deadline)
+        codes = asyncio.run(_run_nodes(nodes, inheritance))
+    finally:
+        communication.close(FAREWELL_SECONDS)
+    return max(codes)
+
+
+def _build(inheritance: Inheritance, position: int, incarnation: int) -> tuple[Communication, list[Node]]:
+    experiment = inheritance.experiment
+    failures, ranks = experiment.settings.failures, experiment.processes[position].ranks
     communication: Communication = experiment.settings.communication.make()
     nemesis = experiment.nemesis
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
     place = Place(
-        experiment.processes, position, inheritance.socket_dir, failures.grace,
-        credentials=inheritance.credentials, sieve=sieve,
+        experiment.processes, position, inheritance.socket_dir, failures.grace, incarnation,
+        failures.on_loss == "wait", inheritance.credentials, sieve,
     )  # fmt: skip
-    communication.prepare(place, experiment.most_payload_bytes)
+    # A node that comes back may ask for a whole model.
+    communication.prepare(place, max(experiment.most_payload_bytes, 4 * experiment.layout.numel))
     surroundings = Surroundings(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
         inheritance.beacons, inheritance.lineage, shares_process=len(ranks) > 1,
     )  # fmt: skip
-    nodes = [experiment.build(rank, surroundings) for rank in ranks]
+    return communication, [experiment.build(rank, surroundings) for rank in ranks]
+
+
+def _start_together(inheritance: Inheritance, position: int, nodes: list[Node]) -> None:
+    """Says that the nodes are ready, and waits for the start; then each knows what all say of themselves."""
     for node in nodes:
         inheritance.introductions.put(node.rank, node.sharing.introduction())
     inheritance.reporter.send(Ready(position, os.getpid()))
@@ -116,12 +141,6 @@ def _run(inheritance: Inheritance, position: int) -> ExitCode:
     for node in nodes:
         node.sharing.meet(everybody)
         node.checkpoints.resume(node)
-    communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, failures.start_deadline)
-    try:
-        codes = asyncio.run(_run_nodes(nodes, inheritance))
-    finally:
-        communication.close(FAREWELL_SECONDS)
-    return max(codes)
 
 
 async def _run_nodes(nodes: list[Node], inheritance: Inheritance) -> list[ExitCode]:

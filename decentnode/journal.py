@@ -10,6 +10,7 @@ from decentnode.line_file import WARN_EVERY, LineFile
 from decentnode.reports import (
     DiskProblem,
     Injected,
+    PeerBack,
     PeerMissing,
     Rejected,
     Report,
@@ -61,6 +62,9 @@ class Journal:
                 text = f"{_where(report)}: goes on without rank {report.peer}: {report.reason}"
                 tell = self.record if self.quiet else self.say
                 tell("peer_lost", text, report.rank, report.round, report.peer)
+            case PeerBack():
+                text = f"{_where(report)}: exchanges with rank {report.peer} again"
+                self.say("peer_back", text, report.rank, report.round, report.peer)
             case Rejected():
                 text = f"{_where(report)}: goes on without what rank {report.peer} sent: {report.reason}"
                 self.say("refused", text, report.rank, report.round, report.peer)
@@ -99,7 +103,7 @@ class Journal:
         self.say("disk", text, report.rank)
 
 
-def _where(report: PeerMissing | Rejected | Stuck) -> str:
+def _where(report: PeerMissing | PeerBack | Rejected | Stuck) -> str:
     return f"rank {report.rank}, round {report.round + 1}"
 
 

@@ -21,11 +21,11 @@ from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, hold_signals, name_socket_directory
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
-from decentnode.membership import Assembly, Roster, State
+from decentnode.membership import Assembly, Roster, State, how_it_ended
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
-from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter
+from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter, Restarted
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
 from decentnode.resuming import Resumption
 from decentnode.screen import Screen
@@ -235,6 +235,8 @@ class Launcher:
         if isinstance(report, Ready):
             self._pids[report.process] = report.pid
             return
+        if isinstance(report, Restarted):
+            self._note_restart(report)
         lost = self.roster.take(report)
         self._vigil.take(report, stopping=self._signal is not None)
         if news := self._continuity.take(report):
@@ -247,6 +249,14 @@ class Launcher:
             self._forget(report.peer)
         for rank in lost:
             self._note_loss(rank)
+
+    def _note_restart(self, report: Restarted) -> None:
+        attempts = self.experiment.settings.failures.restart.attempts
+        for rank in self.experiment.processes[report.process].ranks:
+            text = (
+                f"rank {rank}: {how_it_ended(report.status)}; started again ({report.attempt} of {attempts})"
+            )
+            self._vigil.journal.say("restarted", text, rank)
 
     def _note_loss(self, rank: int) -> None:
         self._forget(rank)

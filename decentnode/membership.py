@@ -27,10 +27,12 @@ from decentnode.reports import (
     Finished,
     Injected,
     NotCheckpointed,
+    PeerBack,
     PeerMissing,
     Progress,
     Rejected,
     Report,
+    Restarted,
     Stopped,
 )  # fmt: skip
 from decentnode.retention import common_round
@@ -71,6 +73,7 @@ class Member:
     error: str = ""
     out_of_memory: bool = False
     finished: Finished | None = None
+    restarts: int = 0
 
 
 class Roster:
@@ -94,6 +97,11 @@ class Roster:
                 self._heard(report.rank)
                 self.missing_edges.append(report)
                 self.members[report.peer].accused = True
+            case PeerBack():
+                self._heard(report.rank)
+                self.restore_edge(report.rank, report.peer)
+            case Restarted():
+                self.revive(self._home.get(report.process, ()))
             case Rejected() | Injected():
                 self._heard(report.rank)
             case Finished():
@@ -121,6 +129,20 @@ class Roster:
                 member.state, member.error = State.LOST, error
                 lost.append(rank)
         return lost
+
+    def revive(self, ranks: Iterable[int]) -> None:
+        """The process of these nodes has been started again."""
+        for rank in ranks:
+            member = self.members[rank]
+            if member.state is not State.FINISHED:
+                member.state, member.error, member.accused = State.RUNNING, "", False
+                member.last_report = time.monotonic()
+                member.restarts += 1
+
+    def restore_edge(self, rank: int, peer: int) -> None:
+        """One end exchanges with the other again."""
+        self.missing_edges = [e for e in self.missing_edges if (e.rank, e.peer) != (rank, peer)]
+        self.members[peer].accused = any(edge.peer == peer for edge in self.missing_edges)
 
     def start(self) -> None:
         """The nodes have been given the start."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from decentnode.beacons import Activity, Beacon
 from decentnode.checkpointing import NodeCheckpoints
 from decentnode.clock import Clock
@@ -17,7 +19,7 @@ from decentnode.node_evaluation import NodeEvaluation
 from decentnode.payload import Payload
 from decentnode.records import Records, RoundRecord
 from decentnode.registry import name_of
-from decentnode.reports import PeerMissing, Progress, Rejected, Reporter
+from decentnode.reports import PeerBack, PeerMissing, Progress, Rejected, Reporter
 from decentnode.sharing.base import Sharing
 from decentnode.training import Training
 
@@ -47,6 +49,7 @@ class Node:
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
         while (round := await self.course.after(self.round)) is not None:
+            self.training.skip(round - self.round - 1)
             await self.run_round(round)
         self.checkpoints.at_the_end(self)
         self.beacon.mark(self.round, Activity.END)
@@ -65,8 +68,10 @@ class Node:
         report = await self.training.train(round)
         trained = clock.now()
         view = await self.graph.view(self.rank, round, report.learning_rate)
-        self.exchange.begin(round)
+        self.exchange.begin(round, vector.values)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
+        if not self.exchange.is_sound():
+            vector.spare.copy_(vector.values)
         vector.flip()
         self.exchange.end(record, seconds=clock.now() - trained)
         record.loss, record.steps, record.train_seconds = report.loss, report.steps, trained - began
@@ -116,12 +121,32 @@ class Exchanger:
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self._last_progress = 0.0
 
-    def begin(self, round: int) -> None:
-        """Starts the exchanges of a round."""
+    def begin(self, round: int, model: Tensor) -> None:
+        """Starts the exchanges of a round: sees who is back, and gives `model` to who asked for one."""
         self._round, self._phase, self._seconds = round, 0, 0.0
         self._heard: set[int] = set()
         self._missed: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
+        self._sound = True
+        for peer in self.endpoint.admit(round):
+            self._note_back(peer)
+        self.endpoint.offer(model)
+
+    def is_sound(self) -> bool:
+        """Whether everything was still there when it was mixed; frees what the peers sent.
+
+        A node that stood still may have been given up in between, and its peers may have written anew what it
+        was reading. Such a mix is thrown away. Raises RunFailed where the scheme tolerates no loss.
+        """
+        self._release()
+        if not self._sound:
+            rank, where = self.endpoint.rank, f"round {self._round + 1}"
+            if not self._sharing.tolerates_loss:
+                raise RunFailed(f"rank {rank}, {where}: was given up by its neighbors while it stood still")
+            print(
+                f"{where}: keeps its own model, as its neighbors gave it up while it stood still", flush=True
+            )
+        return self._sound
 
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
         """One neighborhood collective; what the one before brought in this round is void from here on."""
@@ -188,8 +213,15 @@ class Exchanger:
 
     def _release(self) -> None:
         if self._inbox is not None:
+            self._sound = self._sound and self._inbox.is_sound()
             self._inbox.release()
             self._inbox = None
+
+    def _note_back(self, peer: int) -> None:
+        if self.missing.pop(peer, None) is not None:
+            print(f"round {self._round + 1}: rank {peer} is back", flush=True)
+            self._reporter.send(PeerBack(self.endpoint.rank, self._round, peer))
+            self._sharing.on_peer_back(peer)
 
     def _note_missing(self, peer: int, error: PeerError) -> None:
         self._missed[peer] = error

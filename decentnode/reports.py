@@ -109,6 +109,22 @@ class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
     lost: bool = False
 
 
+class PeerBack(msgspec.Struct, frozen=True, tag="back"):
+    """A node exchanges again with a peer that it had gone on without."""
+
+    rank: int
+    round: int
+    peer: int
+
+
+class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
+    """A host process has ended as `status` says, and is started again for the `attempt`-th time."""
+
+    process: int
+    status: int
+    attempt: int
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A node has done its last round."""
 
@@ -163,8 +179,8 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Report = (
-    Ready | Progress | Evaluated | PeerMissing | Rejected | Injected | Waiting | Stuck | DiskProblem
-    | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
+    Ready | Progress | Evaluated | PeerMissing | PeerBack | Restarted | Rejected | Injected | Waiting | Stuck
+    | DiskProblem | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)

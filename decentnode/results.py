@@ -150,6 +150,7 @@ def summarize(
         "stopped_nodes": len(roster.ranks(State.STOPPED)),
         "resumable_round": resumable,
         "lost_nodes": {str(r): roster.members[r].error for r in roster.ranks(State.LOST)},
+        "restarted_nodes": {str(r): m.restarts for r, m in sorted(roster.members.items()) if m.restarts},
         "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in roster.broken_edges()],
         "startup_seconds": round(timing.startup, 3),
         "wall_seconds": round(timing.wall, 3),

@@ -237,6 +237,12 @@ class Training:
         self._step_scheduler(report)
         return report
 
+    def skip(self, rounds: int) -> None:
+        """Lets the scheduler know of rounds in which this node did not take part."""
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            for _ in range(rounds):
+                self._step_scheduler(None)
+
     def _step(self, round: int, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
         """One step of the optimizer; returns the loss before it, detached and still on its device."""
         seed = key(self.shard.seed, "step", round, self.shard.rank, step)
@@ -274,9 +280,9 @@ class Training:
         total = sum(map(self.objective.total, values, sizes))
         return TrainReport(total / sum(sizes), len(values), sum(sizes), self.learning_rate)
 
-    def _step_scheduler(self, report: TrainReport) -> None:
+    def _step_scheduler(self, report: TrainReport | None) -> None:
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            if report.loss is not None:
+            if report is not None and report.loss is not None:
                 self.scheduler.step(report.loss)
         elif self.scheduler is not None:
             with warnings.catch_warnings():

@@ -23,7 +23,10 @@ class Mailbox:
     `alone` says that no other node shares the event loop: awaiting then blocks the thread, which is quicker.
     """
 
-    def __init__(self, rank: int, acknowledge: Callable[[int, int], None], alone: bool = False) -> None:
+    def __init__(
+        self, rank: int, acknowledge: Callable[[int, int], None], alone: bool = False, numbered_from: int = 0
+    ) -> None:
+        """`numbered_from`: the exchanges of this node are numbered with higher numbers."""
         self.rank = rank
         self.alone = alone
         self.failure: BaseException | None = None
@@ -56,7 +59,7 @@ class Mailbox:
         self._parked: dict[Key, dict[int, Message]] = {}
         self._unread: dict[int, set[int]] = {}
         self._last: Key = (-1, 0, 0)
-        self._sent = 0
+        self._sent = numbered_from
         self._heard: dict[int, tuple[float, Key]] = {}
 
     @property
@@ -102,6 +105,12 @@ class Mailbox:
         with self.lock:
             if peer not in self.gone:
                 self.suspended.add(peer)
+
+    def has_dropped(self, peer: int, round: int) -> bool:
+        """Whether the edge to a peer that is still there does not count in this round."""
+        with self.lock:
+            back = self._returning.get(peer, round + 1)
+            return peer in self.gone and peer not in self.left and back > round
 
     def lost(self) -> list[int]:
         """Peers that were given up, and neither ended nor have agreed to come back."""

@@ -145,7 +145,7 @@ class Reception:
                 self._answer_missing(mailbox, header.sender, header.key)
 
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        if peer in mailbox.gone and peer not in mailbox.left:
+        if mailbox.has_dropped(peer, key[0]):
             self.tell(Kind.WITHDRAW, mailbox.rank, peer, key, 0)
         elif mailbox.send_again(peer, key):
             return

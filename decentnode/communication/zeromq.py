@@ -49,14 +49,14 @@ class ZeroMQEndpoint(Endpoint):
         place = sockets.place
         self.rank = rank
         self.counters = ByteCounters()
-        self.mailbox = Mailbox(rank, self._released, alone=len(place.process.ranks) == 1)
+        # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
+        self._seq = place.incarnation << SEQ_BITS
+        self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
         self.refused = self.mailbox.refused
         self.segment = segment
         self.slots = slots
         self._sockets = sockets
         self._siblings = siblings
-        # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
-        self._seq = place.incarnation << SEQ_BITS
         self.mailbox.send_again = self._send_again
         self.mailbox.make_void = self._make_void
         self.mailbox.ask = lambda: sockets.post(lambda: sockets.ask(self.mailbox, FIRST_ASK))
@@ -157,8 +157,9 @@ class ZeroMQEndpoint(Endpoint):
         header = self._sockets.header(kind, self.rank, targets[0], key, self._seq, payload.nbytes)
         header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
         self._unsaid.difference_update(targets)
+        due = time.monotonic() + FIRST_ASK + payload.nbytes / SLOW_LINK
         for target in targets:
-            self._sent[key][target] = Sent(header, body, time.monotonic() + payload.nbytes / SLOW_LINK)
+            self._sent[key][target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
     def _make_void(self, peer: int) -> None:

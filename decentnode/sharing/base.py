@@ -47,6 +47,8 @@ class Sharing(Stateful, ABC):
     """The equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
     tolerates_loss: ClassVar[bool] = True
     """Stays right when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
+    takes_back: ClassVar[bool] = True
+    """A node that was lost, and has forgotten what it knew, may take part again."""
     preserves_mean: ClassVar[bool] = True
     carries_errors: ClassVar[bool] = False
     """What the chain drops stays in what is sent next; error feedback would count it twice."""
@@ -121,6 +123,9 @@ class Sharing(Stateful, ABC):
 
     def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
+
+    def on_peer_back(self, rank: int) -> None:
+        """Called once, before the first round with that peer again; state per peer begins anew."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs beside the vector."""

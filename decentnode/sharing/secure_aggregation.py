@@ -53,6 +53,7 @@ class SecureAggregation(Sharing):
     agreed anew at each start, so that no mask ever serves twice.
     """
 
+    takes_back: ClassVar = False  # its key is gone
     sends_one_payload: ClassVar = False
     wire: ClassVar = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
     state: ClassVar = ("_missed", "_left_out", "_told")

@@ -88,7 +88,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     evaluation = NodeEvaluation(never, training, endpoint.counters, Snapshots([rank], 1), reporter, clock)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
-    course = Course(case.rounds, rank, Beacons([rank]), clock)
+    course = Course(case.rounds, endpoint, Beacons([rank]), clock)
     exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
     records = Records(case.directory, rank)
     checkpoints = NodeCheckpoints(Lineage(case.directory, ""), 0, reporter)

@@ -132,7 +132,8 @@ def test_gossip_adds_the_noise_of_two_neighbors_by_a_third_each(scope, variance)
 
 @pytest.mark.parametrize("stage", [Clip(1.0), GaussianNoise(1.0)], ids=repr)
 def test_nothing_that_looks_at_the_values_may_stand_before(stage):
-    with pytest.raises(BadInput, match=r"^transforms\[1\] \w+ takes dense but top_k gives sparse; put it before top_k$"):
+    expected = r"^transforms\[1\] \w+ takes dense but top_k gives sparse; put it before top_k$"
+    with pytest.raises(BadInput, match=expected):
         Chain([TopK(), stage], 9)
 
 

@@ -325,7 +325,6 @@ def test_a_wrong_order_is_one_line_that_names_both():
 
 
 def test_a_wrong_first_transform_names_the_signal():
-    with pytest.raises(
-        BadInput, match=r"^transforms\[0\] FromLists takes bytes or sparse but the signal gives dense; put one that .*top_k$"
-    ):
+    given = "FromLists takes bytes or sparse but the signal gives dense"
+    with pytest.raises(BadInput, match=rf"^transforms\[0\] {given}; put one that .*top_k$"):
         check_order([FromLists()])

@@ -22,19 +22,28 @@ def test_another_process_sees_where_a_node_is():
     assert seen.since >= beacons.of(3).read().since
 
 
+class Alone:
+    """The endpoint of a node that may learn that its peers are ahead."""
+
+    rank, ahead, told = 0, 0, None
+
+    def skip_to(self, round):
+        self.told = round
+
+
 def upcoming(course, round):
     return asyncio.run(course.after(round))
 
 
 def test_rounds_follow_each_other_until_the_last():
-    course = Course(3, 0, Beacons([0]), Clock())
+    course = Course(3, Alone(), Beacons([0]), Clock())
     assert [upcoming(course, round) for round in (-1, 0, 1, 2)] == [0, 1, 2, None]
     assert not course.is_cut_short
 
 
 def test_a_run_that_is_to_stop_has_an_earlier_last_round():
     beacons = Beacons([0])
-    course = Course(10, 0, beacons, Clock())
+    course = Course(10, Alone(), beacons, Clock())
     beacons.last_round = 4
     assert upcoming(course, 3) == 4
     assert upcoming(course, 4) is None
@@ -43,7 +52,7 @@ def test_a_run_that_is_to_stop_has_an_earlier_last_round():
 
 def test_no_round_begins_while_the_last_one_is_undecided():
     beacons = Beacons([0])
-    course = Course(10, 0, beacons, Clock())
+    course = Course(10, Alone(), beacons, Clock())
 
     async def decide_later():
         waiting = asyncio.create_task(course.after(5))
@@ -55,3 +64,22 @@ def test_no_round_begins_while_the_last_one_is_undecided():
 
     beacons.last_round = UNDECIDED
     assert asyncio.run(decide_later()) == 6
+
+
+def test_a_node_whose_peers_are_far_ahead_goes_on_there_and_says_so():
+    endpoint = Alone()
+    course = Course(100, endpoint, Beacons([0]), Clock())
+    assert upcoming(course, 4) == 5
+    endpoint.ahead = 40
+    assert upcoming(course, 5) == endpoint.told == 40
+    endpoint.told = None
+    assert upcoming(course, 40) == 41
+    assert endpoint.told is None
+
+
+def test_a_node_that_comes_back_begins_where_that_was_agreed():
+    endpoint = Alone()
+    course = Course(100, endpoint, Beacons([0]), Clock())
+    course.start_at(17)
+    assert [upcoming(course, round) for round in (-1, 11, 17)] == [17, 17, 18]
+    assert endpoint.told is None

@@ -14,7 +14,16 @@ from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly, Roster, State, how_it_ended
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
-from decentnode.reports import Evaluated, Exited, Failed, Finished, PeerMissing, Progress
+from decentnode.reports import (
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    PeerBack,
+    PeerMissing,
+    Progress,
+    Restarted,
+)
 from tests.contract.troupe import free_ports
 
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
@@ -331,3 +340,17 @@ def receive(assembly, count):
     while len(notes) < count and time.monotonic() < limit:
         notes += assembly.receive(timeout=0.1)
     return notes
+
+
+def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
+    roster = Roster(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    roster.start()
+    assert roster.take(Exited(1, -9)) == [1]
+    roster.take(PeerMissing(0, 4, 1, "its process ended"))
+    roster.take(Restarted(1, -9, 1))
+    assert roster.ranks(State.LOST) == []
+    assert roster.members[1].restarts == 1
+    assert roster.missing_edges  # until its neighbors hear it again
+    roster.take(PeerBack(0, 7, 1))
+    assert roster.missing_edges == []
+    assert not roster.members[1].accused

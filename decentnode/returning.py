@@ -1,0 +1,60 @@
+"""How the nodes of a host process that was started again come back into a run that goes on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from decentnode import checkpoint
+from decentnode.checkpointing import Lineage, restore
+from decentnode.communication.base import Communication
+from decentnode.errors import BadInput, RunFailed
+from decentnode.node import Node
+from decentnode.registry import name_of
+
+
+def bring_back(
+    nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication, lineage: Lineage,
+    deadline: float,
+) -> None:  # fmt: skip
+    """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
+
+    A node has its last checkpoint, or else the model of a neighbor; `deadline` is for each wait, in seconds.
+    """
+    for node in nodes:
+        refuse_strangers(node)
+        if not _restored(node, lineage):
+            _take_model(node, peers[node.rank], communication, deadline)
+    round = communication.come_back(peers, deadline)
+    for node in nodes:
+        node.course.start_at(round)
+        print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
+
+
+def refuse_strangers(node: Node) -> None:
+    """Raises RunFailed when the others' scheme cannot take the node back."""
+    sharing = node.sharing
+    if not (sharing.tolerates_loss and sharing.takes_back):
+        raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
+
+
+def _restored(node: Node, lineage: Lineage) -> bool:
+    """Whether there was a checkpoint of this run to go on from."""
+    try:
+        found = checkpoint.newest(lineage.directory, node.rank, node.exchange.endpoint.device)
+    except BadInput as error:
+        print(f"{error}; a neighbor's model is taken", flush=True)
+        return False
+    if found is None or found.stamp.run_id != lineage.stamp.run_id:
+        return False
+    restore(node, found.state)
+    print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
+    return True
+
+
+def _take_model(node: Node, peers: Iterable[int], communication: Communication, deadline: float) -> None:
+    candidates = sorted(peers)
+    for peer in candidates:
+        model = communication.fetch(node.rank, peer, deadline / len(candidates))
+        if model is not None and model.shape == node.training.vector.values.shape and model.isfinite().all():
+            node.training.vector.values.copy_(model)
+            print(f"rank {node.rank} has the model of rank {peer}", flush=True)
+            return
+    print(f"rank {node.rank} has the model that all nodes started from: no neighbor gave one", flush=True)

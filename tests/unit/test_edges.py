@@ -1,0 +1,181 @@
+"""How edges come back: what each end says, until both count on the same round."""
+
+import random
+
+import pytest
+
+from decentnode.communication.edges import FAR_AHEAD, Edges, Homecoming, farewell
+from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.wire import Header, Kind
+from decentnode.errors import PeerLost
+
+
+class Town:
+    """Nodes whose messages are carried one by one, by whoever tests."""
+
+    def __init__(self, nodes):
+        self.boxes = {rank: Mailbox(rank, lambda source, seq: None) for rank in range(nodes)}
+        self.edges = {rank: Edges({rank: box}, self.tell) for rank, box in self.boxes.items()}
+        self.post = []
+
+    def tell(self, kind, sender, peer, key, seq):
+        self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
+
+    def lose(self, i, j):
+        for rank, peer in ((i, j), (j, i)):
+            self.boxes[rank].lose(peer, PeerLost(peer, "on purpose"))
+
+    def go_to(self, rank, round):
+        """The node begins the exchange of this round, with nobody to wait for."""
+        self.boxes[rank].admit(round)
+        self.boxes[rank].open((round, 0, 0), round + 1, (), (), 10.0)
+
+    def carry(self, lose=lambda header: False, pick=lambda post: 0):
+        while self.post:
+            header = self.post.pop(pick(self.post))
+            if not lose(header):
+                self.edges[header.receiver].hear(self.boxes[header.receiver], header.kind, header)
+
+    def propose(self):
+        for edges in self.edges.values():
+            edges.propose(lambda rank: True)
+
+    def first(self, rank, peer):
+        """From which round on a node counts on a lost peer; None when it does not."""
+        return self.boxes[rank]._returning.get(peer)
+
+
+def test_both_ends_agree_on_a_round_that_neither_has_begun():
+    town = Town(2)
+    town.go_to(0, 3)
+    town.go_to(1, 4)
+    town.lose(0, 1)
+    town.propose()
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) >= 5
+
+
+def test_the_lower_rank_alone_proposes():
+    town = Town(2)
+    town.lose(0, 1)
+    town.propose()
+    assert [(h.kind, h.sender) for h in town.post] == [(Kind.RETURN, 0)]
+
+
+def test_nobody_proposes_to_a_peer_that_has_ended_or_cannot_be_reached():
+    town = Town(3)
+    town.lose(0, 1)
+    town.boxes[0].depart(2, (0, 0, 0))
+    town.edges[0].propose(lambda rank: rank != 1)
+    assert town.post == []
+
+
+def test_whoever_is_far_behind_goes_on_where_the_other_is():
+    town = Town(2)
+    town.go_to(0, 2)
+    town.go_to(1, 2 + 10 * FAR_AHEAD)
+    town.lose(0, 1)
+    town.propose()
+    town.carry()
+    assert town.boxes[0].ahead == town.first(0, 1) == town.first(1, 0)
+    assert town.boxes[1].ahead == 0
+
+
+def test_a_skip_is_followed_and_the_peer_is_back_from_there_on():
+    town = Town(2)
+    town.go_to(0, 5)
+    town.tell(Kind.SKIP, 1, 0, (60, 0, 0), 0)
+    town.carry()
+    assert town.boxes[0].ahead == town.first(0, 1) == 60
+    assert not town.boxes[0].has_dropped(1, 60)
+    assert town.boxes[0].has_dropped(1, 59)
+
+
+def test_who_has_passed_the_proposed_round_says_so_and_a_later_one_is_agreed():
+    town = Town(2)
+    town.lose(0, 1)
+    town.propose()
+    town.go_to(1, 50)  # while the proposal is on its way
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) >= 51
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_was_lost_and_reordered_both_count_on_the_same_round_in_the_end(seed):
+    """While messages are lost the ends may disagree; what is missing then shows it, and they begin again."""
+    chance, town, rounds = random.Random(seed), Town(2), [0, 0]
+    town.lose(0, 1)
+    for _ in range(20):
+        town.propose()
+        moving = chance.randrange(2)
+        rounds[moving] += chance.randrange(1, 4)
+        town.carry(lambda header: chance.random() < 0.5, lambda post: chance.randrange(len(post)))
+        town.go_to(moving, rounds[moving])
+    town.lose(0, 1)  # as a deadline would, or an answer to what was missed
+    town.propose()
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) is not None
+
+
+def homecoming(rounds):
+    """Rank 0 comes back; the others are in these rounds."""
+    town = Town(1 + len(rounds))
+    for rank, round in enumerate(rounds, start=1):
+        town.go_to(rank, round)
+        town.boxes[rank].lose(0, PeerLost(0, "died"))
+    town.edges[0].homecoming = Homecoming({0: town.boxes[0]}, town.tell)
+    return town, town.edges[0].homecoming
+
+
+def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
+    town, coming = homecoming([7, 9, 8])
+    coming.ask([(0, peer) for peer in (1, 2, 3)])
+    town.carry()
+    assert coming.found.is_set()
+    assert coming.round == 10
+    for peer in (1, 2, 3):
+        assert town.first(peer, 0) == town.first(0, peer) == 10
+
+
+def test_who_goes_on_meanwhile_makes_it_a_later_round():
+    town, coming = homecoming([7, 7])
+    coming.ask([(0, 1), (0, 2)])
+    for _ in range(4):  # two questions and their answers
+        header = town.post.pop(0)
+        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
+    town.go_to(2, 8)
+    town.carry()
+    assert coming.round == town.first(1, 0) == town.first(2, 0)
+    assert coming.round >= 9
+
+
+def test_who_does_not_answer_is_not_waited_for():
+    town, coming = homecoming([7, 7])
+    coming.ask([(0, 1), (0, 2)])
+    town.carry(lambda header: 2 in (header.sender, header.receiver))
+    assert not coming.found.is_set()
+    coming.stop_waiting()
+    town.carry()
+    assert coming.round == 8 == town.first(1, 0)
+
+
+def test_where_nobody_is_left_there_is_no_round():
+    _, coming = homecoming([7])
+    coming.ask([(0, 1)])
+    coming.stop_waiting()
+    assert coming.found.is_set()
+    assert coming.round is None
+
+
+def test_what_is_heard_before_anybody_was_asked_ends_no_search():
+    town, coming = homecoming([7])
+    town.tell(Kind.RETURN, 1, 0, (9, 0, 0), 8)
+    town.carry()
+    assert not coming.found.is_set()
+
+
+def test_a_farewell_names_the_last_exchange_if_there_was_one():
+    box = Mailbox(0, lambda source, seq: None)
+    assert farewell(box) == ((0, 0, 0), 0)
+    box.open((4, 1, 0), 1, (), (), 1.0)
+    assert farewell(box) == ((4, 1, 0), 1)
