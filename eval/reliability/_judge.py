@@ -89,8 +89,14 @@ def node_victims(outcome: Outcome) -> set[int]:
 
 
 def _events(outcome: Outcome, expected: Expectation) -> str:
-    unseen = expected.faults - {report.fault for _, report in outcome.injected}
-    return f"event: {', '.join(sorted(unseen))} did not strike" if unseen else ""
+    """What had to strike has struck, and every fault that struck is in events.jsonl."""
+    if unseen := expected.faults - {report.fault for _, report in outcome.injected}:
+        return f"event: {', '.join(sorted(unseen))} did not strike"
+    kept = {
+        (event.get("rank"), event.get("round")) for event in outcome.events if event["kind"] == "injected"
+    }
+    lost = sorted({(report.rank, report.round) for _, report in outcome.injected} - kept)
+    return f"event: none of what struck rank and round {lost[0]}" if lost else ""
 
 
 def _symmetry(outcome: Outcome, expected: Expectation) -> str:

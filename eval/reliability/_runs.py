@@ -77,6 +77,8 @@ class Outcome:
     """For each process that was ready, its position and the furthest node's round at that moment."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """The rows of evaluations.jsonl."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of events.jsonl."""
     models: dict[int, Any] = field(default_factory=dict)
     """The vectors of the nodes that finished, float64, by rank."""
 
@@ -262,9 +264,10 @@ def _read(folder: Path) -> dict[str, Any]:
         found["models"] = {int(rank): models[rank] for rank in models}
     with contextlib.suppress(OSError):
         found["summary"] = json.loads((folder / "run" / "summary.json").read_text())
-    with contextlib.suppress(OSError):
-        lines = (folder / "run" / "evaluations.jsonl").read_text().splitlines()
-        found["evaluations"] = [json.loads(line) for line in lines]
+    for name in ("evaluations", "events"):
+        with contextlib.suppress(OSError):
+            lines = (folder / "run" / f"{name}.jsonl").read_text().splitlines()
+            found[name] = [json.loads(line) for line in lines]
     found["records"] = {
         int(path.stem): read_records(path) for path in sorted((folder / "run" / "records").glob("*.jsonl"))
     }
