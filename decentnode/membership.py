@@ -35,7 +35,7 @@ from decentnode.reports import (
     Restarted,
     Stopped,
 )  # fmt: skip
-from decentnode.retention import common_round
+from decentnode.retention import newest_of_all
 from decentnode.vouching import is_vouched, vouch
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
@@ -356,7 +356,7 @@ class Assembly:
         if not self._greeting.run_id:
             return Start(secrets.randbits(62) + 1, self.introductions)
         try:
-            round = common_round(self._offers, range(self._mapping.num_nodes))
+            round = newest_of_all(self._offers, range(self._mapping.num_nodes))
         except StartError as error:
             self._refuse(str(error))
         return Start(int(self._greeting.run_id, 16), self.introductions, self._incarnation + 1, round)

@@ -31,7 +31,7 @@ class Retention:
         self._grown = True
 
     @property
-    def common(self) -> int | None:
+    def newest_round(self) -> int | None:
         """The newest round that all ranks have, also those that are lost; None when there is none."""
         return max(set.intersection(*self._known.values()), default=None)
 
@@ -58,7 +58,7 @@ class Retention:
         return True
 
 
-def common_round(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
+def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
     """The newest round that all ranks have a checkpoint of; raises StartError saying who lacks what."""
     have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
     found: int | None = max(set.intersection(*map(set, have.values())), default=None)

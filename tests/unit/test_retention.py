@@ -5,7 +5,7 @@ import pytest
 from decentnode import checkpoint
 from decentnode.checkpoint import Stamp
 from decentnode.errors import StartError
-from decentnode.retention import Retention, common_round
+from decentnode.retention import Retention, newest_of_all
 
 STAMP = Stamp(1, 0, "")
 
@@ -27,7 +27,7 @@ def test_what_a_slower_rank_may_need_stays_and_one_before_it(tmp_path):
     save(tmp_path, found, 1, 0, 1, 2)
     assert found.tend(lost=[])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([1, 2, 3, 4], [1, 2])
-    assert (found.settled, found.common) == (2, 2)
+    assert (found.settled, found.newest_round) == (2, 2)
     assert not found.tend(lost=[])
 
 
@@ -45,7 +45,7 @@ def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
     save(tmp_path, found, 0, 0, 1, 2, 3)
     found.tend(lost=[1])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([2, 3], [1])
-    assert found.common is None
+    assert found.newest_round is None
 
 
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
@@ -59,22 +59,22 @@ def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
 def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
     found = Retention(tmp_path, range(2), range(2))
     found.begin(7)
-    assert found.common == 7
+    assert found.newest_round == 7
 
 
 @pytest.mark.parametrize(
     ("offers", "round"),
     [({0: [1], 1: [1]}, 1), ({0: [1, 3, 5], 1: [5, 3]}, 5), ({0: [1, 3, 5], 1: [3, 4]}, 3)],
 )
-def test_the_newest_common_round_is_taken(offers, round):
-    assert common_round(offers, range(2)) == round
+def test_the_newest_round_of_all_is_taken(offers, round):
+    assert newest_of_all(offers, range(2)) == round
 
 
-def test_without_a_common_round_it_is_said_who_lacks_what():
+def test_without_a_round_of_all_it_is_said_who_lacks_what():
     with pytest.raises(StartError, match=r"round 10 is lacking here: rank 0 has round 2; rank 2 has none$"):
-        common_round({0: [1], 1: [1, 9]}, range(3))
+        newest_of_all({0: [1], 1: [1, 9]}, range(3))
     with pytest.raises(StartError, match="no rank has a checkpoint"):
-        common_round({}, range(3))
+        newest_of_all({}, range(3))
     many = {0: [9]} | {rank: [1] for rank in range(1, 40)}
     with pytest.raises(StartError, match=r"; and 34 more ranks$"):
-        common_round(many, range(40))
+        newest_of_all(many, range(40))
