@@ -49,12 +49,17 @@ class RunLock:
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._fd = fd
                 return
             except OSError:
                 if time.monotonic() > limit:
                     os.close(fd)
                     raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
             time.sleep(0.05)
+
+    def release(self) -> None:
+        """Gives it up in this process; the end of the last process that has it does so, too."""
+        os.close(self._fd)
 
 
 class Resumption:

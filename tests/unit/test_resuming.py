@@ -1,0 +1,119 @@
+"""What may change when a run goes on, and how its files are brought back to a round."""
+
+import json
+
+import pytest
+
+from decentnode import config, resuming
+from decentnode.checkpointing import Lineage
+from decentnode.errors import BadInput
+from decentnode.experiment import Experiment
+from decentnode.resuming import Resumption, RunLock, cut_back, refuse_changes, settings_digest
+
+CONFIG = """
+name: trial
+rounds: 20
+graph: {name: ring, nodes: 4}
+mapping: {machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}
+dataset: {name: synthetic, nodes: 4, samples_per_node: 8, features: 3, classes: 2}
+model: logistic_regression
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, epochs_per_round: 1}
+sharing: gossip
+"""
+HARMLESS = [
+    "rounds=40",
+    "evaluation.every=3",
+    "failures.deadline=5",
+    "checkpoint.every=2",
+    "machine=1",
+    "communication={name: zeromq, local: tcp, nodes_per_process: 2}",
+    "security=none",
+    "mapping.rendezvous_port=29999",
+    "mapping.machines[1].address=127.0.0.3",
+]
+OTHER = {
+    "seed=2": "seed",
+    "training.optimizer.lr=0.2": "training.optimizer.lr",
+    "training.batch_size=2": "training.batch_size",
+    "sharing=push_sum": "sharing.name",
+    "sharing.transforms=[cast]": "sharing.transforms",
+    "mapping.machines=[{address: 127.0.0.1, nodes: 1}, {address: 127.0.0.2, nodes: 3}]": "mapping.machines",
+    "graph.name=chain": "graph.name",
+    "device=auto": "device",
+    "dataset.classes=3": "dataset.classes",
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("resuming") / "trial.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def digest(path, *overrides):
+    return settings_digest(Experiment.from_yaml(path, overrides))
+
+
+@pytest.mark.parametrize("override", HARMLESS)
+def test_what_changes_no_model_may_change(path, override):
+    refuse_changes(config.load(path), config.load(path, [override]))
+
+
+def test_what_changes_no_model_is_not_in_the_hash_of_checkpoints(path):
+    assert digest(path, *HARMLESS) == digest(path)
+
+
+@pytest.mark.parametrize(("override", "key"), OTHER.items())
+def test_what_would_make_another_run_is_refused_by_its_key(path, override, key):
+    with pytest.raises(BadInput) as caught:
+        refuse_changes(config.load(path), config.load(path, [override]))
+    assert f"resume: {key} cannot change from " in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["seed=2", "training.optimizer.lr=0.2", "graph.name=chain"])
+def test_checkpoints_of_another_run_have_another_hash(path, override):
+    assert digest(path, override) != digest(path)
+
+
+def test_rounds_can_only_grow(path):
+    with pytest.raises(BadInput, match="rounds can only grow; this run has 20, not 19"):
+        refuse_changes(config.load(path), config.load(path, ["rounds=19"]))
+
+
+def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = [json.dumps({"round": round, "loss": None}).encode() for round in (0, 2, 1, 4, 3)]
+    path.write_bytes(b"\n".join(lines) + b'\n{"round": 2, "lo')
+    cut_back(path, 2)
+    assert path.read_bytes() == b"\n".join(lines[:3]) + b"\n"
+    cut_back(path, 2)
+    assert path.read_bytes() == b"\n".join(lines[:3]) + b"\n"
+    cut_back(tmp_path / "none.jsonl", 2)
+    path.write_bytes(b"{}\n")
+    with pytest.raises(BadInput, match=r"lines\.jsonl: not written by"):
+        cut_back(path, 2)
+
+
+def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(resuming, "LOCK_SECONDS", 0.0)
+    lock = RunLock(tmp_path)
+    with pytest.raises(BadInput, match="this run is under way"):
+        RunLock(tmp_path)
+    lock.release()
+    RunLock(tmp_path).release()
+
+
+def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="is not the directory of a run"):
+        Resumption(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    with pytest.raises(BadInput, match="was never started"):
+        Resumption(tmp_path)
+
+
+def test_nodes_read_what_the_machines_agreed_on(tmp_path):
+    lineage = Lineage(tmp_path, "ab")
+    assert lineage.round == -1
+    lineage.settle(1 << 61, 3, 17)
+    assert (lineage.round, lineage.stamp.run_id, lineage.stamp.incarnation) == (17, 1 << 61, 3)
