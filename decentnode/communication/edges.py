@@ -59,7 +59,7 @@ class Edges:
             return
         match kind:
             case Kind.WITHDRAW:
-                mailbox.lose(peer, PeerLost(peer, f"gave up on this node in round {round}"))
+                mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
             case Kind.ASK:
@@ -104,7 +104,7 @@ class Edges:
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        mailbox.lose(peer, PeerLost(peer, f"goes on in round {round + 1}"))
+        mailbox.give_up(peer, PeerLost(peer, f"goes on in round {round + 1}"), round)
         mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
 

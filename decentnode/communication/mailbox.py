@@ -49,6 +49,8 @@ class Mailbox:
         """The exchange that was begun last; None before any was."""
         self.ask: Callable[[], None] | None = None
         """Asks peers for what is missing; None where nothing is ever lost."""
+        self.ask_for: Callable[[int, Key], None] = lambda peer, key: None
+        """Asks a peer for what it has sent in an exchange and was lost on the way."""
         self.make_void: Callable[[int], None] = lambda peer: None
         """Says to a peer that is given up that what it was sent may be written again."""
         self._acknowledge = acknowledge
@@ -95,7 +97,7 @@ class Mailbox:
                 return True
             if round < self.upcoming:
                 return False
-            self.lose(peer, PeerLost(peer, f"is back from round {round + 1} on"))
+            self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = round
             self.left.discard(peer)
             return True
@@ -158,6 +160,7 @@ class Mailbox:
                 self.refuse("repeated")
             elif self._count_parked(source) < MOST_PARKED:
                 self._parked.setdefault(key, {})[source] = message
+                self._infer_loss(source, key)
             else:
                 self.refuse("too many ahead")
 
@@ -194,6 +197,18 @@ class Mailbox:
                     self._miss(handle, peer, error)
             self._finish_complete()
 
+    def give_up(self, peer: int, error: PeerError, until: int = 1 << 32) -> None:
+        """Loses a peer that may be alive: of an edge that one end has dropped the other mixes nothing more.
+
+        Else W would not be symmetric in rounds whose payloads were there before. Those of round `until` and
+        later ones count again.
+        """
+        with self.lock:
+            self.lose(peer, error)
+            for key, messages in self._parked.items():
+                if key[0] < until and peer in messages:
+                    self._acknowledge(peer, messages.pop(peer).seq)
+
     def depart(self, peer: int, last: Key | None) -> None:
         """Notes that a peer has ended after exchange `last`, and is not asked to come back; None: before any.
 
@@ -221,6 +236,7 @@ class Mailbox:
         """Notes that `peer` is alive and itself waits in exchange `key`."""
         with self.lock:
             self._heard[peer] = (time.monotonic(), key)
+            self._infer_loss(peer, (*key[:2], key[2] + 1))
 
     def note_progress(self, peer: int, key: Key) -> None:
         """Notes that `peer` is behind, in exchange `key`, if it got on since the last time."""
@@ -300,6 +316,12 @@ class Mailbox:
         if len(self._unread) <= 2 and not self._unread.get(seq - 1):
             return set()
         return set().union(*(readers for number, readers in self._unread.items() if number < seq))
+
+    def _infer_loss(self, peer: int, key: Key) -> None:
+        """Links keep the order: who is in a later exchange than one it is awaited in has sent its payload."""
+        for handle in self._open.values():
+            if handle.key < key and peer in handle.awaited:
+                self.ask_for(peer, handle.key)
 
     def _count_parked(self, source: int) -> int:
         return sum(source in messages for messages in self._parked.values())

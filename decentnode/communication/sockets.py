@@ -326,7 +326,7 @@ class Sockets(threading.Thread):
             if late > TICK:
                 mailbox.forgive(late)
             for key, error in mailbox.overdue(now):
-                mailbox.lose(error.peer, error)
+                mailbox.give_up(error.peer, error)
                 self._tell(Kind.WITHDRAW, mailbox.rank, error.peer, key)
             self.ask(mailbox)
             for key, peers in mailbox.waiting(now):
@@ -338,7 +338,11 @@ class Sockets(threading.Thread):
         """Asks for what a node has been waiting for, for longer than `patience` seconds."""
         for key, peers in mailbox.waiting(time.monotonic(), patience):
             for peer in sorted(peers):
-                self._tell(Kind.MISSING, mailbox.rank, peer, key)
+                self.ask_for(mailbox, peer, key)
+
+    def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+        """Asks a peer for what it has sent in an exchange."""
+        self._tell(Kind.MISSING, mailbox.rank, peer, key)
 
     def _is_reachable(self, rank: int) -> bool:
         process = self.place.home[rank]

@@ -59,6 +59,7 @@ class ZeroMQEndpoint(Endpoint):
         self._siblings = siblings
         self.mailbox.send_again = self._send_again
         self.mailbox.make_void = self._make_void
+        self.mailbox.ask_for = self._ask_for
         self.mailbox.ask = lambda: sockets.post(lambda: sockets.ask(self.mailbox, FIRST_ASK))
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
@@ -161,6 +162,9 @@ class ZeroMQEndpoint(Endpoint):
         for target in targets:
             self._sent[key][target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
+
+    def _ask_for(self, peer: int, key: Key) -> None:
+        self._sockets.post(lambda: self._sockets.ask_for(self.mailbox, peer, key))
 
     def _make_void(self, peer: int) -> None:
         self._void[peer] = self._seq

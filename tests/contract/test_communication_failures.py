@@ -115,7 +115,7 @@ def test_a_node_that_was_stopped_learns_that_it_was_given_up():
     for rank in (0, 1):
         assert results[rank][0] == {2: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
     for rank in (0, 1):
-        assert results[2][0][rank][1] == "PeerLost: gave up on this node in round 2"
+        assert results[2][0][rank][1] == "PeerLost: gave up on this node in round 3"
 
 
 def message(body=b"", **changes):

@@ -351,3 +351,60 @@ def test_many_threads_deliver_at_once_without_losing_a_message(hand):
     for thread in threads:
         thread.join()
     assert not hand.box.refused
+
+
+def test_what_a_peer_that_was_given_up_had_sent_for_later_rounds_is_not_mixed(hand):
+    hand.open(key(0), sources=[1])
+    hand.box.deliver(1, key(1), Letter(2))
+    hand.box.give_up(1, PeerTimeout(1, "silent"))
+    assert hand.acknowledged == [(1, 2)]  # its memory is free again
+    later = hand.open(key(1), sources=[1])
+    assert later.arrived == {}
+    assert set(later.missing) == {1}
+
+
+def test_what_a_dead_peer_had_sent_for_later_rounds_still_counts(hand):
+    hand.open(key(0), sources=[1])
+    hand.box.deliver(1, key(1), Letter(2))
+    hand.box.lose(1, PeerLost(1, "died"))
+    assert set(hand.open(key(1), sources=[1]).arrived) == {1}
+
+
+def test_a_later_payload_shows_that_an_earlier_one_was_lost(hand):
+    asked = []
+    hand.box.ask_for = lambda peer, key: asked.append((peer, key))
+    hand.open(key(3), sources=[1, 2])
+    hand.box.deliver(2, key(4), Letter(5))
+    assert asked == [(2, key(3))]
+    hand.box.note_waiting(1, key(2))
+    assert asked == [(2, key(3))]  # it is only behind
+    hand.box.note_waiting(1, key(3))
+    assert asked == [(2, key(3)), (1, key(3))]
+
+
+def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(hand):
+    handle = hand.open(key(3), sources=[1])
+    hand.box.depart(1, key(3))
+    assert not handle.done
+    hand.box.deliver(1, key(3), Letter(4))
+    assert handle.done and set(handle.arrived) == {1}
+    assert set(hand.open(key(4), sources=[1]).missing) == {1}
+
+
+def test_a_peer_that_left_before_it_sent_is_not_waited_for(hand):
+    handle = hand.open(key(3), sources=[1])
+    hand.box.depart(1, key(2))
+    assert handle.done and set(handle.missing) == {1}
+    never = hand.open(key(4), sources=[2])
+    hand.box.depart(2, None)
+    assert never.done
+
+
+def test_who_is_suspended_is_waited_for_and_may_answer_in_the_same_round(hand):
+    handle = hand.open(key(5), sources=[1])
+    hand.box.suspend(1)
+    assert not handle.done
+    assert hand.box.next_for(1) == 5
+    assert hand.box.readmit(1, 5)
+    hand.box.deliver(1, key(5), Letter(1))
+    assert handle.done and set(handle.arrived) == {1}
