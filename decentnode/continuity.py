@@ -24,7 +24,8 @@ class Continuity:
         self.lock = past.lock if past else RunLock(run_dir)
         self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment))
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        self.retention = Retention(run_dir / FOLDER, ranks, local)
+        # Only machine 0 hears of the checkpoints of all.
+        self.retention = Retention(run_dir / FOLDER, local if machine else ranks, local)
         self._run_dir = run_dir
         self._past = past
         self._machine = machine
@@ -77,6 +78,5 @@ class Continuity:
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:
         """Deletes what nobody needs any more, which machine 0 knows; without it, judges by its own nodes."""
         if self._machine == 0 or is_alone:
-            elsewhere = set(self._ranks) - self._local if self._machine else set[int]()
-            if self.retention.tend({*lost, *elsewhere}) and self._machine == 0:
+            if self.retention.tend(lost) and self._machine == 0:
                 send(Settled(self.retention.settled))

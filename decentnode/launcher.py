@@ -367,7 +367,8 @@ class Launcher:
         wall = time.monotonic() - self._began if self.run_id else 0.0
         self._assembly.send(Relay(self.machine, self._unsent))
         timing = Timing(self._startup, wall)
-        saved = self._continuity.retention.newest_round
+        unfinished = self.roster.ranks(State.STOPPED, State.LOST)
+        saved = self._continuity.retention.newest_round if unfinished else None
         summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing, saved)
         self._vigil.conclude(self.evaluations, summary)
         self._vigil.close(headline(summary, self._exit_code()))
