@@ -77,6 +77,8 @@ class Continuity:
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:
         """Deletes what nobody needs any more, which machine 0 knows; without it, judges by its own nodes."""
-        if self._machine == 0 or is_alone:
-            if self.retention.tend(lost) and self._machine == 0:
-                send(Settled(self.retention.settled))
+        if self._machine and not is_alone:
+            return
+        is_news = self.retention.tend(lost)
+        if is_news and self._machine == 0:
+            send(Settled(self.retention.settled))
