@@ -52,7 +52,7 @@ def trial(options: argparse.Namespace) -> Trial:
         f"rounds={options.rounds}", f"seed={options.seed}", "checkpoint.every=1",
         f"graph={{name: regular, nodes: {options.nodes}, degree: 4, seed: 1}}",
         f"dataset.nodes={options.nodes}",
-        "failures={deadline: 5, grace: 1, restart: {attempts: 100}}", faults(pace, *crashes),
+        "failures={deadline: 5, grace: 1, restart: {attempts: 15}}", faults(pace, *crashes),
     ), limit=120.0 + options.rounds * (1.0 + options.pace))  # fmt: skip
 
 
