@@ -149,7 +149,7 @@ def one_line(*words):
 
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config):
     assert one_line(tmp_path)[0] == 2
-    run = Run(tmp_path / "run", ["checkpoint.every=5"], config=config)
+    run = Run(tmp_path / "run", ["checkpoint.every=5", "rounds=100000"], config=config)
     run.wait_for_round(20, PATIENCE)
     code, line = one_line(run.run_dir)
     assert code == 2 and "this run is under way" in line
