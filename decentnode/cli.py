@@ -208,6 +208,17 @@ def status(
     print_lines(report(run))
 
 
+@app.command()
+def restart(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    rank: Annotated[int, typer.Argument(metavar="RANK", help="A lost node that this machine carries.")],
+) -> None:
+    """Start a node again whose process died, in a run that goes on."""
+    from decentnode.latecomers import request_restart
+
+    print_lines([request_restart(run, rank)])
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,

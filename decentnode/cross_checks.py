@@ -165,17 +165,21 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
     if failures.on_loss == "continue" and not sharing.tolerates_loss:
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
         document.add(("failures", "on_loss"), what)
-    if not (sharing.tolerates_loss and sharing.takes_back):
-        why = (
-            f"{name_of(sharing)} does not take a node back that was lost; leave it out, and go on with all of"
-        )
-        why += " them from checkpoints: checkpoint.every and `decentnode resume`"
+    if reason := why_not_taken_back(sharing):
+        why = f"{reason}; leave it out, and go on with all of them from checkpoints: checkpoint.every and "
+        why += "`decentnode resume`"
         if failures.restart.attempts:
             document.add(("failures", "restart", "attempts"), why)
         if failures.on_loss == "wait":
             document.add(("failures", "on_loss"), why)
     if failures.restart.attempts > MOST_RESTARTS:
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
+
+
+def why_not_taken_back(sharing: Sharing) -> str:
+    """Why a node that was lost cannot take part again under this scheme; empty when it can."""
+    taken = sharing.tolerates_loss and sharing.takes_back
+    return "" if taken else f"{name_of(sharing)} does not take a node back that was lost"
 
 
 def is_tree(graph: Graph) -> bool:

@@ -12,18 +12,23 @@ import secrets
 import select
 import shutil
 import signal
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from decentnode.beacons import GO_ON, Activity
-from decentnode.errors import ExitCode, StartError
+from decentnode.errors import ExitCode, RunFailed, StartError
 from decentnode.host import Inheritance, run_host
 from decentnode.reports import Exited, Restarted
 
 _PR_SET_PDEATHSIG = 1
-KILL = b"k"
+INCARNATIONS = 16
+"""How many each start of a machine has for one process: the first, and one for each restart."""
+KILL, START = b"k", b"s"
+_WHICH = struct.Struct("<II")
+"""What follows `START`: the position of a host process, and its new incarnation."""
 MOST_SOCKET_DIRECTORY_BYTES = 80
 
 
@@ -51,6 +56,17 @@ class ForkServer:
         """Ends all host processes at once."""
         with contextlib.suppress(OSError):
             os.write(self._lifeline, KILL)
+
+    def start_again(self, position: int, incarnation: int) -> None:
+        """Has a host process take the place of the one that ran there, if any; raises RunFailed.
+
+        The server is gone when no process of this machine lives. The first process of a machine that comes
+        late is not reported as started again.
+        """
+        try:
+            os.write(self._lifeline, START + _WHICH.pack(position, incarnation))
+        except OSError as error:
+            raise RunFailed("no process of this machine lives any more; start this machine again") from error
 
     def close(self) -> None:
         """Lets go of the server, which ends with its children, and waits for it."""
@@ -92,6 +108,8 @@ class _Children:
         self._own_fds = (lifeline, wake_read, wake_write)
         self._position: dict[int, int] = {}
         self._restarts: dict[int, int] = dict.fromkeys(positions, 0)
+        self._replaced: set[int] = set()
+        """Positions whose process has to make room for another one."""
         self._is_over = False
         for position in positions:
             self._fork(position)
@@ -104,7 +122,7 @@ class _Children:
             if self._wake in readable:
                 os.read(self._wake, 4096)
             if self._lifeline in readable:
-                self._kill_all(os.read(self._lifeline, 1))
+                self._obey(os.read(self._lifeline, 1))
             self._reap()
 
     def _fork(self, position: int) -> None:
@@ -119,11 +137,34 @@ class _Children:
             run_host(self._inheritance, position, self._restarts[position])
         self._position[pid] = position
 
-    def _kill_all(self, command: bytes) -> None:
-        """The launcher wants all to end, or has gone itself."""
-        self._is_over = True
+    def _obey(self, command: bytes) -> None:
+        """The launcher has a wish; or it has gone itself."""
         if not command:
             self._lifeline = None
+        if command == START and self._lifeline is not None:
+            self._start_again(*_WHICH.unpack(os.read(self._lifeline, _WHICH.size)))
+        else:
+            self._kill_all()
+
+    def _start_again(self, position: int, incarnation: int) -> None:
+        if self._is_over or incarnation <= self._restarts[position]:
+            return
+        self._restarts[position] = incarnation
+        running = [pid for pid, its in self._position.items() if its == position]
+        if not running:
+            self._fork_anew(position)
+        for pid in running:
+            self._replaced.add(position)
+            os.kill(pid, signal.SIGKILL)
+
+    def _fork_anew(self, position: int) -> None:
+        """Says so first: whatever is still to be read of the process before counts for that one."""
+        if self._restarts[position] % INCARNATIONS:
+            self._inheritance.reporter.send(Restarted(position, None, self._restarts[position]))
+        self._fork(position)
+
+    def _kill_all(self) -> None:
+        self._is_over = True
         for pid in self._position:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -135,7 +176,11 @@ class _Children:
                 return
             code = os.waitstatus_to_exitcode(status)
             position = self._position.pop(pid)
-            if self._may_come_back(position, code):
+            if position in self._replaced:
+                self._replaced.discard(position)
+                if not self._is_over:
+                    self._fork_anew(position)
+            elif self._may_come_back(position, code):
                 self._restarts[position] += 1
                 self._inheritance.reporter.send(Restarted(position, code, self._restarts[position]))
                 self._fork(position)
@@ -146,7 +191,7 @@ class _Children:
         """Whether a process that ended so is started again: in a run that goes on, with all its nodes."""
         inheritance, experiment = self._inheritance, self._inheritance.experiment
         attempts = experiment.settings.failures.restart.attempts
-        if code == ExitCode.OK or self._is_over or self._restarts[position] >= attempts:
+        if code == ExitCode.OK or self._is_over or self._restarts[position] % INCARNATIONS >= attempts:
             return False
         sightings = [inheritance.beacons.of(rank).read() for rank in experiment.processes[position].ranks]
         done = any(seen.activity is Activity.END for seen in sightings)

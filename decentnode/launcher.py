@@ -21,7 +21,8 @@ from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, hold_signals, name_socket_directory
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
-from decentnode.membership import Assembly, Roster, State, how_it_ended
+from decentnode.latecomers import RESTART, Latecomers
+from decentnode.membership import Assembly, Roster, State
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
@@ -82,6 +83,7 @@ class Launcher:
         greeting = self._continuity.greeting(greeting)
         self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials)
         self._stopping = Stopping(self._beacons, machine, self._machines, self._assembly.send)
+        self._latecomers = Latecomers(experiment, machine, self.roster, lambda: self._signal is not None)
         self._signals = 0
         self._unsent: list[Report] = []
         self._last_relay = 0.0
@@ -136,6 +138,7 @@ class Launcher:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         os.close(write)
         self._vigil.open(self._socket_dir)
+        self._vigil.add_request(RESTART, self._latecomers.restart)
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""
@@ -204,6 +207,7 @@ class Launcher:
         self.run_id = start.run_id
         self._vigil.begin(self._began)
         os.eventfd_write(self._start_signal, len(self._positions))
+        self._latecomers.server = self.server
         self.screen.began(experiment, self.run_dir, self._startup)
         if self._continuity.news:
             self.screen.note(self._continuity.news)
@@ -236,7 +240,8 @@ class Launcher:
             self._pids[report.process] = report.pid
             return
         if isinstance(report, Restarted):
-            self._note_restart(report)
+            for rank, text in self._latecomers.note(report).items():
+                self._vigil.journal.say("restarted", text, rank)
         lost = self.roster.take(report)
         self._vigil.take(report, stopping=self._signal is not None)
         if news := self._continuity.take(report):
@@ -249,14 +254,6 @@ class Launcher:
             self._forget(report.peer)
         for rank in lost:
             self._note_loss(rank)
-
-    def _note_restart(self, report: Restarted) -> None:
-        attempts = self.experiment.settings.failures.restart.attempts
-        for rank in self.experiment.processes[report.process].ranks:
-            text = (
-                f"rank {rank}: {how_it_ended(report.status)}; started again ({report.attempt} of {attempts})"
-            )
-            self._vigil.journal.say("restarted", text, rank)
 
     def _note_loss(self, rank: int) -> None:
         self._forget(rank)

@@ -118,11 +118,12 @@ class PeerBack(msgspec.Struct, frozen=True, tag="back"):
 
 
 class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
-    """A host process has ended as `status` says, and is started again for the `attempt`-th time."""
+    """A host process has ended as `status` says, and is started again; None: because it was asked for."""
 
     process: int
-    status: int
+    status: int | None
     attempt: int
+    """Its new incarnation."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

@@ -19,7 +19,7 @@ HEADING = "  rank   round  state     doing               since      loss  waits 
 
 def report(run_dir: Path) -> Iterator[str]:
     """The lines of `decentnode status`; raises BadInput or RunFailed."""
-    live = _live(run_dir)
+    live = live_of(run_dir)
     if live is not None:
         try:
             content = ask(live.control, Request("status"))
@@ -33,7 +33,8 @@ def report(run_dir: Path) -> Iterator[str]:
         yield from _afterwards(run_dir, None)
 
 
-def _live(run_dir: Path) -> Live | None:
+def live_of(run_dir: Path) -> Live | None:
+    """Where the run can be asked; None where no launcher has said so. Raises BadInput when it is no run."""
     if not (run_dir / "config.yaml").exists():
         raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
     try:
