@@ -84,6 +84,8 @@ class Edges:
             self._tell(Kind.RETURN, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        if mailbox.is_returning(peer):
+            return  # the proposals have crossed, and that of the peer that came back was agreed on
         if not mailbox.readmit(peer, round):
             self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             return

@@ -49,6 +49,8 @@ class Mailbox:
         """The exchange that was begun last; None before any was."""
         self.ask: Callable[[], None] | None = None
         """Asks peers for what is missing; None where nothing is ever lost."""
+        self.asked: dict[int, Key] = {}
+        """The latest exchange whose payload a peer was asked for: it may come twice."""
         self.ask_for: Callable[[int, Key], None] = lambda peer, key: None
         """Asks a peer for what it has sent in an exchange and was lost on the way."""
         self.make_void: Callable[[int], None] = lambda peer: None
@@ -108,6 +110,11 @@ class Mailbox:
             if peer not in self.gone:
                 self.suspended.add(peer)
 
+    def is_returning(self, peer: int) -> bool:
+        """Whether it is agreed from which round on a lost peer takes part again."""
+        with self.lock:
+            return peer in self._returning
+
     def has_dropped(self, peer: int, round: int) -> bool:
         """Whether the edge to a peer that is still there does not count in this round."""
         with self.lock:
@@ -155,9 +162,9 @@ class Mailbox:
                 self._settle(handle, source, message)
                 self._finish_if_complete(handle)
             elif key <= self._last:
-                self.refuse("stale")
+                self._note_surplus(source, key, "stale")
             elif source in self._parked.get(key, {}):
-                self.refuse("repeated")
+                self._note_surplus(source, key, "repeated")
             elif self._count_parked(source) < MOST_PARKED:
                 self._parked.setdefault(key, {})[source] = message
                 self._infer_loss(source, key)
@@ -294,7 +301,14 @@ class Mailbox:
             handle.awaited.discard(source)
             handle.arrived[source] = message
         else:
-            self.refuse("repeated" if source in handle.arrived else "unexpected source")
+            self._note_surplus(
+                source, handle.key, "repeated" if source in handle.arrived else "unexpected source"
+            )
+
+    def _note_surplus(self, source: int, key: Key, reason: str) -> None:
+        """Counts a message that came for nothing, unless it was asked for."""
+        if key > self.asked.get(source, (-1, 0, 0)):
+            self.refuse(reason)
 
     def _miss(self, handle: Handle, source: int, error: PeerError) -> None:
         handle.awaited.discard(source)

@@ -342,6 +342,7 @@ class Sockets(threading.Thread):
 
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Asks a peer for what it has sent in an exchange."""
+        mailbox.asked[peer] = key
         self._tell(Kind.MISSING, mailbox.rank, peer, key)
 
     def _is_reachable(self, rank: int) -> bool:

@@ -149,6 +149,17 @@ def test_who_goes_on_meanwhile_makes_it_a_later_round():
     assert coming.round >= 9
 
 
+def test_proposals_that_cross_end_in_one_agreement():
+    """A neighbor of lower rank proposes by itself, while the one that comes back has agreed with it."""
+    town, coming = homecoming([7])
+    early = Header(Kind.RETURN, 1, 1, 0, 12, seq=8)
+    coming.ask([(0, 1)])
+    town.carry()
+    town.edges[0].hear(town.boxes[0], early.kind, early)
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) == coming.round
+
+
 def test_who_does_not_answer_is_not_waited_for():
     town, coming = homecoming([7, 7])
     coming.ask([(0, 1), (0, 2)])

@@ -408,3 +408,15 @@ def test_who_is_suspended_is_waited_for_and_may_answer_in_the_same_round(hand):
     assert hand.box.readmit(1, 5)
     hand.box.deliver(1, key(5), Letter(1))
     assert handle.done and set(handle.arrived) == {1}
+
+
+def test_what_was_asked_for_and_comes_twice_is_not_counted_as_refused(hand):
+    hand.open(key(3), sources=[1, 2])
+    hand.box.asked[1] = key(3)
+    for _ in range(2):
+        hand.box.deliver(1, key(3), Letter(4))
+    assert not hand.box.refused
+    for _ in range(2):
+        hand.box.deliver(2, key(3), Letter(4))
+    hand.box.deliver(1, key(3), Letter(4))
+    assert hand.box.refused == {"stale": 1}
