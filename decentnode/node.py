@@ -195,6 +195,8 @@ class Exchanger:
 
     def _take_refusals(self) -> dict[str, int]:
         """What was refused since the last round, by reason; tells the launcher whose payloads, once each."""
+        if not (self.endpoint.refused or self._payloads_refused or self._sharing.refusals):
+            return {}
         for peer, error in self._sharing.refusals:
             self._payloads_refused[error.counted_as] += 1
             if peer not in self._unsound:

@@ -1,9 +1,8 @@
 """Received messages of the ZeroMQ transport, unread until the node takes them out of its inbox."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 import torch
 import zmq
 from torch import Tensor
@@ -20,13 +19,13 @@ class PeerSegment:
     """A peer's shared memory; payloads that were read once are kept, since slots come back in turn."""
 
     content: Tensor
-    words: "np.ndarray[Any, Any]" = field(init=False)
+    words: "memoryview[int]" = field(init=False)
     """For each reader, from the end: the last number whose payload is void for it."""
     _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # The memory is made of whole pages.
-        self.words = self.content.numpy().view(np.int64)
+        self.words = self.content.numpy().data.cast("q")
 
     def payload(self, offset: int, length: int, layout: Layout) -> Payload:
         """The payload at a place; raises PayloadError."""
@@ -56,7 +55,7 @@ class SharedMessage:
     @property
     def is_void(self) -> bool:
         """Whether the sender has given this reader up, and may write there again."""
-        return bool(self.segment.words[-1 - self.header.receiver] >= self.header.seq)
+        return self.segment.words[-1 - self.header.receiver] >= self.header.seq
 
     def read(self, layout: Layout) -> Read:
         if self.is_void:

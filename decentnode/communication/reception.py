@@ -122,15 +122,15 @@ class Reception:
             self.tell(Kind.MISSING, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
-        sender, kind = header.sender, Kind(header.kind)
-        if kind is Kind.PAYLOAD:
+        sender, kind = header.sender, header.kind
+        if kind == Kind.PAYLOAD:
             mailbox.deliver(sender, header.key, FramedMessage(header, body))
-        elif kind is Kind.NOTICE:
+        elif kind == Kind.NOTICE:
             place = wire.unpack_reference(body.bytes)
             mailbox.deliver(sender, header.key, SharedMessage(header, self.segments.of(sender), place))
-        elif kind is Kind.HELLO:
+        elif kind == Kind.HELLO:
             self._greet(process, wire.unpack_hello(body.bytes))
-        elif kind is Kind.MODEL:
+        elif kind == Kind.MODEL:
             self._take_model(mailbox.rank, body)
         else:
             self.hear(mailbox, header)

@@ -288,7 +288,8 @@ class Sockets(threading.Thread):
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
-        self._connections.note(header)
+        if self._connections.next_look != NEVER:
+            self._connections.note(header)
         message = (frames, router is self._guarded)
         taken = self._sieve.sift(message, time.monotonic()) if self._sieve else [message]
         self._reception.take(taken)
