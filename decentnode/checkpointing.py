@@ -2,6 +2,7 @@
 
 import mmap
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,26 @@ FROM_THE_START = -1
 class Lineage:
     """Which run the nodes are part of, and after which round it goes on; in memory made before the fork."""
 
-    def __init__(self, directory: Path, settings: str) -> None:
+    def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
         """`directory` is that of the checkpoints; `settings` a hash of what decides the models' numbers."""
         self.directory = directory
         self.settings = settings
+        self._absent = mmap.mmap(-1, max(1, ranks))
         self._words = memoryview(mmap.mmap(-1, 24)).cast("q")
         self._words[2] = FROM_THE_START
 
     def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
         """All machines have agreed on it; to be called before the nodes are given the start."""
         self._words[0], self._words[1], self._words[2] = run_id, incarnation, round
+
+    @property
+    def absent(self) -> set[int]:
+        """Ranks whose machine has not come yet: they are neither connected to nor waited for."""
+        return {rank for rank, is_absent in enumerate(self._absent[:]) if is_absent}
+
+    @absent.setter
+    def absent(self, ranks: Collection[int]) -> None:
+        self._absent[:] = bytes(rank in ranks for rank in range(len(self._absent)))
 
     @property
     def stamp(self) -> Stamp:

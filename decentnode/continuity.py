@@ -22,7 +22,7 @@ class Continuity:
     def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: Resumption | None) -> None:
         """`past` is the run that goes on; None: a new one. Raises BadInput when it is under way."""
         self.lock = past.lock if past else RunLock(run_dir)
-        self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment))
+        self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         # Only machine 0 hears of the checkpoints of all.
         self.retention = Retention(run_dir / FOLDER, local if machine else ranks, local)
@@ -41,7 +41,7 @@ class Continuity:
 
     def begin(self, start: Start) -> None:
         """All machines have agreed on the run and the round; the nodes have not been given the start yet."""
-        if self._past is not None:
+        if self._past is not None and not start.late:
             self._past.begin(start, sorted(self._local))
             self.retention.begin(start.round)
         self.lineage.settle(start.run_id, start.incarnation, start.round)

@@ -172,6 +172,13 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
             document.add(("failures", "restart", "attempts"), why)
         if failures.on_loss == "wait":
             document.add(("failures", "on_loss"), why)
+        if failures.start != "all":
+            document.add(("failures", "start"), why)
+    elif failures.start != "all" and failures.on_loss in ("stop", "wait"):
+        document.add(
+            ("failures", "start"),
+            f"would end in round 1 with failures.on_loss: {failures.on_loss}; use continue there",
+        )
     if failures.restart.attempts > MOST_RESTARTS:
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
 

@@ -101,10 +101,12 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
         inheritance.reporter.send(Ready(position, os.getpid()))
     else:
         _start_together(inheritance, position, nodes)
-    communication.open(sorted(experiment.peers(ranks)), inheritance.snapshots.run_id, deadline)
+    absent = inheritance.lineage.absent
+    met_first = sorted(experiment.peers(ranks) - absent)
+    communication.open(met_first, inheritance.snapshots.run_id, deadline, absent)
     try:
         if incarnation:
-            peers = {rank: experiment.possible_peers(rank) for rank in ranks}
+            peers = {rank: experiment.possible_peers(rank) - absent for rank in ranks}
             bring_back(nodes, peers, communication, inheritance.lineage, deadline)
         codes = asyncio.run(_run_nodes(nodes, inheritance))
     finally:

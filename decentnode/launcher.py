@@ -26,6 +26,7 @@ from decentnode.membership import Assembly, Roster, State
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
 from decentnode.plotting import Pictures, make_figures
+from decentnode.quorum import Quorum
 from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter, Restarted
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
 from decentnode.resuming import Resumption
@@ -78,16 +79,18 @@ class Launcher:
         self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         self._machines = set(range(len(experiment.mapping.machines)))
-        graph_and_settings = config.digest(experiment.settings, experiment.graph.graph)
-        greeting = Join(machine, __version__, graph_and_settings, experiment.dataset_digest)
-        greeting = self._continuity.greeting(greeting)
-        self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials)
+        digest = config.digest(experiment.settings, experiment.graph.graph)
+        greeting = self._continuity.greeting(Join(machine, __version__, digest, experiment.dataset_digest))
+        quorum = Quorum(experiment.mapping, experiment.settings.failures)
+        self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials, quorum)
         self._stopping = Stopping(self._beacons, machine, self._machines, self._assembly.send)
-        self._latecomers = Latecomers(experiment, machine, self.roster, lambda: self._signal is not None)
+        self._latecomers = Latecomers(
+            experiment, machine, self.roster, self._assembly, self._continuity.lineage,
+            lambda: self._signal is not None,
+        )  # fmt: skip
         self._signals = 0
         self._unsent: list[Report] = []
-        self._last_relay = 0.0
-        self._startup = 0.0
+        self._last_relay = self._startup = 0.0
 
     def run(self) -> ExitCode:
         """The whole run; returns the exit code. Whatever happens, nothing is left running."""
@@ -198,7 +201,9 @@ class Launcher:
             self._snapshots, sorted(self._local), machine, self._outbox.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
         )  # fmt: skip
+        self._machines -= set(start.absent)
         self._observer.expect_machines(self._machines)
+        self._observer.is_late = bool(start.late)
         self._observer.start()
         self._snapshots.run_id = start.run_id
         self.roster.start()
@@ -206,11 +211,12 @@ class Launcher:
         self._startup = seconds_since_process_start()
         self.run_id = start.run_id
         self._vigil.begin(self._began)
-        os.eventfd_write(self._start_signal, len(self._positions))
-        self._latecomers.server = self.server
+        absent = self._latecomers.begin(start, self.server, self._start_signal)
         self.screen.began(experiment, self.run_dir, self._startup)
         if self._continuity.news:
             self.screen.note(self._continuity.news)
+        for report in absent:
+            self._take(report)
 
     # While the nodes run.
 
@@ -286,6 +292,8 @@ class Launcher:
                     self._take(report)
             elif isinstance(note, PartialSum | MeanVector | PartialDistance):
                 self._observer.take(note)
+            elif isinstance(note, Join):
+                self._welcome(note)
             elif isinstance(note, Settled):
                 self._continuity.retention.settle(note.round)
             else:
@@ -294,6 +302,14 @@ class Launcher:
             self._forget_silent_machines(now)
         elif self._is_left_alone():
             self._observer.stand_alone()
+
+    def _welcome(self, join: Join) -> None:
+        for report in (reports := self._latecomers.answer(join)):
+            self._take(report)
+        if reports:
+            self._machines.add(join.machine)
+            self._observer.expect_late(join.machine)
+            self._observer.expect_machines(self._machines)
 
     def _forget_silent_machines(self, now: float) -> None:
         for machine in sorted(self._machines - {0}):

@@ -18,6 +18,7 @@ from decentnode.communication.security import Credentials
 from decentnode.errors import StartError
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
+from decentnode.quorum import Quorum
 from decentnode.rendezvous import Rendezvous
 from decentnode.reports import (
     Checkpointed,
@@ -37,6 +38,7 @@ from decentnode.reports import (
 )  # fmt: skip
 from decentnode.retention import newest_of_all
 from decentnode.vouching import is_vouched, vouch
+from decentnode.wording import how_it_ended, machine_in_words
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
 
@@ -135,7 +137,8 @@ class Roster:
         for rank in ranks:
             member = self.members[rank]
             if member.state is not State.FINISHED:
-                member.state, member.error, member.accused = State.RUNNING, "", False
+                member.state, member.error = State.RUNNING, ""
+                member.accused = any(edge.peer == rank for edge in self.missing_edges)
                 member.last_report = time.monotonic()
                 member.restarts += 1
 
@@ -176,20 +179,14 @@ class Roster:
         return member
 
 
-def how_it_ended(status: int) -> str:
-    """A process's end in words; `status` is its exit code, or minus the signal that killed it."""
-    if status < 0:
-        return f"killed by signal {-status}"
-    return f"its process ended with exit code {status}"
-
-
 class Assembly:
     """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
 
     def __init__(
-        self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None
-    ) -> None:
-        """With `credentials`, a machine is believed to be who its key says."""
+        self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
+        quorum: Quorum | None = None,
+    ) -> None:  # fmt: skip
+        """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come."""
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
@@ -200,6 +197,10 @@ class Assembly:
         self._offers = dict(greeting.offers)
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
+        self._quorum = quorum or Quorum(mapping)
+        self._start: Start | None = None
+        self._started: dict[int, bytes] = {}
+        """Where the launchers answer that were given the start."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
         self._rendezvous: Rendezvous | None = None
@@ -208,10 +209,10 @@ class Assembly:
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """What all agree on, once all are here; raises StartError naming who is missing or differs."""
         if len(self.machines) == 1:
-            return self._agree()
+            return self._agree([])
         if self._credentials and self._credentials.signers:
-            signature = vouch(self._credentials, self._greeting.digest, self.introductions)
-            self._signatures[self.machine] = signature
+            said, digest = self.introductions, self._greeting.digest
+            self._signatures[self.machine] = vouch(self._credentials, digest, said)
         self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
@@ -224,20 +225,42 @@ class Assembly:
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
+            if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
+                break
             if time.monotonic() > limit:
                 absent = f"these have not come within {deadline:.0f} s: {self._name(missing)}"
                 self._refuse(absent + self._refusals())
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):
-                    self._compare(note)
+                    if reason := self._difference(note):
+                        self._refuse(reason)
                     self._introduce(note)
                     missing.discard(note.machine)
                     self.send(Wait(sorted(missing)), note.machine)
-        start = msgspec.structs.replace(self._agree(), signatures=self._signatures)
+        start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(unsigned)
+        self._start, self._started = start, dict(self._routes)
         self.send(start)
         return start
+
+    def is_newcomer(self, machine: int) -> bool:
+        """Whether its launcher is another one than that which was given the start, if any was."""
+        return self._started.get(machine) != self._routes.get(machine)
+
+    def admit(self, join: Join, late: int, absent: list[int], objection: str) -> bool:
+        """Gives the start to a machine that comes after it; or refuses it alone, and lets others come."""
+        assert self._start is not None, "only machine 0 is asked, after the start"
+        own_run = join.run_id in ("", f"{self._start.run_id:016x}")
+        run_id = self._greeting.run_id if own_run else join.run_id
+        if reason := objection or self._difference(msgspec.structs.replace(join, run_id=run_id)):
+            self.send(Refuse(reason), join.machine)
+            del self._routes[join.machine]
+            return False
+        self._started[join.machine] = self._routes[join.machine]
+        start = Start(self._start.run_id, incarnation=self._start.incarnation, absent=absent, late=late)
+        self.send(start, join.machine)
+        return True
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit, next_join = time.monotonic() + deadline, 0.0
@@ -254,7 +277,7 @@ class Assembly:
             for note in self.receive(timeout=0.1):
                 match note:
                     case Start():
-                        if unsigned := self._unsigned(note):
+                        if unsigned := "" if note.late else self._unsigned(note):
                             raise StartError(unsigned)
                         self.introductions = note.introductions
                         return note
@@ -321,15 +344,14 @@ class Assembly:
         listed = ", ".join(f"{reason} {count}" for reason, count in refused.items())
         return f"; connections that were refused: {listed}" if listed else ""
 
-    def _compare(self, join: Join) -> None:
+    def _difference(self, join: Join) -> str:
         for what in ("version", "digest", "dataset", "run_id"):
             here, there = getattr(self._greeting, what), getattr(join, what)
             if here != there:
                 word = _WORDS.get(what, what)
-                self._refuse(
-                    f"{self._name({join.machine})} has another {word}: {there[:12] or 'none'}; "
-                    f"machine 0: {here[:12] or 'none'}"
-                )
+                differs = f"another {word}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                return f"{self._name({join.machine})} has {differs}"
+        return ""
 
     def _introduce(self, join: Join) -> None:
         """Takes over what a machine says of its nodes, and nothing that it says of others."""
@@ -343,7 +365,7 @@ class Assembly:
         """Which machine has not signed what its nodes are said to say; empty when none has to."""
         if not self._credentials or not self._credentials.signers:
             return ""
-        for machine in self.machines:
+        for machine in set(self.machines) - set(start.absent):
             own = self._mapping.ranks_of(machine)
             said = {rank: what for rank, what in start.introductions.items() if rank in own}
             signature = start.signatures.get(machine, b"")
@@ -351,15 +373,18 @@ class Assembly:
                 return f"{self._name({machine})} has not signed what its nodes are said to say"
         return ""
 
-    def _agree(self) -> Start:
+    def _agree(self, absent: list[int]) -> Start:
         """A new run; or the newest round that all ranks of an earlier one can go on after."""
+        start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
         if not self._greeting.run_id:
-            return Start(secrets.randbits(62) + 1, self.introductions)
+            return start
         try:
-            round = newest_of_all(self._offers, range(self._mapping.num_nodes))
+            here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
+            round = newest_of_all(self._offers, here)
         except StartError as error:
             self._refuse(str(error))
-        return Start(int(self._greeting.run_id, 16), self.introductions, self._incarnation + 1, round)
+        run_id = int(self._greeting.run_id, 16)
+        return msgspec.structs.replace(start, run_id=run_id, incarnation=self._incarnation + 1, round=round)
 
     def _refuse(self, reason: str) -> NoReturn:
         """Tells every machine, also those that come within the next seconds."""
@@ -372,11 +397,4 @@ class Assembly:
         raise StartError(reason)
 
     def _name(self, machines: Iterable[int]) -> str:
-        return "; ".join(
-            f"machine {m} ({self._mapping.address(m)}, ranks {_span(list(self._mapping.ranks_of(m)))})"
-            for m in sorted(machines)
-        )
-
-
-def _span(ranks: list[int]) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
+        return "; ".join(machine_in_words(self._mapping, machine) for machine in sorted(machines))

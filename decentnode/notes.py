@@ -48,10 +48,14 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """The round after which it goes on; -1: from the start."""
     signatures: dict[int, bytes] = {}
     """By machine, of its nodes' introductions."""
+    absent: list[int] = []
+    """Machines that are not here."""
+    late: int = 0
+    """For the how manieth time this machine comes after the start; 0: it is here from the start."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """There will be no run, and why."""
+    """There will be no run, or none with this machine, and why."""
 
     reason: str
 

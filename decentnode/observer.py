@@ -70,6 +70,9 @@ class Observer(threading.Thread):
         self._machine = machine
         self._machines = {machine}
         self._alone = False
+        self._newcomers: set[int] = set()
+        self.is_late = False
+        """This machine has no part in what the others observe before its nodes are evaluated."""
         self._send = send
         self._test = test
         self._events: queue.SimpleQueue[Evaluated | Contribution | int | None] = queue.SimpleQueue()
@@ -82,6 +85,10 @@ class Observer(threading.Thread):
     def expect_machines(self, machines: set[int]) -> None:
         """Which machines' contributions machine 0 waits for."""
         self._machines = set(machines)
+
+    def expect_late(self, machine: int) -> None:
+        """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
+        self._newcomers.add(machine)
 
     def stand_alone(self) -> None:
         """Machine 0 is gone: nodes are let go on at once, and nothing is observed any more."""
@@ -137,6 +144,11 @@ class Observer(threading.Thread):
             self._snapshots.release(event.rank, event.round)
 
     def _book(self, event: Evaluated | Contribution) -> None:
+        if isinstance(event, PartialSum):
+            self._newcomers.discard(event.machine)
+        self.is_late = self.is_late and isinstance(event, MeanVector)
+        if self.is_late:
+            return
         if event.round in self._concluded:
             self._release_late(event)
             return
@@ -163,13 +175,13 @@ class Observer(threading.Thread):
         if (
             self._machine == 0
             and gathering.mean is None
-            and (late or self._machines <= gathering.sums.keys())
+            and (late or self._machines - self._newcomers <= gathering.sums.keys())
         ):
             self._make_mean(round, gathering)
         if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
             distance = self._distance(round, gathering)
             self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
-        complete = self._machine != 0 or self._machines <= gathering.distances.keys()
+        complete = self._machine != 0 or self._machines - self._newcomers <= gathering.distances.keys()
         if gathering.mean is not None and gathering.summed and (late or complete):
             self._conclude(round, gathering)
         elif late or (gathering.summed and complete and not self._count(gathering)):

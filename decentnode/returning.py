@@ -9,6 +9,9 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.node import Node
 from decentnode.registry import name_of
 
+PASSES = 10
+"""How often each neighbor is asked for its model."""
+
 
 def bring_back(
     nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication, lineage: Lineage,
@@ -50,7 +53,8 @@ def _restored(node: Node, lineage: Lineage) -> bool:
 
 
 def _take_model(node: Node, peers: Iterable[int], communication: Communication, deadline: float) -> None:
-    candidates = sorted(peers)
+    # A neighbor that comes back itself answers only when it takes part.
+    candidates = PASSES * sorted(peers)
     for peer in candidates:
         model = communication.fetch(node.rank, peer, deadline / len(candidates))
         if model is not None and model.shape == node.training.vector.values.shape and model.isfinite().all():

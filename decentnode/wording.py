@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decentnode.mapping import Mapping
 
 LARGE = 1000.0
 MOST_QUOTED = 40
@@ -71,3 +75,17 @@ def ranks_in_words(ranks: Sequence[int], most: int) -> str:
         named.append(f"{more} {'other' if more == 1 else 'others'}")
     text = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+def how_it_ended(status: int) -> str:
+    """A process's end in words; `status` is its exit code, or minus the signal that killed it."""
+    if status < 0:
+        return f"killed by signal {-status}"
+    return f"its process ended with exit code {status}"
+
+
+def machine_in_words(mapping: "Mapping", machine: int) -> str:
+    """`machine 2 (10.0.0.3, ranks 6-7)`."""
+    ranks = mapping.ranks_of(machine)
+    span = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
+    return f"machine {machine} ({mapping.address(machine)}, ranks {span})"

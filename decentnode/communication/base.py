@@ -6,7 +6,7 @@ It fits transports that cannot receive from just anyone (NCCL) as well as those 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -238,8 +238,11 @@ class Communication(ABC):
         """The end of a local node; all are made before `open`."""
 
     @abstractmethod
-    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
-        """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent."""
+    def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
+        """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent.
+
+        Ranks that are `absent` count as lost until they come.
+        """
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which the nodes of a process that was started again take part; after `open`.

@@ -136,8 +136,9 @@ class Homecoming:
         self._margin = 0
 
     def ask(self, pairs: Iterable[Pair]) -> None:
-        """Asks these peers; until they agree they count as lost."""
-        self._asked = set(pairs)
+        """Asks these peers, from the beginning; until they agree they count as lost."""
+        self._asked, self._next, self._agreed = set(pairs), {}, set()
+        self._proposed, self._margin = None, 0
         for rank, peer in sorted(self._asked):
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._tell(Kind.ASK, rank, peer, first_of(0), 0)
@@ -193,6 +194,8 @@ class Homecoming:
 
     def _settle(self, round: int) -> None:
         self.round = round
+        for mailbox in self._mailboxes.values():
+            mailbox.start_at(round)
         for rank, peer in self._agreed:
             self._mailboxes[rank].readmit(peer, round)
         self.found.set()

@@ -1,6 +1,6 @@
 """All nodes in one process: the test double that ships, and the fastest way to simulate many nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -87,7 +87,7 @@ class InProcess(Communication):
         self._endpoints[rank] = LocalEndpoint(rank, memory, self._endpoints)
         return self._endpoints[rank]
 
-    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
+    def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         """Nothing to connect."""
 
     def close(self, timeout: float) -> None:

@@ -91,6 +91,11 @@ class Mailbox:
                 del self._returning[peer], self.gone[peer]
             return back
 
+    def start_at(self, round: int) -> None:
+        """Nobody is told of an earlier round to take part in: this node comes back in this one."""
+        with self.lock:
+            self._last = max(self._last, (round - 1, -1, -1))
+
     def readmit(self, peer: int, round: int) -> bool:
         """Exchanges with a lost peer again from `round` on; false when that round has begun already."""
         with self.lock:

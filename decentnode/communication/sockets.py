@@ -34,6 +34,7 @@ TICK = 1.0
 ANSWER_SECONDS = 3.0
 """How long a process that comes back waits for answers before it goes on without those that are silent."""
 LOOK_AGAIN = 0.005
+ASK_AGAIN = 0.2
 
 
 class Sockets(threading.Thread):
@@ -156,31 +157,37 @@ class Sockets(threading.Thread):
             if not self._met.wait_for(lambda: processes <= self._met_processes | self._links.gone, timeout):
                 missing = sorted(processes - self._met_processes - self._links.gone)
                 silent = [rank for p in missing for rank in self.place.processes[p].ranks]
-                raise StartError(
-                    f"rank {self.hello.ranks[0]}: no hello from ranks {silent} within {timeout:.0f} s"
-                )
+                who = f"rank {self.hello.ranks[0]}"
+                raise StartError(f"{who}: no hello from ranks {silent} within {timeout:.0f} s")
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which local ranks take part again with their `peers`; raises StartError."""
         homecoming = self._edges.homecoming
         assert homecoming is not None, "only a process that was started again comes back"
-        pairs = [
-            (rank, peer) for rank in peers for peer in peers[rank] if self.place.home[peer] != self.place.own
-        ]
-        self.post(lambda: homecoming.ask(pairs))
+        home, own = self.place.home, self.place.own
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         limit = time.monotonic() + timeout
-        while not homecoming.found.wait(min(ANSWER_SECONDS, timeout)) and time.monotonic() < limit:
-            self.post(homecoming.stop_waiting)
+        while homecoming.round is None and time.monotonic() < limit and self._any_lives(pairs):
+            # Neighbors that come back themselves are asked again, until they know where.
+            homecoming.found.clear()
+            self.post(lambda: homecoming.ask(pairs))
+            while not homecoming.found.wait(min(ANSWER_SECONDS, timeout)) and time.monotonic() < limit:
+                self.post(homecoming.stop_waiting)
+            if homecoming.round is None:
+                time.sleep(ASK_AGAIN)
         if homecoming.round is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
         return homecoming.round
+
+    def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
+        return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The model of a peer, for a local rank; None when it does not come."""
         models, limit = self._reception.models, time.monotonic() + timeout
         models[rank] = None
         self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
-        while models[rank] is None and time.monotonic() < limit:
+        while models[rank] is None and time.monotonic() < limit and self._any_lives([(rank, peer)]):
             time.sleep(LOOK_AGAIN)
         return models.pop(rank)
 

@@ -1,7 +1,7 @@
 """Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +16,7 @@ from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.shared_memory import Segment
 from decentnode.communication.sockets import Sockets
+from decentnode.errors import PeerLost
 from decentnode.mapping import tcp_endpoint
 from decentnode.options import Port, Positive
 from decentnode.payload import Payload
@@ -248,8 +249,11 @@ class ZeroMQ(Communication):
         self._sockets.introduce(rank, segment.public if segment else None)
         return endpoint
 
-    def open(self, peers: Sequence[int], run_id: int, timeout: float) -> None:
+    def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         assert self._sockets is not None, "prepare comes first"
+        for mailbox in self._sockets.mailboxes.values():
+            for rank in absent:
+                mailbox.lose(rank, PeerLost(rank, "has not come yet"))
         self._sockets.run_id = run_id
         self._sockets.start()
         home = self._sockets.place.home

@@ -1380,6 +1380,13 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "start: at_least 5",
         ["17 failures.start: must be at most the 4 nodes of the graph, not 5"],
     ),
+    "start without all, where a loss stops the run": (
+        "deadline: 60",
+        "start: at_least 3, on_loss: stop",
+        [
+            "17 failures.start: would end in round 1 with failures.on_loss: stop; use continue there",
+        ],
+    ),
     "restart, a number": (
         "deadline: 60",
         "restart: 3",

@@ -4,8 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
+import pytest
+
+from decentnode.membership import TWIN_SECONDS
+from decentnode.records import RoundRecord, read_records
 from tests.integration.running import Run, wait_until
+from tests.integration.test_machines import machines
 
 PACED = ["rounds=100000", "evaluation.every=0", "graph=ring", "graph.nodes=4"]
 
@@ -33,3 +39,62 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
     code, said = ask(run, 2)
     assert code == 2 and "no launcher answers" in said
+
+
+MAPPING = machines(["127.0.0.1", "127.0.0.2", "127.0.0.3"], [2, 2, 3])
+
+
+@pytest.fixture
+def started():
+    """Runs that are ended with the test, however it ends."""
+    runs = []
+    yield runs
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+
+
+def start(tmp_path, machine: int, port: int) -> Run:
+    ring = ["rounds=100000", "graph=ring", "graph.nodes=7", "evaluation.every=0", "checkpoint.every=10"]
+    ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
+    failures = "failures={start: at_least 4, grace: 1, deadline: 20}"
+    everywhere = [*ring, MAPPING, *ports, failures, "security=none", f"machine={machine}"]
+    return Run(tmp_path / f"machine{machine}", everywhere)
+
+
+def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_path, started):
+    """Two of three begin; the third comes, is killed whole, and comes again from its checkpoints."""
+    first, second = (start(tmp_path, i, 30600) for i in range(2))
+    started += first, second
+    first.wait_for_round(5)
+    assert "rank 4 is lost: has not come yet on machine 2" in first.text
+    third = start(tmp_path, 2, 30600)
+    started.append(third)
+    take_part(third, 10)
+    wait_until(lambda: list(third.run_dir.glob("checkpoints/00005/*.json")), 40, lambda: third.text)
+    third.process.kill()
+    third.process.wait()
+    time.sleep(TWIN_SECONDS)  # so long machine 0 takes the first one to be alive
+    done = rounds_of(third, 4)[-1].round
+    third = Run(third.run_dir, verb="resume")
+    started.append(third)
+    take_part(third, done + 1)
+    assert "has its checkpoint of round" in (third.run_dir / "logs" / "00005.log").read_text()
+    first.process.send_signal(signal.SIGTERM)
+    assert [run.wait() for run in (first, second, third)] == [143] * 3, first.text
+    assert first.summary["lost_nodes"] == {} and first.summary["stopped_nodes"] == 7
+    assert first.summary["restarted_nodes"] == {"4": 2, "5": 2, "6": 2}
+    assert len({run.summary["run_id"] for run in (first, second, third)}) == 1
+
+
+def rounds_of(run: Run, rank: int) -> list[RoundRecord]:
+    path = run.run_dir / "records" / f"{rank:05d}.jsonl"
+    return read_records(path) if path.exists() else []
+
+
+def take_part(run: Run, first: int) -> None:
+    """Waits until each of the machine's nodes has heard all its neighbors in a round from `first` on."""
+    wait_until(
+        lambda: all(any(r.round >= first and not r.lost for r in rounds_of(run, i)[-50:]) for i in (4, 5, 6)),
+        60, lambda: run.text,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly, Roster, State, how_it_ended
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
+from decentnode.quorum import Quorum
 from decentnode.reports import (
     Evaluated,
     Exited,
@@ -24,6 +25,7 @@ from decentnode.reports import (
     Progress,
     Restarted,
 )
+from decentnode.settings import FailureSettings
 from tests.contract.troupe import free_ports
 
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
@@ -114,14 +116,16 @@ def greeting(machine, **changes):
 class Meeting:
     """The machines of a mapping, each in a thread, until one context ends."""
 
-    def __init__(self, count):
+    def __init__(self, count, start="all", grace=0.0):
         self.mapping = mapping_of(count)
+        self.start, self.grace = start, grace
         self.assemblies = {}
         self._pool = ThreadPoolExecutor(count)
 
     def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
         """Has a machine come to the meeting; the future gives what was agreed on."""
-        assembly = Assembly(self.mapping, machine, greeting(machine, **changes))
+        quorum = Quorum(self.mapping, FailureSettings(start=self.start, grace=self.grace))
+        assembly = Assembly(self.mapping, machine, greeting(machine, **changes), quorum=quorum)
         assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, deadline, is_stopped)
@@ -335,6 +339,105 @@ class TestMeeting:
         assert len(ids) == 1
 
 
+class TestAtLeast:
+    """Machines that carry enough nodes begin without the others, which may come later."""
+
+    def test_enough_nodes_begin_and_the_absent_are_named_to_all(self):
+        with Meeting(3, "at_least 4") as meeting:
+            starts = [future.result(10.0) for future in (meeting.come(0), meeting.come(2))]
+        assert starts[0] == starts[1]
+        assert starts[0].absent == [1] and not starts[0].late
+
+    def test_with_less_nobody_begins(self, monkeypatch):
+        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.1)
+        with Meeting(3, "at_least 5") as meeting:
+            absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
+            assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [
+                absent,
+                f"machine 0: {absent}",
+            ]
+
+    def test_the_others_have_the_grace_time(self):
+        with Meeting(3, "at_least 4", grace=30.0) as meeting:
+            early = meeting.come(0), meeting.come(1)
+            time.sleep(0.4)
+            assert not early[0].done()
+            assert meeting.come(2).result(10.0).absent == early[0].result(10.0).absent == []
+
+    def test_the_end_of_the_deadline_ends_the_grace_time(self):
+        with Meeting(2, "at_least 2", grace=30.0) as meeting:
+            assert meeting.come(0, 0.5).result(10.0).absent == [1]
+
+    def test_a_run_goes_on_after_a_round_of_those_that_are_here(self):
+        with Meeting(2, "at_least 2") as meeting:
+            start = meeting.come(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
+        assert (start.run_id, start.round, start.absent) == (77, 9, [1])
+
+
+class TestLate:
+    """A Join after the start."""
+
+    def welcome(self, meeting, objection="", count=1):
+        """What machine 0 says to those that come; returns who was admitted."""
+        host, admitted, limit = meeting.assemblies[0], [], time.monotonic() + 10.0
+        while len(admitted) < count and time.monotonic() < limit:
+            for note in host.receive(timeout=0.1):
+                if isinstance(note, Join) and host.is_newcomer(note.machine):
+                    admitted.append(host.admit(note, 1, [2], objection))
+        return admitted
+
+    def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
+        with Meeting(3, "at_least 2") as meeting:
+            start = meeting.come(0, introductions={0: b"zero"}).result(10.0)
+            late = meeting.come(1)
+            assert self.welcome(meeting) == [True]
+            found = late.result(10.0)
+            assert not meeting.assemblies[0].is_newcomer(1)
+        assert (found.run_id, found.late, found.absent, found.introductions) == (start.run_id, 1, [2], {})
+
+    def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
+        with Meeting(2, "at_least 2") as meeting:
+            start = meeting.come(0).result(10.0)
+            late = meeting.come(1, run_id=f"{start.run_id:016x}", offers={2: [5], 3: [5]})
+            assert self.welcome(meeting) == [True]
+            assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            ({"run_id": "f" * 16}, "run to go on with: ffffffffffff; machine 0: none"),
+        ],
+        ids=["version", "digest", "run"],
+    )
+    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, what):
+        with Meeting(3, "at_least 4") as meeting:
+            first, second = meeting.come(0), meeting.come(1)
+            first.result(10.0), second.result(10.0)
+            wrong = meeting.come(2, **change)
+            assert self.welcome(meeting) == [False]
+            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {what}"
+            meeting.assemblies[2].close()
+            right = meeting.come(2)
+            assert self.welcome(meeting) == [True]
+            assert right.result(10.0).late == 1
+            assert meeting.assemblies[1].receive(timeout=0.2) == []
+
+    def test_an_objection_is_told(self):
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0).result(10.0)
+            late = meeting.come(1)
+            assert self.welcome(meeting, "machine 1 has finished") == [False]
+            assert refusal(late) == "machine 0: machine 1 has finished"
+
+    def test_those_that_were_there_from_the_start_are_none(self):
+        with Meeting(2) as meeting:
+            both = meeting.come(0), meeting.come(1)
+            [future.result(10.0) for future in both]
+            assert not meeting.assemblies[0].is_newcomer(1)
+
+
 def receive(assembly, count):
     notes, limit = [], time.monotonic() + 5.0
     while len(notes) < count and time.monotonic() < limit:
@@ -354,3 +457,14 @@ def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back
     roster.take(PeerBack(0, 7, 1))
     assert roster.missing_edges == []
     assert not roster.members[1].accused
+
+
+def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_it():
+    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster.start()
+    roster.take(Failed(1, "has not come yet"))
+    roster.take(PeerMissing(0, 0, 1, "has not come yet"))
+    roster.take(Restarted(1, None, 16))
+    assert roster.reporting() == {0}
+    roster.take(PeerBack(0, 7, 1))
+    assert roster.reporting() == {0, 1}
