@@ -157,16 +157,15 @@ class Sockets(threading.Thread):
             if not self._met.wait_for(lambda: processes <= self._met_processes | self._links.gone, timeout):
                 missing = sorted(processes - self._met_processes - self._links.gone)
                 silent = [rank for p in missing for rank in self.place.processes[p].ranks]
-                who = f"rank {self.hello.ranks[0]}"
-                raise StartError(f"{who}: no hello from ranks {silent} within {timeout:.0f} s")
+                own = self.hello.ranks[0]
+                raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which local ranks take part again with their `peers`; raises StartError."""
         homecoming = self._edges.homecoming
         assert homecoming is not None, "only a process that was started again comes back"
-        home, own = self.place.home, self.place.own
+        home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
-        limit = time.monotonic() + timeout
         while homecoming.round is None and time.monotonic() < limit and self._any_lives(pairs):
             # Neighbors that come back themselves are asked again, until they know where.
             homecoming.found.clear()
