@@ -137,6 +137,25 @@ def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
         assert town.first(peer, 0) == town.first(0, peer) == 10
 
 
+def test_who_has_only_neighbors_that_come_back_follows_them():
+    """0 comes back with its neighbor 1, which alone knows 2, where the run is."""
+    town = Town(3)
+    town.go_to(2, 7)
+    for rank in (0, 1):
+        town.edges[rank].homecoming = Homecoming({rank: town.boxes[rank]}, town.tell)
+    inner, outer = (town.edges[rank].homecoming for rank in (0, 1))
+    town.boxes[2].lose(1, PeerLost(1, "died"))
+    outer.ask([(1, 0), (1, 2)])
+    inner.ask([(0, 1)])
+    town.carry()
+    assert (inner.round, outer.round) == (None, 8)
+    inner.found.clear()
+    inner.ask([(0, 1)])
+    town.carry()
+    assert inner.round == town.first(1, 0) == town.first(0, 1) == 8
+    assert town.boxes[0].upcoming == 8
+
+
 def test_who_goes_on_meanwhile_makes_it_a_later_round():
     town, coming = homecoming([7, 7])
     coming.ask([(0, 1), (0, 2)])

@@ -187,6 +187,29 @@ def test_a_machine_that_is_gone_is_not_waited_for():
     assert seen.consensus_distance == pytest.approx(expected(models[:2]), rel=1e-12)
 
 
+def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
+    models = vectors(4)
+    with Pair() as pair:
+        pair.second.observer.is_late = True
+        pair.first.observer.expect_late(1)
+        for rank in range(2):
+            pair.first.show(rank, 0, models[rank])
+        seen = pair.first.next()
+        assert (seen.round, seen.nodes) == (0, 2)
+        for rank in (2, 3, 0, 1):
+            (pair.first if rank < 2 else pair.second).show(rank, 1, models[rank])
+        assert pair.first.next().round == 1
+        for rank in range(2):
+            pair.first.show(rank, 2, models[rank])
+        with pytest.raises(queue.Empty):
+            pair.first.observer.observations.get(timeout=0.3)
+        for rank in (2, 3):
+            pair.second.show(rank, 2, models[rank])
+        seen = pair.first.next()
+        assert (seen.round, seen.nodes) == (2, 4)
+        assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+
+
 def test_without_machine_0_nodes_are_let_go_on():
     with Machine((2, 3), 1) as machine:
         machine.observer.stand_alone()

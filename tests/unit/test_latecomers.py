@@ -1,0 +1,156 @@
+"""What a launcher answers to machines that come after the start, and to who wants a node back."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from decentnode.checkpointing import Lineage
+from decentnode.errors import RunFailed
+from decentnode.experiment import Experiment
+from decentnode.latecomers import Latecomers
+from decentnode.membership import Roster
+from decentnode.notes import Join, Relay, Start
+from decentnode.registry import SHARINGS
+from decentnode.reports import Exited, Failed, Finished, Restarted
+from tests.integration.running import QUICKSTART
+
+MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "
+MACHINES += "{address: 127.0.0.3, nodes: 3}]"
+FINISHED = {"digest": "", "bytes_sent": 0, "bytes_received": 0, "memory_mb": 0.0}
+
+
+class Recorded:
+    """Stands for the assembly and the fork server: admits everybody who is not objected to."""
+
+    def __init__(self):
+        self.sent, self.admitted, self.objections, self.started = [], [], [], []
+
+    def is_newcomer(self, machine):
+        return machine != 1
+
+    def admit(self, join, late, absent, objection):
+        self.objections.append(objection)
+        if not objection:
+            self.admitted.append((join.machine, late, absent))
+        return not objection
+
+    def send(self, note, to=None):
+        self.sent.append((note, to))
+
+    def start_again(self, position, incarnation):
+        self.started.append((position, incarnation))
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return Experiment.from_yaml(QUICKSTART, ["graph=ring", "graph.nodes=6", MACHINES])
+
+
+class Desk:
+    def __init__(self, experiment, directory, machine=0):
+        self.roster = Roster(range(6), {i: (i,) for i in range(6)})
+        self.roster.start()
+        self.recorded, self.is_stopping = Recorded(), False
+        self.lineage = Lineage(directory, "", 6)
+        self.late = Latecomers(
+            experiment, machine, self.roster, self.recorded, self.lineage, lambda: self.is_stopping
+        )
+        self.late.server = self.recorded
+
+    def take(self, *reports):
+        for report in reports:
+            self.roster.take(report)
+            if isinstance(report, Restarted):
+                self.late.note(report)
+
+    def refusal(self, argument):
+        with pytest.raises(RunFailed) as caught:
+            self.late.restart(argument)
+        return str(caught.value)
+
+
+@pytest.fixture
+def desk(experiment, tmp_path):
+    return Desk(experiment, tmp_path)
+
+
+def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
+    desk.take(*desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd()))
+    assert desk.lineage.absent == {3, 4, 5}
+    assert desk.roster.members[4].error == "has not come yet"
+    reports = desk.late.answer(join(2))
+    back = [Restarted(position, None, 16) for position in (3, 4, 5)]
+    assert reports == back and desk.recorded.admitted == [(2, 1, [])]
+    assert desk.recorded.sent == [(Relay(0, back), 1)]
+    desk.take(*reports)
+    assert desk.lineage.absent == set() and desk.roster.active == list(range(6))
+
+
+def test_a_machine_that_comes_again_first_loses_its_nodes(desk):
+    for times in (1, 2):
+        reports = desk.late.answer(join(2))
+        assert reports[:3] == [Failed(rank, "its machine was started again") for rank in (3, 4, 5)]
+        assert reports[3:] == [Restarted(position, None, 16 * times) for position in (3, 4, 5)]
+        desk.take(*reports)
+    assert desk.recorded.admitted == [(2, 1, []), (2, 2, [])]
+
+
+def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_no_second_start(desk):
+    desk.take(Failed(2, "gone"))
+    desk.late.answer(join(2))
+    assert desk.recorded.admitted == [(2, 1, [1])]
+    assert desk.late.answer(join(1)) == []
+
+
+def test_who_cannot_take_part_any_more_is_told_why(desk, experiment, tmp_path):
+    desk.is_stopping = True
+    assert desk.late.answer(join(2)) == []
+    desk.is_stopping = False
+    desk.take(*(Finished(rank, 10, accuracy=None, test_loss=None, **FINISHED) for rank in (3, 4, 5)))
+    assert desk.late.answer(join(2)) == []
+    d2 = experiment.settings.sharing
+    strict = replace(experiment, settings=replace(experiment.settings, sharing=other_scheme(d2)))
+    other = Desk(strict, tmp_path)
+    assert other.late.answer(join(2)) == []
+    assert desk.recorded.objections == ["the run was asked to stop", "machine 2 has finished"]
+    assert other.recorded.objections == ["d2 does not take a node back that was lost"]
+
+
+def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, tmp_path):
+    desk = Desk(experiment, tmp_path, machine=2)
+    signal = os_eventfd()
+    desk.late.begin(Start(7, absent=[1], late=3), desk.recorded, signal)
+    assert desk.recorded.started == [(3, 48), (4, 48), (5, 48)]
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(signal)
+    desk.take(Exited(4, -9))
+    assert desk.late.restart("4") == "rank 4: started again"
+    assert desk.recorded.started[-1] == (4, 49)
+
+
+def test_a_node_is_only_started_again_where_that_makes_sense(desk):
+    assert desk.refusal("0") == "rank 0 is running"
+    assert desk.refusal("9") == "restart: must be a rank, 0..5, not '9'"
+    assert desk.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); ask there"
+    desk.take(Finished(1, 10, accuracy=None, test_loss=None, **FINISHED), Exited(0, -9))
+    assert desk.refusal("1") == "rank 1 has finished"
+    for times in range(1, 16):
+        assert desk.late.restart("0") == "rank 0: started again"
+        assert desk.recorded.started[-1] == (0, times)
+        desk.take(Restarted(0, None, times), Exited(0, -9))
+    assert desk.refusal("0") == "rank 0 was started again 15 times, which is the most"
+    desk.is_stopping = True
+    assert desk.refusal("0").startswith("no node is started again before the first round")
+
+
+def join(machine):
+    return Join(machine, "", "", "")
+
+
+def os_eventfd():
+    return os.eventfd(0, os.EFD_NONBLOCK)
+
+
+def other_scheme(plugin):
+    return replace(plugin, name="d2", cls=SHARINGS.find("d2"), options={})
