@@ -354,4 +354,4 @@ class Mailbox:
 
 def left(peer: int, round: int) -> PeerLost:
     """Why a peer that said goodbye is not waited for."""
-    return PeerLost(peer, f"left in round {round + 1}")
+    return PeerLost(peer, f"left after round {round + 1}" if round >= 0 else "left before its first round")

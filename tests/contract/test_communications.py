@@ -231,7 +231,7 @@ async def leave_early(actor: Actor):
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(stage):
     results = play(stage, NODES, leave_early, MEMORY).results
-    gone = {3: "rank 3: left in round 2"}
+    gone = {3: "rank 3: left after round 2"}
     for rank in (0, 2):
         assert results[rank] == {0: {}, 1: {}, 2: gone, 3: gone, 4: gone}
     assert results[1] == {round: {} for round in range(5)}

@@ -101,7 +101,8 @@ class TestAll:
         decoded = there_and_back(make(block=3), signal)
         assert torch.isfinite(decoded).all()
         for before, after in zip(signal.split(3), decoded.split(3), strict=True):
-            limit = torch.linalg.vector_norm(before.double()) * (1 + 1e-6)
+            smallest = 2.0**-149  # what the block's norm is rounded to where numbers are that small
+            limit = torch.linalg.vector_norm(before.double()) * (1 + 1e-6) + smallest
             assert after.double().abs().max() <= limit
 
     @each_quantizer

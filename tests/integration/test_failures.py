@@ -64,7 +64,7 @@ def test_a_raising_node_shows_its_traceback(tmp_path):
     assert run.summary["lost_nodes"] == {"2": "RuntimeError: a defect on purpose"}
     assert "Traceback" in (run.run_dir / "logs" / "00002.log").read_text()
     assert "Traceback" in run.text and "a defect on purpose" in run.text
-    assert "round 4: goes on without rank 2: left in round 4" in run.text
+    assert "round 4: goes on without rank 2: left after round 3" in run.text
 
 
 def test_a_raising_node_does_not_end_the_others_of_its_process(tmp_path):

@@ -183,7 +183,7 @@ def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_sta
     handle = hand.open(key(0), sources=[1], targets=[1])
     assert handle.done
     assert handle.missing == {1: first}
-    assert str(first) == "rank 1: left in round 4"
+    assert str(first) == "rank 1: left after round 4"
     assert hand.box.is_read()
 
 
