@@ -105,3 +105,16 @@ def load_graph():
     from decentnode.config import load
 
     return load(TINY).graph.make()
+
+
+def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models():
+    """It dies before it has sent anything of the round, so its neighbors hold that round for it."""
+    from _runs import Trial, faults, run_all
+
+    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
+    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "train"})
+    alike = (wait, "checkpoint.every=1", "rounds=15")
+    calm, struck = run_all([Trial("calm", alike), Trial("struck", (*alike, crash))], jobs=2)
+    assert struck.code == 0, struck.text
+    assert struck.summary["restarted_nodes"] == {"3": 1}
+    assert struck.summary["model_hash"] == calm.summary["model_hash"]
