@@ -26,6 +26,7 @@ from decentnode.models.base import check_scores, initial_model
 from decentnode.node import Exchanger, Node
 from decentnode.node_evaluation import EvaluationPlan, NodeEvaluation
 from decentnode.records import Records
+from decentnode.registry import name_of
 from decentnode.reports import DiskProblem, Reporter
 from decentnode.settings import Settings
 from decentnode.sharing.base import Sharing
@@ -175,8 +176,9 @@ class Experiment:
         snapshots, reporter = surroundings.snapshots, surroundings.reporter
         evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
         failures = settings.failures
-        stop = failures.on_loss in ("stop", "wait")
-        stop = stop or (failures.on_loss == "auto" and not sharing.tolerates_loss)
+        stop = f"failures.on_loss: {failures.on_loss}" if failures.on_loss in ("stop", "wait") else ""
+        if not sharing.tolerates_loss:
+            stop = f"{name_of(sharing)} tolerates no loss"
         exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
         records = Records(
             surroundings.records, rank, lambda text: reporter.send(DiskProblem(rank, text[:500]))

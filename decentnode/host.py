@@ -198,10 +198,14 @@ def _report_failure(inheritance: Inheritance, position: int, error: BaseExceptio
 
 
 def _explain(inheritance: Inheritance, rank: int, error: BaseException) -> ExitCode:
-    """Writes the traceback to the node's log and one line to the launcher."""
+    """Writes one line to the launcher, and what nobody expected with its traceback to the node's log."""
+    expected = isinstance(error, DecentnodeError)
+    line = str(error) if expected else f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
-        traceback.print_exception(error)
+        if expected:
+            print(line, flush=True)
+        else:
+            traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
-    line = str(error) if isinstance(error, DecentnodeError) else f"{type(error).__name__}: {error}"
     inheritance.reporter.send(Failed(rank, line[:500], out_of_memory))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

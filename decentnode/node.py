@@ -13,12 +13,11 @@ from decentnode.checkpointing import NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
 from decentnode.course import Course
-from decentnode.errors import PeerError, PeerTimeout, RunFailed
+from decentnode.errors import PeerAway, PeerError, PeerTimeout, RunFailed
 from decentnode.mixing import WeightedGraph
 from decentnode.node_evaluation import NodeEvaluation
 from decentnode.payload import Payload
 from decentnode.records import Records, RoundRecord
-from decentnode.registry import name_of
 from decentnode.reports import PeerBack, PeerMissing, Progress, Rejected, Reporter
 from decentnode.sharing.base import Sharing
 from decentnode.training import Training
@@ -103,9 +102,10 @@ class Exchanger:
 
     def __init__(
         self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: Beacon,
-        deadline: float, stop_on_loss: bool = False,
+        deadline: float, stop_because: str = "",
     ) -> None:  # fmt: skip
-        """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer."""
+        """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer;
+        `stop_because`: why the loss of a peer ends this node, if it does."""
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
@@ -117,7 +117,7 @@ class Exchanger:
         self._reporter = reporter
         self._beacon = beacon
         self._deadline = deadline
-        self._stop_on_loss = stop_on_loss
+        self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self._last_progress = 0.0
 
@@ -230,10 +230,9 @@ class Exchanger:
         if peer in self.missing:
             return
         self.missing[peer] = error
-        rank, intolerant = self.endpoint.rank, not self._sharing.tolerates_loss
-        if self._stop_on_loss:
-            why = f"{name_of(self._sharing)} tolerates no loss" if intolerant else "failures.on_loss: stop"
-            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({why})")
+        rank = self.endpoint.rank
+        if self._stop_because and not (isinstance(error, PeerAway) and self._sharing.tolerates_loss):
+            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
         self._sharing.on_peer_lost(peer)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from decentnode.communication.handles import Key
 from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerLost
+from decentnode.errors import PeerAway, PeerLost
 
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
@@ -106,7 +106,7 @@ class Edges:
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        mailbox.give_up(peer, PeerLost(peer, f"goes on in round {round + 1}"), round)
+        mailbox.give_up(peer, PeerAway(peer, f"goes on in round {round + 1}"), round)
         mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
 

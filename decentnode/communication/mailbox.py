@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from decentnode.communication.handles import Handle, Key, Message
-from decentnode.errors import PeerError, PeerLost, PeerTimeout
+from decentnode.errors import PeerAway, PeerError, PeerLost, PeerTimeout
 
 MOST_PARKED = 4
 PATIENCE = 1.0
@@ -104,7 +104,7 @@ class Mailbox:
                 return True
             if round < self.upcoming:
                 return False
-            self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
+            self.give_up(peer, PeerAway(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = round
             self.left.discard(peer)
             return True

@@ -118,3 +118,13 @@ def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(
     assert struck.code == 0, struck.text
     assert struck.summary["restarted_nodes"] == {"3": 1}
     assert struck.summary["model_hash"] == calm.summary["model_hash"]
+
+
+def test_whoever_waits_for_a_node_that_died_after_it_had_sent_goes_on_without_the_rest_of_its_round():
+    from _runs import Trial, faults, run
+
+    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
+    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "mix"})
+    struck = run(Trial("struck", (wait, "checkpoint.every=5", "rounds=15", crash)))
+    assert struck.code == 0, struck.text
+    assert struck.summary["finished_nodes"] == 8

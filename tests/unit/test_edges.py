@@ -7,7 +7,7 @@ import pytest
 from decentnode.communication.edges import FAR_AHEAD, Edges, Homecoming, farewell
 from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerLost
+from decentnode.errors import PeerAway, PeerLost
 
 
 class Town:
@@ -209,3 +209,12 @@ def test_a_farewell_names_the_last_exchange_if_there_was_one():
     assert farewell(box) == ((0, 0, 0), 0)
     box.open((4, 1, 0), 1, (), (), 1.0)
     assert farewell(box) == ((4, 1, 0), 1)
+
+
+def test_a_peer_that_comes_back_a_round_later_is_away_and_not_lost():
+    """So that who waits for it goes on, instead of stopping."""
+    town = Town(2)
+    town.boxes[0].open((5, 0, 0), 1, (), (1,), 10.0)
+    town.boxes[0].suspend(1)
+    assert town.boxes[0].readmit(1, 6)
+    assert isinstance(town.boxes[0].gone[1], PeerAway)
