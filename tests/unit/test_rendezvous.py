@@ -94,7 +94,7 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
 
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
-    def agree(self):
+    def agree(self, absent):
         said = {rank: what for rank, what in self.introductions.items() if rank != 2} | lie
         return Start(7, said)
 
