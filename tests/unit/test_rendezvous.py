@@ -96,7 +96,7 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
     def agree(self, absent):
         said = {rank: what for rank, what in self.introductions.items() if rank != 2} | lie
-        return Start(7, said)
+        return Start(7, said, signatures=self._signatures)
 
     with Meeting(3) as meeting:
         monkeypatch.setattr(Assembly, "_agree", agree)
