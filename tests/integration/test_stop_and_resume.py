@@ -85,10 +85,9 @@ def resume(runs, seconds=PATIENCE):
     [
         ("communication=zeromq", signal.SIGTERM),
         (TCP, signal.SIGKILL),
-        pytest.param(TWO, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("communication=inproc", signal.SIGKILL, marks=pytest.mark.slow),
+        (TWO, signal.SIGINT),
     ],
-    ids=["shared-memory-stopped", "tcp-killed", "several-per-process-stopped", "inproc-killed"],
+    ids=["shared-memory-stopped", "tcp-killed", "several-per-process-stopped"],
 )
 def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
