@@ -83,11 +83,10 @@ def resume(runs, seconds=PATIENCE):
 @pytest.mark.parametrize(
     ("communication", "signum"),
     [
-        ("communication=zeromq", signal.SIGTERM),
-        (TCP, signal.SIGKILL),
         (TWO, signal.SIGINT),
+        (TCP, signal.SIGKILL),
     ],
-    ids=["shared-memory-stopped", "tcp-killed", "several-per-process-stopped"],
+    ids=["several-per-process-stopped", "tcp-killed"],
 )
 def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
