@@ -18,17 +18,21 @@ from decentnode.registry import FAULTS
 
 NAP = 0.05
 """Seconds between two signs of life of a node that is slow."""
+LAST_WORDS = 0.2
+"""Seconds that a node which is to crash stands still before, while its I/O thread sends what is queued."""
 
 
 @FAULTS.register("crash")
 @dataclass(kw_only=True)
 class Crash(NodeFault):
-    """The process dies at once, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
+    """The process dies, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
 
+    What it has sent by then leaves first, so that the same crash leaves the same models.
     A node strikes itself once in a round, also when it was started again and comes through it once more.
     """
 
     def strike(self) -> None:
+        time.sleep(LAST_WORDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
