@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 
+from decentnode import cli
 from decentnode.records import read_records
 from tests.integration.running import ROOT, Run
 
@@ -135,17 +134,21 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
     assert_same(resumed, straight)
 
 
-def one_line(*words):
-    """The exit code and the single line of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "decentnode", "resume", *map(str, words)],
-        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert done.stdout == "" and done.stderr.count("\n") == 1, done.stdout + done.stderr
-    return done.returncode, done.stderr
+@pytest.fixture
+def one_line(capsys):
+    """Gives the exit code and the single line of `resume` in this process."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["resume", *map(str, words)])
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1, out + err
+        return ended.value.code, err
+
+    return call
 
 
-def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config):
+def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
     assert one_line(tmp_path)[0] == 2
     run = Run(tmp_path / "run", ["checkpoint.every=5", "rounds=100000"], config=config)
     run.wait_for_round(20, PATIENCE)

@@ -253,7 +253,7 @@ class TestMeeting:
             assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
-        monkeypatch.setattr(membership, "TWIN_SECONDS", 0.2)
+        monkeypatch.setattr(membership, "TWIN_SECONDS", 0.0)
         with Meeting(3) as meeting:
             host, gone = meeting.come(0), threading.Event()
             first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
