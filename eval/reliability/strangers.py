@@ -43,6 +43,7 @@ ADDRESSES = ("127.0.0.1", "127.0.0.2")
 RENDEZVOUS, BASE = 30170, 30180
 DIMENSION = 16
 BURST = 100
+"""Connections at once, unless the command line says otherwise."""
 SETTLE = 0.3
 """Seconds that the connections of a burst are held."""
 PAUSE = 0.3
@@ -181,12 +182,12 @@ class Attacker:
         return [header._replace(length=len(body), body_digest=wire.digest(body)).pack(), body]
 
 
-def attack(attacker: Attacker, connections: int, victims: list[int]) -> None:
+def attack(attacker: Attacker, connections: int, burst: int, pause: float, victims: list[int]) -> None:
     """Burst after burst, until enough connections were made or the run has ended."""
     os.nice(10)  # The victims' work is to be measured, not who gets the processor.
     while attacker.made.total() < connections:
-        attacker.burst(min(BURST, connections - attacker.made.total()))
-        time.sleep(PAUSE)
+        attacker.burst(min(burst, connections - attacker.made.total()))
+        time.sleep(pause)
         if not all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in victims):
             return
 
@@ -217,10 +218,10 @@ def losses(folder: Path) -> list[float | None]:
     return [one.loss for one in read_records(folder / "run" / "records" / "00000.jsonl")]
 
 
-def run_attacked(folder: Path, rounds: int, connections: int) -> Attacker:
+def run_attacked(folder: Path, options: argparse.Namespace) -> Attacker:
     """Two machines that are attacked; raises RuntimeError when they do not end well."""
     make_keys(folder / "keys", 2)
-    words = [*overrides(rounds, ADDRESSES), f"security={{keys: {folder / 'keys'}}}"]
+    words = [*overrides(options.rounds, ADDRESSES), f"security={{keys: {folder / 'keys'}}}"]
     pids = [launch(folder / str(machine), [*words, f"machine={machine}"]) for machine in range(2)]
     victim = folder / "0"
     try:
@@ -229,7 +230,7 @@ def run_attacked(folder: Path, rounds: int, connections: int) -> Attacker:
         wait_until_there(record)
         credentials = load_credentials(folder / "keys", 1, 2)
         attacker = Attacker(BASE, credentials, int((victim / "id").read_text()), record)
-        attack(attacker, connections, pids)
+        attack(attacker, options.connections, options.burst, options.pause, pids)
     except BaseException:
         wait_for(pids, 0.0)
         raise
@@ -243,11 +244,13 @@ def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     options.add_argument("--connections", type=int, default=10_000)
     options.add_argument("--rounds", type=int, default=20_000)
+    options.add_argument("--burst", type=int, default=BURST, help="connections at once")
+    options.add_argument("--pause", type=float, default=PAUSE, help="seconds between two bursts")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="dn-", dir="/tmp") as name:
         folder = Path(name)
-        attacker = run_attacked(folder, arguments.rounds, arguments.connections)
+        attacker = run_attacked(folder, arguments)
         record = folder / "0" / "run" / "records" / "00000.jsonl"
         alone = launch(folder / "alone", overrides(arguments.rounds, ADDRESSES[:1]))
         (code,) = wait_for([alone], RUN_SECONDS)
