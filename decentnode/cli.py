@@ -208,10 +208,11 @@ def status(
     print_lines(report(run))
 
 
-@app.command()
+# Unknown options are words then: -1 is a rank that is wrong, and said to be.
+@app.command(context_settings={"ignore_unknown_options": True})
 def restart(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
-    rank: Annotated[int, typer.Argument(metavar="RANK", help="A lost node that this machine carries.")],
+    rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
 ) -> None:
     """Start a node again whose process died, in a run that goes on."""
     from decentnode.latecomers import request_restart

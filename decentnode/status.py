@@ -96,6 +96,8 @@ def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
         )
     else:
         yield f"{run_dir}: no launcher, and no word of how it ended{_last_evaluation(run_dir)}"
+    if (last is None or last.kind != "ended") and any((run_dir / "checkpoints").glob("*/*")):
+        yield f"to go on: decentnode resume {run_dir}"
     telling = [event for event in events if event.kind not in UNIMPORTANT]
     if telling:
         shown = telling[-MOST_EVENTS:]

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import sys
 from itertools import pairwise
 
 import pytest
 
 from decentnode import cli
 from decentnode.records import read_records
-from tests.integration.running import ROOT, Run
+from tests.integration.running import Run
 
 ROUNDS = 240
 CONFIG = f"""
@@ -135,15 +136,24 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
 
 
 @pytest.fixture
-def one_line(capsys):
-    """Gives the exit code and the single line of `resume` in this process."""
+def one_line(tmp_path):
+    """Gives the exit code and the single line of `resume`, in a fork: the lock dies with it."""
+    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
 
     def call(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["resume", *map(str, words)])
-        out, err = capsys.readouterr()
-        assert out == "" and err.count("\n") == 1, out + err
-        return ended.value.code, err
+        pid = os.fork()
+        if pid == 0:
+            for stream, path in ((1, out), (2, err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            try:
+                cli.main(["resume", *map(str, words)])
+            except SystemExit as ended:
+                sys.stderr.flush()
+                os._exit(int(ended.code))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert out.read_text() == "" and err.read_text().count("\n") == 1, out.read_text() + err.read_text()
+        return code, err.read_text()
 
     return call
 

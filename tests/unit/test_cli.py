@@ -57,6 +57,11 @@ def test_no_word_shows_the_help_and_nothing_else(call):
         (["nope"], "decentnode: No such command 'nope' (see decentnode --help)\n"),
         (["--nope"], "decentnode: No such option: --nope (see decentnode --help)\n"),
         (["run"], "decentnode: Missing argument 'config' (see decentnode --help)\n"),
+        (
+            ["restart", "run", "-1"],
+            "decentnode: Invalid value for 'RANK': Input should be greater than or equal to 0 "
+            "(see decentnode --help)\n",
+        ),
         (["graph", "ring", "--wights", "x"], None),
     ],
 )

@@ -147,11 +147,14 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
     journal.take(PeerMissing(3, 9, 5, "killed"))
     journal.close()
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
-    first, *rest = status.report(tmp_path)
+    (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "00000" / "00000009.json").touch()
+    first, going_on, *rest = status.report(tmp_path)
     assert first == (
         f"{tmp_path}: its launcher (process 7) is gone without a last word: "
         "it was killed, or runs on another machine"
     )
+    assert going_on == f"to go on: decentnode resume {tmp_path}"
     assert rest[0] == "events:"
     assert rest[1].endswith("peer_lost   rank 3, round 10: goes on without rank 5: killed")
 
