@@ -3,6 +3,6 @@
 # Two workers share the files; tests that take fixed ports name ones that no other file takes.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec
+prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec triton
 cd "$root"
 exec "$python" -m pytest -n 2 --dist loadfile "$@"

@@ -1,6 +1,11 @@
-"""Mixing in one pass over memory: every source is read once, the result is written once."""
+"""Mixing in one pass over memory: every source is read once, the result is written once.
 
-from collections.abc import Iterable
+On the CPU by pieces that stay in the cache; on a GPU by a Triton kernel (`fused_mix.py`) if triton is there.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.util import find_spec
 from math import isfinite
 
 import torch
@@ -11,6 +16,8 @@ CHUNK = 131_072
 
 
 Terms = Iterable[tuple[float, Tensor]]
+Sum = Callable[[Sequence[tuple[float, Tensor]], Tensor], bool | None]
+"""Like `weighted_sum`; None where it cannot sum these up."""
 
 
 def weighted_sum(terms: Terms, out: Tensor) -> bool:
@@ -20,8 +27,15 @@ def weighted_sum(terms: Terms, out: Tensor) -> bool:
     element of `out` may not be finite: each piece is summed up while it is in the cache, and one of those
     sums is not finite.
     """
+    listed = list(terms)
+    finite = fused_on(out.device)(listed, out) if out.is_cuda else None
+    return plain_sum(listed, out) if finite is None else finite
+
+
+def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool:
+    """`weighted_sum` by torch's own operations, on any device."""
     (first_weight, first), *rest = terms
-    if out.numel() <= 2 * CHUNK:
+    if out.numel() <= 2 * CHUNK or out.device.type != "cpu":
         _add_up(out, first_weight, first, rest)
         return isfinite(float(out.sum()))
     sums = []
@@ -33,9 +47,31 @@ def weighted_sum(terms: Terms, out: Tensor) -> bool:
     return isfinite(float(torch.stack(sums).sum()))
 
 
+@cache
+def fused_on(device: torch.device) -> Sum:
+    """The sum by the kernel, tried out on that GPU; where there is no triton, one that can sum up nothing."""
+    if find_spec("triton") is None:
+        return _nothing
+    try:
+        from decentnode.sharing.fused_mix import fused_sum
+
+        one = torch.ones(1, device=device)
+        fused_sum([(1.0, one)], torch.empty_like(one))
+    except Exception as error:
+        # Triton needs a compiler and a driver that suit it. Whatever it lacks, torch can add.
+        reason = str(error).strip().splitlines()[-1:] or [""]
+        print(f"mixing on {device}: without triton ({type(error).__name__}: {reason[0][:200]})", flush=True)
+        return _nothing
+    return fused_sum
+
+
 def is_finite(x: Tensor) -> bool:
     """Whether all elements are; they are looked at one by one only where their sum is not."""
     return isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _nothing(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> None:
+    return None
 
 
 def _add_up(out: Tensor, weight: float, first: Tensor, rest: list[tuple[float, Tensor]]) -> None:
