@@ -50,8 +50,9 @@ def add_up(
     out: tl.tensor, flag: tl.tensor, sources: tl.tuple, weights: tl.tuple, n: tl.tensor,
     FIRST: tl.constexpr, SIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The kernel: out <- w_0 x_0 + w_1 x_1 + ... in that order; after the FIRST pass, out <- out + w_0 x_0 + ...
+    """The kernel: out <- w_0 x_0 + w_1 x_1 + ..., in that order.
 
+    After the FIRST pass: out <- out + w_0 x_0 + w_1 x_1 + ...
     Every product but the first is added without being rounded before (fma). `flag` is set where a sum is not
     finite, and that is so wherever a source was not.
     """
