@@ -76,6 +76,8 @@ class Memory:
     vector_dtype: torch.dtype = torch.float32
     payload_bytes: int = 0
     """The most that one exchange sends and that does not already lie in a vector slot."""
+    parts: int = 1
+    """How many exchanges of one round, each of another part of the vector, are in flight at once."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,8 @@ class Endpoint(ABC):
     ) -> Handle:
         """Starts sending at once; the handle is done when every source has been heard or given up.
 
-        `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange is free
-        to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
+        `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
+        part is free to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
         """
 
     @abstractmethod

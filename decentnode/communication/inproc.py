@@ -45,6 +45,7 @@ class LocalEndpoint(Endpoint):
         self.rank = rank
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, lambda source, seq: peers[source].mailbox.acknowledged(rank, seq))
+        self.mailbox.parts = memory.parts
         self.refused = self.mailbox.refused
         self.mailbox.make_void = lambda peer: self._void.update({peer: self._seq})
         self._void: dict[int, int] = {}

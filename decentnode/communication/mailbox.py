@@ -1,7 +1,9 @@
 """What has arrived for one node, and what its peers have not yet read.
 
 Any thread may deliver; the node waits on handles. Payloads of later rounds are parked: a sender runs
-ahead by one exchange at most, because it may not write memory again that a reader still holds.
+ahead by one exchange at most, because it may not write memory again that a reader still holds. Where a
+vector travels in parts, each part has memory of its own, and so all of this holds for each part alone.
+Exchanges begin, and are released, in the order of their keys at every node.
 """
 
 import threading
@@ -39,6 +41,8 @@ class Mailbox:
         """Whether this node itself has done its last exchange."""
         self.suspended: set[int] = set()
         """Peers that are waited for although they died: they are to be started again."""
+        self.parts = 1
+        """How many exchanges, each of another part, are in flight at once."""
         self.ahead = 0
         """The round in which this node should go on because its peers are there already."""
         self.wanted: set[int] = set()
@@ -61,7 +65,8 @@ class Mailbox:
         """The last exchange of peers that have ended, while something of it is on its way."""
         self._open: dict[Key, Handle] = {}
         self._parked: dict[Key, dict[int, Message]] = {}
-        self._unread: dict[int, set[int]] = {}
+        self._unread: dict[int, dict[int, set[int]]] = {}
+        """By part, and by the number of the exchange: who still has to read what was sent."""
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
         self._heard: dict[int, tuple[float, Key]] = {}
@@ -134,7 +139,7 @@ class Mailbox:
     def is_unread(self, reader: int, seq: int) -> bool:
         """Whether a reader still has to read what was sent under this number."""
         with self.lock:
-            return reader in self._unread.get(seq, ())
+            return any(reader in lane.get(seq, ()) for lane in self._unread.values())
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
@@ -152,7 +157,7 @@ class Mailbox:
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
             self._drop_stale(key)
-            self._unread[seq] = set(targets) - self.gone.keys()
+            self._unread.setdefault(key[2], {})[seq] = set(targets) - self.gone.keys()
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -170,7 +175,7 @@ class Mailbox:
                 self._note_surplus(source, key, "stale")
             elif source in self._parked.get(key, {}):
                 self._note_surplus(source, key, "repeated")
-            elif self._count_parked(source) < MOST_PARKED:
+            elif self._count_parked(source) < MOST_PARKED * self.parts:
                 self._parked.setdefault(key, {})[source] = message
                 self._infer_loss(source, key)
             else:
@@ -187,9 +192,9 @@ class Mailbox:
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            for number, readers in self._unread.items():
-                if number <= seq:
-                    readers.discard(reader)
+            for lane in self._unread.values():
+                for number in [number for number in lane if number <= seq]:
+                    lane[number].discard(reader)
             self._finish_complete()
 
     def lose(self, peer: int, error: PeerError) -> None:
@@ -202,8 +207,9 @@ class Mailbox:
                 return
             self.make_void(peer)
             self.gone[peer] = error
-            for readers in self._unread.values():
-                readers.discard(peer)
+            for lane in self._unread.values():
+                for readers in lane.values():
+                    readers.discard(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
@@ -266,7 +272,7 @@ class Mailbox:
         late: list[tuple[Key, PeerError]] = []
         with self.lock:
             for handle in self._open.values():
-                for peer in handle.awaited | self._readers_before(handle.seq):
+                for peer in handle.awaited | self._readers_before(handle):
                     heard, key = self._heard.get(peer, (0.0, handle.key))
                     since = heard if key < handle.key else handle.opened
                     if now - max(since, handle.opened) > handle.timeout:
@@ -279,7 +285,7 @@ class Mailbox:
         """Exchanges that have been open for a while, with everybody they wait for."""
         with self.lock:
             return [
-                (handle.key, handle.awaited | self._readers_before(handle.seq))
+                (handle.key, handle.awaited | self._readers_before(handle))
                 for handle in self._open.values()
                 if now - handle.opened > min(patience, handle.timeout / 8)
             ]
@@ -299,7 +305,7 @@ class Mailbox:
     def is_read(self) -> bool:
         """True when no living peer still has to read anything of ours."""
         with self.lock:
-            return not any(self._unread.values())
+            return not any(any(lane.values()) for lane in self._unread.values())
 
     def _settle(self, handle: Handle, source: int, message: Message) -> None:
         if source in handle.awaited:
@@ -324,17 +330,21 @@ class Mailbox:
             self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: Handle) -> None:
-        if handle.awaited or self._readers_before(handle.seq):
+        if handle.awaited or self._readers_before(handle):
             return
-        for number in [n for n in self._unread if n < handle.seq]:
-            del self._unread[number]
+        lane = self._unread[handle.key[2]]
+        for number in [n for n in lane if n < handle.seq]:
+            del lane[number]
         del self._open[handle.key]
         handle.finish()
 
-    def _readers_before(self, seq: int) -> set[int]:
-        if len(self._unread) <= 2 and not self._unread.get(seq - 1):
-            return set()
-        return set().union(*(readers for number, readers in self._unread.items() if number < seq))
+    def _readers_before(self, handle: Handle) -> set[int]:
+        """Who still has to read what was sent in earlier exchanges of the same part."""
+        before: set[int] = set()
+        for number, readers in self._unread[handle.key[2]].items():
+            if readers and number < handle.seq:
+                before |= readers
+        return before
 
     def _infer_loss(self, peer: int, key: Key) -> None:
         """Links keep the order: who is in a later exchange than one it is awaited in has sent its payload."""

@@ -30,7 +30,7 @@ WORD = 8
 
 
 class Segment:
-    """Two vector slots, two staging slots for payloads made outside them, and a word for each reader.
+    """Two vector slots, two staging slots per part for payloads made outside them, a word for each reader.
 
     A reader that is given up while it stands still may go on reading what is written anew by then. Its word
     tells: whatever was sent under this number or a lower one is void for it. Words count from the end.
@@ -42,7 +42,8 @@ class Segment:
         self._staging_bytes = _pages(memory.payload_bytes)
         self._staging_start = 2 * vector_bytes
         words = _pages(WORD * readers)
-        size = self._staging_start + STAGING_SLOTS * self._staging_bytes + words
+        self._staging_slots = STAGING_SLOTS * memory.parts
+        size = self._staging_start + self._staging_slots * self._staging_bytes + words
         self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
@@ -64,12 +65,12 @@ class Segment:
         """Nothing that was sent up to number `seq` may be read by that rank any more."""
         self._words[-1 - reader] = seq
 
-    def stage(self, seq: int, at: int, buffer: Tensor) -> int:
-        """Copies a payload of exchange number `seq` to byte `at` of its staging slot; returns the offset."""
+    def stage(self, turn: int, at: int, buffer: Tensor) -> int:
+        """Copies a payload to byte `at` of the staging slot whose `turn` it is; returns the offset."""
         end = at + buffer.numel()
         if end > self._staging_bytes:
             raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")
-        offset = self._staging_start + (seq % STAGING_SLOTS) * self._staging_bytes + at
+        offset = self._staging_start + (turn % self._staging_slots) * self._staging_bytes + at
         self._bytes[offset : offset + buffer.numel()] = buffer
         return offset
 

@@ -349,7 +349,7 @@ class Sockets(threading.Thread):
 
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Asks a peer for what it has sent in an exchange."""
-        mailbox.asked[peer] = key
+        mailbox.asked[peer] = max(key, mailbox.asked.get(peer, key))
         self._tell(Kind.MISSING, mailbox.rank, peer, key)
 
     def _is_reachable(self, rank: int) -> bool:

@@ -1,6 +1,7 @@
 """Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +15,7 @@ from decentnode.communication.edges import farewell
 from decentnode.communication.handles import FIRST_ASK, Handle, Key
 from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.mailbox import Mailbox
-from decentnode.communication.shared_memory import Segment
+from decentnode.communication.shared_memory import STAGING_SLOTS, Segment
 from decentnode.communication.sockets import Sockets
 from decentnode.errors import PeerLost
 from decentnode.mapping import tcp_endpoint
@@ -64,6 +65,7 @@ class ZeroMQEndpoint(Endpoint):
         self.mailbox.ask = lambda: sockets.post(lambda: sockets.ask(self.mailbox, FIRST_ASK))
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
+        self._turns: Counter[int] = Counter()
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
         self._targets: frozenset[int] = frozenset()
@@ -76,10 +78,10 @@ class ZeroMQEndpoint(Endpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> Handle:
         self._seq += 1
+        self._turns[key[2]] += 1
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
-        # All readers have released the exchange before the last one.
-        self._sent = {kept: self._sent[kept] for kept in list(self._sent)[-1:]} | {key: {}}
+        self._keep_only_last(key)
         messages: list[wire.Outgoing] = []
         staged = 0
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
@@ -89,7 +91,7 @@ class ZeroMQEndpoint(Endpoint):
                 message = LocalMessage(self.rank, self._seq, payload, target, self._void)
                 self._siblings[target].mailbox.deliver(self.rank, key, message)
             if co_located:
-                offset, staged = self._lay_out(payload, staged)
+                offset, staged = self._lay_out(payload, staged, key)
                 reference = wire.pack_reference(offset)
                 messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
             if remote:
@@ -143,12 +145,18 @@ class ZeroMQEndpoint(Endpoint):
             routes[self._route[target]].append(target)
         return routes
 
-    def _lay_out(self, payload: Payload, staged: int) -> tuple[int, int]:
+    def _keep_only_last(self, key: Key) -> None:
+        """All readers have released what was sent before the last exchange of the same part."""
+        same = [sent for sent in self._sent if sent[2] == key[2]]
+        self._sent = {k: sent for k, sent in self._sent.items() if k not in same[:-1]} | {key: {}}
+
+    def _lay_out(self, payload: Payload, staged: int, key: Key) -> tuple[int, int]:
         """Where a payload lies in shared memory, copied there if need be, and the staging bytes in use."""
         assert self.segment is not None
         offset = self.segment.offset(payload.buffer)
         if offset is None:
-            offset = self.segment.stage(self._seq, staged, payload.buffer)
+            turn = STAGING_SLOTS * key[2] + self._turns[key[2]] % STAGING_SLOTS
+            offset = self.segment.stage(turn, staged, payload.buffer)
             staged += -(-payload.nbytes // 64) * 64
         return offset, staged
 
@@ -244,6 +252,7 @@ class ZeroMQ(Communication):
         else:
             first, second = segment.slots
         endpoint = ZeroMQEndpoint(rank, self._sockets, (first, second), segment, self._endpoints)
+        endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
         self._sockets.mailboxes[rank] = endpoint.mailbox
         self._sockets.introduce(rank, segment.public if segment else None)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from decentnode.communication.base import HEADER_BYTES, Memory
+from decentnode.communication.base import HEADER_BYTES, Inbox, Memory
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
 from decentnode.payload import Field, Form, Layout, Payload, Role, dense_layout
-from tests.contract.troupe import INPROC, MACHINES, SHARED, STAGES, Actor, play
+from tests.contract.troupe import INPROC, MACHINES, SHARED, STAGES, TCP, Actor, play
 
 NODES = 4
 ELEMENTS = 20_000
@@ -242,3 +242,42 @@ def test_two_machines_talk_by_tcp_and_each_by_shared_memory():
     assert [(p.machine, p.index, p.ranks) for p in places] == [
         (0, 0, (0,)), (0, 1, (1,)), (1, 0, (2,)), (1, 1, (3,))
     ]  # fmt: skip
+
+
+PARTS, PART_ROUNDS = 3, 6
+IN_PARTS = Memory(300, payload_bytes=400, parts=PARTS)
+
+
+async def exchange_in_parts(actor: Actor):
+    """Every round's parts are in flight together: two lie in a slot, and the last one is staged."""
+    found = []
+    sources = Ring(NODES).sources(actor.rank, 0)
+    flying = {part: launch(actor, 0, part, sources) for part in range(PARTS)}
+    for round in range(PART_ROUNDS):
+        for part in range(PARTS):
+            inbox = Inbox(await flying[part], SMALL, actor.endpoint)
+            found.append([(j, inbox[j]["vector"].unique().tolist()) for j in sources])
+            inbox.release()
+            if round + 1 < PART_ROUNDS:
+                flying[part] = launch(actor, round + 1, part, sources)
+    return found, dict(actor.endpoint.refused)
+
+
+def launch(actor: Actor, round: int, part: int, sources):
+    content = actor.endpoint.slots[round % 2][100 * part :][:100]
+    content = torch.empty(100) if part == PARTS - 1 else content
+    payload = Payload.dense(content.fill_(100 * round + 10 * part + actor.rank))
+    return actor.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, part), 20.0)
+
+
+@pytest.mark.parametrize("stage", [INPROC, SHARED, TCP], ids=lambda stage: stage.name)
+def test_parts_of_a_vector_are_in_flight_together(stage):
+    performance = play(stage, NODES, exchange_in_parts, IN_PARTS)
+    assert performance.errors == {}
+    for rank, (found, refused) in performance.results.items():
+        assert refused == {}
+        assert found == [
+            [(j, [100.0 * round + 10 * part + j]) for j in Ring(NODES).sources(rank, 0)]
+            for round in range(PART_ROUNDS)
+            for part in range(PARTS)
+        ]

@@ -420,3 +420,24 @@ def test_what_was_asked_for_and_comes_twice_is_not_counted_as_refused(hand):
         hand.box.deliver(2, key(3), Letter(4))
     hand.box.deliver(1, key(3), Letter(4))
     assert hand.box.refused == {"stale": 1}
+
+
+def test_each_part_waits_for_its_own_readers_alone(hand):
+    first = [hand.open((0, 0, part), targets=[1]) for part in range(2)]
+    assert all(handle.done for handle in first)
+    again = [hand.open((1, 0, part), targets=[1]) for part in range(2)]
+    hand.box.acknowledged(1, 1)
+    assert [handle.done for handle in again] == [True, False]
+    assert hand.box.is_unread(1, 2) and not hand.box.is_unread(1, 1)
+    hand.box.acknowledged(1, 2)
+    assert again[1].done
+    assert not hand.box.is_read()
+    hand.box.acknowledged(1, 4)
+    assert hand.box.is_read()
+
+
+def test_what_is_parked_is_bounded_by_the_number_of_parts(hand):
+    hand.box.parts = 3
+    for part in range(3 * MOST_PARKED + 2):
+        hand.box.deliver(1, (1, 0, part), Letter(part))
+    assert hand.box.refused == {"too many ahead": 2}
