@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from decentnode.errors import BadInput, ExitCode, GraphError
-from decentnode.graph.base import StaticGraph
+from decentnode.graph.base import PeriodicGraph, StaticGraph
 from decentnode.graph.files import GraphFile, write_graph
 from decentnode.registry import GRAPHS, guess
 
@@ -60,6 +60,12 @@ def find(name: str) -> type[StaticGraph]:
     """The graph of that class name or registry name; raises GraphError."""
     known = families()
     known |= {other: cls for other, cls in GRAPHS.classes().items() if cls in known.values()}
+    for other, cls in GRAPHS.classes().items():
+        if name in (other, cls.__name__) and issubclass(cls, PeriodicGraph):
+            raise GraphError(
+                f"{name} changes from round to round, and a file holds one graph; "
+                f"name it in the configuration: graph: {{name: {other}, ...}}"
+            )
     if name not in known:
         names = ", ".join(families())
         raise GraphError(f"unknown graph '{name}'{guess(name, list(known))} (known: {names})")

@@ -203,9 +203,10 @@ def is_tree(graph: Graph) -> bool:
 
 
 def is_complete(graph: Graph) -> bool:
-    """Whether every node sends to all others."""
-    most = graph.num_nodes - 1
-    return all(len(graph.targets(rank, 0)) == most for rank in range(graph.num_nodes))
+    """Whether every node sends to all others, in every round."""
+    most, ranks = graph.num_nodes - 1, range(graph.num_nodes)
+    known = graph.period is not None
+    return known and all(len(graph.targets(rank, round)) == most for round in graph.cycle for rank in ranks)
 
 
 def _weights(document: Document, graph: Graph, weights: Mixing) -> None:

@@ -146,15 +146,12 @@ class Experiment:
         sharing.bind(self.layout, self.graph.num_nodes, chain, self.settings.seed)
         return sharing
 
-    def peers(self, ranks: Sequence[int]) -> set[int]:
-        """Whom these ranks meet in the first round."""
+    def met_first(self, ranks: Sequence[int]) -> set[int]:
+        """Whom these ranks meet before the first round: all that they will ever meet, where that is known."""
         graph = self.graph.graph
-        return {peer for r in ranks for peer in (*graph.targets(r, 0), *graph.sources(r, 0))}
-
-    def possible_peers(self, rank: int) -> set[int]:
-        """Whom a rank may meet in any round."""
-        graph = self.graph.graph
-        return self.peers([rank]) if graph.static else set(range(graph.num_nodes)) - {rank}
+        if graph.period is not None:
+            return {peer for rank in ranks for peer in graph.partners(rank)}
+        return {peer for rank in ranks for peer in (*graph.targets(rank, 0), *graph.sources(rank, 0))}
 
     def build(self, rank: int, surroundings: Surroundings) -> Node:
         """One node, ready to run."""

@@ -8,9 +8,10 @@ from decentnode import overrides
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.spectrum import GraphFigures, measure
-from decentnode.mixing import Mixing, WeightedGraph
+from decentnode.mixing import Mixing, WeightedGraph, default_weights
 from decentnode.option_types import REQUIRED, Unfit, describe, parameters_of, typed, unknown
 from decentnode.registry import GRAPHS, MIXINGS, Registry
+from decentnode.wording import counted
 from decentnode.yaml_source import Document
 
 _FILE = re.compile(r".*/.*|.*\.\w+")
@@ -21,7 +22,7 @@ def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterato
     graph = make(GRAPHS, name, options)
     if isinstance(graph, StaticGraph):
         _ = graph.adjacency
-    rule = weights or ("uniform" if graph.directed else "metropolis_hastings")
+    rule = weights or default_weights(graph)
     figures = measure(WeightedGraph(graph, make(MIXINGS, rule)))
     return lines(figures, rule)
 
@@ -60,21 +61,45 @@ def _value(document: Document, cls: type, key: str, value: Any) -> Any:
 
 def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     """One figure per line."""
+    changes = figures.period != 1
     degrees = f"{figures.degree_min}..{figures.degree_max}, mean {figures.degree_mean:.2f}"
     regular = figures.degree_min == figures.degree_max
+    times = " over a period" if changes and figures.period else ""
     yield f"nodes              {figures.nodes}"
-    yield f"edges              {figures.edges}{' (directed)' if figures.directed else ''}"
-    yield f"degree             {figures.degree_min if regular else degrees}"
+    if changes:
+        yield f"period             {_period(figures)}"
+    yield f"edges              {figures.edges}{times}{' (directed)' if figures.directed else ''}"
+    yield f"degree             {figures.degree_min if regular else degrees}{' a round' if changes else ''}"
     yield f"connected          {'yes' if figures.connected else 'no'}"
-    yield f"diameter           {'none' if figures.diameter is None else figures.diameter}"
+    yield f"diameter           {_diameter(figures)}"
     stochastic = "doubly stochastic" if figures.doubly_stochastic else "rows sum to 1, columns do not"
     yield f"weights            {weights} ({stochastic})"
     yield f"second eigenvalue  {_second(figures)}"
+    if changes or figures.exact_after:
+        yield f"exact average      {_exact(figures)}"
     yield f"rounds to 1e-6     {_rounds(figures)}"
 
 
+def _period(figures: GraphFigures) -> str:
+    return "none, the figures are of round 0" if figures.period is None else f"{figures.period} rounds"
+
+
+def _diameter(figures: GraphFigures) -> str:
+    if figures.diameter is None:
+        return "none"
+    return f"{figures.diameter} rounds" if figures.period != 1 else str(figures.diameter)
+
+
 def _second(figures: GraphFigures) -> str:
-    return "too large to compute" if figures.contraction is None else f"{figures.contraction:.6f}"
+    if figures.contraction is None:
+        return "too large to compute"
+    return f"{figures.contraction:.6f}{' a round' if figures.period != 1 else ''}"
+
+
+def _exact(figures: GraphFigures) -> str:
+    if figures.contraction is None:
+        return "unknown"
+    return "never" if figures.exact_after is None else f"after {counted(figures.exact_after, 'round')}"
 
 
 def _rounds(figures: GraphFigures) -> str:

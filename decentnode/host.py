@@ -102,11 +102,11 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     else:
         _start_together(inheritance, position, nodes)
     absent = inheritance.lineage.absent
-    met_first = sorted(experiment.peers(ranks) - absent)
+    met_first = sorted(experiment.met_first(ranks) - absent)
     communication.open(met_first, inheritance.snapshots.run_id, deadline, absent)
     try:
         if incarnation:
-            peers = {rank: experiment.possible_peers(rank) - absent for rank in ranks}
+            peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
             bring_back(nodes, peers, communication, inheritance.lineage, deadline)
         codes = asyncio.run(_run_nodes(nodes, inheritance))
     finally:

@@ -75,8 +75,12 @@ def _frames(experiment: Experiment, rank: int, machine: int) -> int:
     """Neighbors' payloads that may lie in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
-    sources = graph.sources(rank, 0)
-    return FRAMES_PER_SOURCE * sum(not in_place or mapping.machine_of(s) != machine for s in sources)
+
+    def frames(round: int) -> int:
+        sources = graph.sources(rank, round)
+        return sum(not in_place or mapping.machine_of(source) != machine for source in sources)
+
+    return FRAMES_PER_SOURCE * max(map(frames, graph.cycle))
 
 
 class MemoryAccount:

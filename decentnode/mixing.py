@@ -65,6 +65,29 @@ class Uniform(Mixing):
         return complete(dict.fromkeys(sources, 1 / (1 + len(sources))), rank)
 
 
+@MIXINGS.register("from_graph")
+@dataclass(frozen=True)
+class FromGraph(Mixing):
+    """The weights that a graph itself comes with (Takezawa et al., 2023: each edge has its own)."""
+
+    def check(self, graph: Graph) -> None:
+        if not graph.has_weights:
+            raise BadInput(
+                "from_graph weights need a graph that comes with its own, such as base_k_plus_one; "
+                f"use {default_weights(graph)}"
+            )
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        return complete(graph.weights(rank, round), rank)
+
+
+def default_weights(graph: Graph) -> str:
+    """The rule that a graph is mixed with unless another is asked for."""
+    if graph.has_weights:
+        return "from_graph"
+    return "uniform" if graph.directed else "metropolis_hastings"
+
+
 @MIXINGS.register("file")
 @dataclass(frozen=True)
 class WeightFile(Mixing):
@@ -121,20 +144,25 @@ class WeightedGraph:
         self.num_nodes = graph.num_nodes
         self.directed = graph.directed
         self.static = graph.static
-        self._views: dict[int, View] = {}
+        self._period = graph.period
+        self._views: dict[tuple[int, int], View] = {}
 
     async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
-        """One node's place in one round, with its learning rate; computed once where the graph is static."""
-        view = self._views.get(rank)
-        if view is None:
+        """One node's place in one round, with its learning rate; computed once where the graph repeats."""
+        if self._period is None:
             view = self._compute(rank, round)
-            if self.static:
-                self._views[rank] = view
+        else:
+            phase = (rank, round % self._period)
+            if phase not in self._views:
+                self._views[phase] = self._compute(rank, round)
+            view = self._views[phase]
         return replace(view, round=round, learning_rate=learning_rate)
 
     def most_targets(self, rank: int) -> int:
         """The most nodes that `rank` can send to in one round."""
-        return len(self.graph.targets(rank, 0)) if self.static else self.num_nodes - 1
+        if self._period is None:
+            return self.num_nodes - 1
+        return max(len(self.graph.targets(rank, round)) for round in self.graph.cycle)
 
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""

@@ -92,12 +92,8 @@ def bind_error(address: str, port: int) -> OSError | None:
 def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
     """About how many files the fullest host process of these ranks opens."""
     groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
-    links = max(sum(_degree(graph, rank) for rank in group) for group in groups)
+    links = max(sum(len(graph.partners(rank)) for rank in group) for group in groups)
     return FILES_PER_PROCESS + FILES_PER_NEIGHBOR * links
-
-
-def _degree(graph: Graph, rank: int) -> int:
-    return len({*graph.targets(rank, 0), *graph.sources(rank, 0)})
 
 
 def raise_file_limit() -> int:

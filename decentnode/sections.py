@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from decentnode.graph.base import Graph, StaticGraph
+from decentnode.mixing import default_weights
 from decentnode.option_types import REQUIRED, parameters_of, show, unknown
 from decentnode.plugin_reader import Kind, Parameters, PluginReader
 from decentnode.registry import (
@@ -116,7 +117,7 @@ class Sections:
 
     def _sharing(self) -> dict[str, Any]:
         graph: Graph | None = self.made.get("graph")
-        weights = "uniform" if graph is not None and graph.directed else "metropolis_hastings"
+        weights = "metropolis_hastings" if graph is None else default_weights(graph)
         return {
             "sharing": self._plugin(("sharing",), SHARINGS, "gossip", SHARING_KEYS),
             "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),

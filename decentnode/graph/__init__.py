@@ -1,6 +1,16 @@
 """Who may talk to whom: files, formulas, random draws; importing this registers them all."""
 
-from decentnode.graph import families, files, random_graphs
-from decentnode.graph.base import Graph, StaticGraph, View
+from decentnode.graph import base_k, families, files, random_graphs, time_varying
+from decentnode.graph.base import Graph, PeriodicGraph, StaticGraph, View
 
-__all__ = ["Graph", "StaticGraph", "View", "families", "files", "random_graphs"]
+__all__ = [
+    "Graph",
+    "PeriodicGraph",
+    "StaticGraph",
+    "View",
+    "base_k",
+    "families",
+    "files",
+    "random_graphs",
+    "time_varying",
+]

@@ -59,12 +59,28 @@ class Graph(ABC):
     """Neighbors per round. Every node computes it alone from the same settings; it does no I/O."""
 
     directed: bool = False
-    static: bool = True
+    has_weights: bool = False
+    """Whether it comes with mixing weights of its own."""
 
     @property
     @abstractmethod
     def num_nodes(self) -> int:
         """n; ranks are 0..n-1."""
+
+    @property
+    def static(self) -> bool:
+        """Whether it is the same in every round."""
+        return True
+
+    @property
+    def period(self) -> int | None:
+        """After how many rounds it repeats; None when it never does, or when nobody knows."""
+        return 1 if self.static else None
+
+    @property
+    def cycle(self) -> range:
+        """The rounds that show all that it does: one period; round 0 alone where there is none."""
+        return range(self.period or 1)
 
     @abstractmethod
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
@@ -75,6 +91,18 @@ class Graph(ABC):
         if not self.directed:
             return self.targets(rank, round)
         return tuple(j for j in range(self.num_nodes) if rank in self.targets(j, round))
+
+    def weights(self, rank: int, round: int) -> dict[int, float]:
+        """What `rank` gives to each of its sources in `round`; only where it `has_weights`."""
+        raise NotImplementedError(f"{type(self).__name__} has no weights of its own")
+
+    def partners(self, rank: int) -> set[int]:
+        """Everybody whom `rank` may send to or hear from in any round."""
+        if self.period is None:
+            return set(range(self.num_nodes)) - {rank}
+        return {
+            peer for round in self.cycle for peer in (*self.targets(rank, round), *self.sources(rank, round))
+        }
 
 
 class StaticGraph(Graph):
@@ -98,3 +126,15 @@ class StaticGraph(Graph):
     @cached_property
     def _incoming(self) -> Adjacency:
         return self.adjacency if not self.directed else transpose(self.adjacency)
+
+
+class PeriodicGraph(Graph):
+    """A graph that changes from round to round and begins anew after its period."""
+
+    @property
+    @abstractmethod
+    def period(self) -> int: ...
+
+    @property
+    def static(self) -> bool:
+        return self.period == 1

@@ -1,5 +1,7 @@
 """Who can reach whom: components and diameter."""
 
+from collections.abc import Sequence
+
 from decentnode.graph.base import Adjacency, transpose
 
 
@@ -31,25 +33,31 @@ def is_connected(adjacency: Adjacency) -> bool:
 
 
 def diameter(adjacency: Adjacency) -> int | None:
-    """Most hops between any two nodes; None when some node does not reach some other.
+    """Most hops between any two nodes; None when some node does not reach some other."""
+    return rounds_to_reach([adjacency])
 
-    Bit j of `known[i]` says that i reaches j within the hops counted so far: one integer operation
-    stands for all start nodes at once.
+
+def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
+    """Rounds until everybody has heard of everybody, where `rounds` are repeated; None when it never happens.
+
+    Bit j of `known[i]` says that i has heard of j so far: one integer operation stands for all j at once.
     """
-    everyone = (1 << len(adjacency)) - 1
-    known = [1 << i for i in range(len(adjacency))]
-    hops = 0
-    while any(bits != everyone for bits in known):
-        wider = [_union(known, i, targets) for i, targets in enumerate(adjacency)]
-        if wider == known:
+    heard = [transpose(adjacency) for adjacency in rounds]
+    everyone = (1 << len(rounds[0])) - 1
+    known, passed = [1 << i for i in range(len(rounds[0]))], 0
+    while True:
+        before = known
+        for sources in heard:
+            if all(bits == everyone for bits in known):
+                return passed
+            known = [_union(known, i, met) for i, met in enumerate(sources)]
+            passed += 1
+        if known == before:
             return None
-        known = wider
-        hops += 1
-    return hops
 
 
-def _union(known: list[int], rank: int, targets: tuple[int, ...]) -> int:
+def _union(known: list[int], rank: int, met: tuple[int, ...]) -> int:
     bits = known[rank]
-    for j in targets:
+    for j in met:
         bits |= known[j]
     return bits

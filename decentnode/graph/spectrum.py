@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decentnode.graph.connectivity import diameter
+from decentnode.graph.connectivity import rounds_to_reach
 from decentnode.mixing import WeightedGraph
 from decentnode.randomness import generator
 
 MOST_DENSE_NODES = 2000
+MOST_MULTIPLICATIONS = 10**10
+"""For the product of all W of a period."""
 TARGET = 1e-6
 ZERO = 1e-12
 """Below this, 1 - lambda and lambda are rounding errors."""
@@ -24,44 +26,80 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class GraphFigures:
-    """What `decentnode graph` prints; degrees count whom a node sends to."""
+    """What `decentnode graph` prints; degrees count whom a node sends to in one round."""
 
     nodes: int
+    period: int | None
+    """After how many rounds the graph repeats; None: figures are those of round 0 alone."""
     edges: int
+    """Pairs that meet in any round."""
     directed: bool
     degree_min: int
     degree_mean: float
     degree_max: int
     connected: bool
     diameter: int | None
-    """Most hops between two nodes; None when the graph is not connected."""
+    """Rounds until everybody has heard of everybody: the most hops, where the graph stays the same."""
     doubly_stochastic: bool
+    exact_after: int | None
+    """Rounds after which all have the exact mean, at most a period; None: never, or unknown."""
     contraction: float | None
-    """Second largest |eigenvalue| of W, or the spectral norm of W - J; None beyond what can be computed."""
+    """By how much disagreement shrinks in a round in the long run; None beyond what can be computed.
+
+    Second largest |eigenvalue| of W, or the spectral norm of W - J; for a period of P rounds the P-th root of
+    the second largest |eigenvalue| of their product.
+    """
     rounds_to_target: int | None
     """Rounds until disagreement is at most 1e-6 of what it was; None when it does not shrink."""
 
 
-def measure(weighted: WeightedGraph, round: int = 0) -> GraphFigures:
-    """The figures of one round's graph."""
-    adjacency = tuple(weighted.graph.targets(rank, round) for rank in range(weighted.num_nodes))
-    degrees = [len(targets) for targets in adjacency]
-    hops = diameter(adjacency)
-    w = SparseWeights(weighted, round)
-    factor = contraction(w)
+def measure(weighted: WeightedGraph) -> GraphFigures:
+    """The figures of a graph over its period; of round 0 where it has none."""
+    graph, ranks = weighted.graph, range(weighted.num_nodes)
+    rounds = [tuple(graph.targets(rank, round) for rank in ranks) for round in graph.cycle]
+    degrees = [len(targets) for adjacency in rounds for targets in adjacency]
+    met = {(i, j) for adjacency in rounds for i, targets in enumerate(adjacency) for j in targets}
+    waited = rounds_to_reach(rounds)
+    exact, factor = convergence(weighted)
+    within = rounds_to(TARGET, factor) if factor is not None else None
     return GraphFigures(
-        nodes=weighted.num_nodes,
-        edges=sum(degrees) if weighted.directed else sum(degrees) // 2,
+        nodes=len(ranks),
+        period=graph.period,
+        edges=len(met) if weighted.directed else len(met) // 2,
         directed=weighted.directed,
         degree_min=min(degrees),
         degree_mean=sum(degrees) / len(degrees),
         degree_max=max(degrees),
-        connected=hops is not None,
-        diameter=hops,
-        doubly_stochastic=w.doubly_stochastic,
+        connected=waited is not None,
+        diameter=waited,
+        doubly_stochastic=keeps_mean(weighted),
+        exact_after=exact,
         contraction=factor,
-        rounds_to_target=None if factor is None else rounds_to(TARGET, factor),
+        rounds_to_target=within if exact is None else exact,
     )
+
+
+def keeps_mean(weighted: WeightedGraph) -> bool:
+    """Whether W is doubly stochastic in every round of the graph's period, so that mixing keeps the mean."""
+    return all(SparseWeights(weighted, round).doubly_stochastic for round in weighted.graph.cycle)
+
+
+def convergence(weighted: WeightedGraph) -> tuple[int | None, float | None]:
+    """After how many rounds all have the exact mean, and the factor by which disagreement shrinks a round."""
+    cycle = weighted.graph.cycle
+    if len(cycle) == 1:
+        factor = contraction(SparseWeights(weighted, 0))
+        return (1 if factor is not None and factor < ZERO else None), factor
+    rounds = [SparseWeights(weighted, round) for round in cycle]
+    n = weighted.num_nodes
+    if n > MOST_DENSE_NODES or n * sum(w.entries for w in rounds) > MOST_MULTIPLICATIONS:
+        return None, None
+    product = np.eye(n)
+    for done, w in enumerate(rounds, 1):
+        product = w.times(product)
+        if np.abs(product - 1 / n).max() < ZERO:
+            return done, 0.0
+    return None, float(np.sort(np.abs(np.linalg.eigvals(product)))[-2] ** (1 / len(rounds)))
 
 
 def rounds_to(target: float, factor: float) -> int | None:
@@ -87,6 +125,17 @@ class SparseWeights:
     def doubly_stochastic(self) -> bool:
         """Whether columns sum to 1 as rows do, so that mixing keeps the mean."""
         return bool(np.abs(self._sums(self._columns, self._values) - 1).max() <= self.nodes * ZERO)
+
+    @property
+    def entries(self) -> int:
+        """How many weights there are, self weights included."""
+        return len(self._values)
+
+    def times(self, x: Array) -> Array:
+        """W x for x of shape (n, d)."""
+        first = np.flatnonzero(np.diff(self._rows, prepend=-1))
+        y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], first)
+        return y
 
     def dense(self) -> Array:
         """W, float64, shape (n, n)."""

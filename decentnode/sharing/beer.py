@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.graph.spectrum import SparseWeights
+from decentnode.graph.spectrum import keeps_mean
 from decentnode.mixing import WeightedGraph
 from decentnode.options import Fraction
 from decentnode.payload import Layout, Payload
@@ -59,7 +59,7 @@ class Beer(Sharing):
     _sent: Payload | None = field(default=None, init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
-        if graph.static and not SparseWeights(graph, 0).doubly_stochastic:
+        if not keeps_mean(graph):
             raise BadInput("beer needs doubly stochastic weights, such as metropolis_hastings")
 
     def check_chain(self, chain: Chain) -> None:

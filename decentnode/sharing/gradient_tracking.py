@@ -8,7 +8,7 @@ from torch import Tensor
 
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.graph.spectrum import SparseWeights
+from decentnode.graph.spectrum import keeps_mean
 from decentnode.mixing import WeightedGraph
 from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import AdjustGradient, Exchange
@@ -45,7 +45,7 @@ class GradientTracking(Gossip):
     _chain_of_y: Chain = field(init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
-        if not SparseWeights(graph, 0).doubly_stochastic:
+        if not keeps_mean(graph):
             raise BadInput(
                 f"{name_of(self)} needs weights whose columns sum to 1, too, such as metropolis_hastings; "
                 "these do not"

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -73,8 +74,8 @@ class SecureAggregation(Sharing):
     """What the others' last messages said."""
 
     def check(self, graph: WeightedGraph) -> None:
-        for rank in range(graph.num_nodes):
-            sources = graph.graph.sources(rank, 0)
+        for rank, round in product(range(graph.num_nodes), graph.graph.cycle):
+            sources = graph.graph.sources(rank, round)
             if len(sources) < self.least_senders:
                 raise BadInput(
                     f"secure_aggregation hides models among at least {self.least_senders} senders to each "

@@ -46,6 +46,11 @@ def test_writes_directed_edges_once(target):
     ("line", "message"),
     [
         ("-g Regular -n 5 -d 3", "regular: nodes * degree must be even, got 5 * 3"),
+        (
+            "-g OnePeerExponential -n 4",
+            "OnePeerExponential changes from round to round, and a file holds one graph; "
+            "name it in the configuration: graph: {name: one_peer_exponential, ...}",
+        ),
         ("-g Ring -n 4 -d 3", "Ring takes no --degree (takes: nodes)"),
         ("-g Ring", "Ring needs --nodes"),
         ("-g Ring -n -2", "Ring --nodes: input should be greater than 0, got '-2'"),

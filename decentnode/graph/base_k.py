@@ -1,0 +1,217 @@
+"""The Base-(k+1) graph: exact averaging after a few rounds, for any n and any degree k.
+
+Takezawa, Sato, Bao, Niwa and Yamada: Beyond Exponential Graph (NeurIPS 2023), Algorithms 1 to 3. Numbers of
+the parts follow the paper; ours begin at 0.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import combinations
+
+from decentnode.errors import GraphError
+from decentnode.graph.base import MOST_NODES, PeriodicGraph
+from decentnode.options import Positive
+from decentnode.registry import GRAPHS
+
+Links = dict[tuple[int, int], float]
+"""One round: the weight of each undirected edge."""
+Rounds = list[Links]
+
+
+@GRAPHS.register("base_k_plus_one")
+@dataclass(frozen=True)
+class BaseKPlusOne(PeriodicGraph):
+    """Averages exactly after at most 2 log_(k+1)(n) + 2 rounds, for any n (Takezawa et al., NeurIPS 2023).
+
+    Every node meets at most k others in a round, and each edge has a weight of its own (`from_graph`).
+    `simple` leaves out splitting n into factors first: the paper's Simple Base-(k+1) graph, never shorter.
+    """
+
+    has_weights = True
+
+    nodes: Positive
+    degree: Positive = 1
+    """k, the most neighbors in a round."""
+    simple: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nodes > MOST_NODES:
+            raise GraphError(f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
+        if self.degree > max(1, self.nodes - 1):
+            n, k = self.nodes, self.degree
+            raise GraphError(f"base_k_plus_one: degree must be below nodes, got degree {k} for {n} nodes")
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes
+
+    @property
+    def period(self) -> int:
+        return len(self._rows)
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return tuple(self._rows[round % self.period][rank])
+
+    def weights(self, rank: int, round: int) -> dict[int, float]:
+        return self._rows[round % self.period][rank]
+
+    @cached_property
+    def _rows(self) -> list[list[dict[int, float]]]:
+        """For each round of the period and each rank the weights of its neighbors, ascending."""
+        build = simple_base if self.simple else base
+        rounds = build(range(self.nodes), self.degree + 1) or [{}]
+        return [_rows_of(links, self.nodes) for links in rounds]
+
+
+def _rows_of(links: Links, nodes: int) -> list[dict[int, float]]:
+    rows: list[dict[int, float]] = [{} for _ in range(nodes)]
+    for (i, j), weight in links.items():
+        rows[i][j] = rows[j][i] = weight
+    return [dict(sorted(row.items())) for row in rows]
+
+
+@cache
+def factors(count: int, most: int) -> tuple[int, ...] | None:
+    """The fewest factors from 2 to `most` whose product is `count`, descending; None when there are none."""
+    if count == 1:
+        return ()
+    shortest: tuple[int, ...] | None = None
+    for factor in range(min(count, most), 1, -1):
+        rest = factors(count // factor, most) if count % factor == 0 else None
+        if rest is not None and (shortest is None or 1 + len(rest) < len(shortest)):
+            shortest = (factor, *rest)
+    return shortest
+
+
+def hyper_hypercube(members: Sequence[int], sizes: Iterable[int]) -> Rounds:
+    """Averages exactly in one round per factor of the number of members (Algorithm 1).
+
+    In each round those meet whose numbers, written with these factors as bases, differ in one digit.
+    """
+    rounds, stride = [], 1
+    for size in sizes:
+        firsts = (i for i in range(len(members)) if i // stride % size == 0)
+        groups = ([members[first + digit * stride] for digit in range(size)] for first in firsts)
+        rounds.append(merged(clique(group) for group in groups))
+        stride *= size
+    return rounds
+
+
+def clique(members: Sequence[int]) -> Links:
+    """Everybody beside everybody, with equal weights."""
+    return dict.fromkeys(combinations(sorted(members), 2), 1 / max(1, len(members)))
+
+
+def merged(parts: Iterable[Links]) -> Links:
+    """What happens in one round in all parts."""
+    return {edge: weight for part in parts for edge, weight in part.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """V_l of Algorithm 2: a * base^power nodes, in `a` blocks that average within themselves alike."""
+
+    members: Sequence[int]
+    a: int
+    base: int
+    power: int
+
+    @property
+    def blocks(self) -> list[Sequence[int]]:
+        """V_l1 .. V_la."""
+        size = self.base**self.power
+        return [self.members[i * size : (i + 1) * size] for i in range(self.a)]
+
+    def averages(self, round: int) -> Links:
+        """Round `round` of averaging all of it, over and over."""
+        return self._whole[round % len(self._whole)] if self._whole else {}
+
+    def averages_blocks(self, round: int) -> Links:
+        """The same within each block."""
+        return self._blockwise[round % self.power] if self.power else {}
+
+    @cached_property
+    def _whole(self) -> Rounds:
+        return hyper_hypercube(self.members, factors(len(self.members), self.base) or ())
+
+    @cached_property
+    def _blockwise(self) -> Rounds:
+        cubes = [hyper_hypercube(block, (self.base,) * self.power) for block in self.blocks]
+        return [merged(links) for links in zip(*cubes, strict=True)]
+
+    def teaches(self, learners: Sequence[int]) -> Links:
+        """Each learner meets one node of each block, with weight |V_l| / (a (|V_l| + learners)).
+
+        So the mean of the learners becomes the mean of all. Nodes that are not met average among themselves.
+        """
+        weight = len(self.members) / (self.a * (len(self.members) + len(learners)))
+        met = {
+            (min(u, v), max(u, v)): weight
+            for block in self.blocks
+            for u, v in zip(block, learners, strict=False)
+        }
+        idle = [u for block in self.blocks for u in block[len(learners) :]]
+        groups = (idle[i : i + self.base] for i in range(0, len(idle), self.base))
+        return merged([met, *map(clique, groups)])
+
+
+def split(members: Sequence[int], most: int) -> list[Part]:
+    """V_1, V_2, ..: the number of members written in base `most`, a part for each digit other than 0."""
+    parts, begin, power = [], 0, 0
+    while most ** (power + 1) <= len(members):
+        power += 1
+    for exponent in range(power, -1, -1):
+        a = (len(members) - begin) // most**exponent
+        if a:
+            end = begin + a * most**exponent
+            parts.append(Part(members[begin:end], a, most, exponent))
+            begin = end
+    return parts
+
+
+def simple_base(members: Sequence[int], most: int) -> Rounds:
+    """The Simple Base-(k+1) graph, k + 1 = `most` (Algorithm 2).
+
+    First every part averages within itself. Then the first teaches all later ones: their mean is the mean of
+    all from there on, and so is that of the first, which averages anew. Then the second teaches the later
+    ones, and so on.
+    """
+    sizes = factors(len(members), most)
+    if sizes is not None:
+        return hyper_hypercube(members, sizes)
+    parts = split(members, most)
+    alone = len(factors(len(parts[0].members), most) or ())
+    return [
+        merged(_part_in_round(parts, index, round, alone) for index in range(len(parts)))
+        for round in range(alone + 1 + parts[0].power)
+    ]
+
+
+def _part_in_round(parts: list[Part], index: int, round: int, alone: int) -> Links:
+    """What happens in one part in one round; the first `alone` rounds are for averaging within the parts."""
+    part, later = parts[index], [member for part in parts[index + 1 :] for member in part.members]
+    since = round - alone - index
+    if round < alone or (since >= 0 and not later):
+        return part.averages(round)
+    if since < 0:
+        return {}  # it learns, which is told by the part that teaches
+    return part.teaches(later) if since == 0 else part.averages_blocks(since - 1)
+
+
+def base(members: Sequence[int], most: int) -> Rounds:
+    """The Base-(k+1) graph (Algorithm 3): n = p q, where p has only factors up to `most`, and q none.
+
+    p groups of q nodes average within themselves, then across; or all at once, where that takes fewer rounds.
+    """
+    n = len(members)
+    p = max(d for d in range(1, n + 1) if n % d == 0 and factors(d, most) is not None)
+    q, whole = n // p, simple_base(members, most)
+    if p == 1 or q == 1:
+        return whole
+    groups = [simple_base(members[i * q : (i + 1) * q], most) for i in range(p)]
+    across = [
+        hyper_hypercube([members[i * q + j] for i in range(p)], factors(p, most) or ()) for j in range(q)
+    ]
+    parted = [merged(links) for links in (*zip(*groups, strict=True), *zip(*across, strict=True))]
+    return whole if len(whole) < len(parted) else parted

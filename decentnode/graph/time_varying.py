@@ -1,0 +1,169 @@
+"""Graphs that change from round to round by a formula, so that a node meets few others at a time."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from decentnode.errors import GraphError
+from decentnode.graph.base import MOST_NODES, PeriodicGraph
+from decentnode.options import Positive
+from decentnode.registry import GRAPHS
+
+
+@dataclass(frozen=True)
+class Alternating(PeriodicGraph):
+    """A family with one sequence of graphs for every number of nodes."""
+
+    nodes: Positive
+
+    def __post_init__(self) -> None:
+        broken = self.broken_rules()
+        if self.nodes > MOST_NODES:
+            broken = [f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}"]
+        if broken:
+            raise GraphError(*broken)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes
+
+    def broken_rules(self) -> list[str]:
+        """Why no such graph exists, one line for each reason; empty when one does."""
+        return []
+
+    @abstractmethod
+    def targets(self, rank: int, round: int) -> tuple[int, ...]: ...
+
+
+def hops(count: int) -> int:
+    """How many powers of two lie below `count`: ceil(log2)."""
+    return (count - 1).bit_length()
+
+
+def is_power_of_two(count: int) -> bool:
+    """Whether `count` is 1, 2, 4, 8, ..."""
+    return count & (count - 1) == 0
+
+
+@GRAPHS.register("alternating_ring")
+@dataclass(frozen=True)
+class AlternatingRing(Alternating):
+    """A cycle whose nodes meet left and right in turns, one at a time (Wang et al., 2025, Decent-DP).
+
+    Even n: 0-1, 2-3, .. and then 1-2, 3-4, ... Odd n: as before, but in round t node t mod n sits out, where
+    one matching changes into the other; so everyone rests once in n rounds.
+    """
+
+    @property
+    def period(self) -> int:
+        if self.nodes <= 2:
+            return 1
+        return self.nodes if self.nodes % 2 else 2
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        n = self.nodes
+        place = (rank - round) % n
+        if n % 2 == 0:
+            return ((rank + (1 if place % 2 == 0 else -1)) % n,)
+        if place == 0:
+            return ()
+        return ((rank + (1 if place % 2 else -1)) % n,)
+
+
+@GRAPHS.register("one_peer_exponential")
+@dataclass(frozen=True)
+class OnePeerExponential(Alternating):
+    """Directed: in round t, i sends to i + 2^(t mod ceil(log2 n)) mod n alone (Ying et al., NeurIPS 2021).
+
+    With weights 1/2 and n = 2^r, r rounds average exactly.
+    """
+
+    directed = True
+
+    @property
+    def period(self) -> int:
+        return max(1, hops(self.nodes))
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._shifted(rank, round, 1)
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._shifted(rank, round, -1)
+
+    def _shifted(self, rank: int, round: int, sign: int) -> tuple[int, ...]:
+        if self.nodes == 1:
+            return ()
+        return ((rank + sign * (1 << round % self.period)) % self.nodes,)
+
+
+@GRAPHS.register("one_peer_hypercube")
+@dataclass(frozen=True)
+class OnePeerHypercube(Alternating):
+    """In round t, i meets i XOR 2^(t mod r) alone, n = 2^r (Wang et al., 2025: Decent-DP's one-peer-exp).
+
+    Undirected; r rounds average exactly.
+    """
+
+    def broken_rules(self) -> list[str]:
+        if is_power_of_two(self.nodes):
+            return []
+        return [
+            f"one_peer_hypercube: nodes must be 1, 2, 4, 8, ..., not {self.nodes}; "
+            "one_peer_exponential and base_k_plus_one take any number"
+        ]
+
+    @property
+    def period(self) -> int:
+        return max(1, hops(self.nodes))
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return (rank ^ (1 << round % self.period),) if self.nodes > 1 else ()
+
+
+@GRAPHS.register("alternating_exponential_ring")
+@dataclass(frozen=True)
+class AlternatingExponentialRing(Alternating):
+    """Machines meet as in a hypercube, half of the pairs at a time (Wang et al., 2025, Decent-DP: AER).
+
+    Machine a carries the ranks a*k .. a*k + k-1. Rounds 2s and 2s + 1 belong to the pairs of machines that
+    differ in bit s: every second pair meets in the first of them while the other machines average within
+    themselves, then they swap. After 2 log2(machines) rounds all are averaged exactly.
+    """
+
+    per_machine: Positive
+    """k, ranks on each machine."""
+    between: Literal["all", "one"] = "all"
+    """How two machines meet: all 2k ranks among each other, or each rank with its counterpart alone."""
+
+    def broken_rules(self) -> list[str]:
+        n, k = self.nodes, self.per_machine
+        if n % k:
+            return [f"alternating_exponential_ring: nodes must be a multiple of per_machine, got {n} and {k}"]
+        if not is_power_of_two(n // k):
+            return [
+                f"alternating_exponential_ring: there must be 1, 2, 4, 8, ... machines, got {n} / {k} = "
+                f"{n // k}; base_k_plus_one takes any number of nodes"
+            ]
+        return []
+
+    @property
+    def period(self) -> int:
+        return max(1, 2 * hops(self.nodes // self.per_machine))
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        k = self.per_machine
+        machine, local = divmod(rank, k)
+        other = self._met(machine, round % self.period)
+        if other is not None and self.between == "one":
+            return (other * k + local,)
+        machines = [machine] if other is None else sorted((machine, other))
+        return tuple(j for m in machines for j in range(m * k, m * k + k) if j != rank)
+
+    def _met(self, machine: int, phase: int) -> int | None:
+        """The machine that this one meets; None while it averages within itself."""
+        if self.nodes == self.per_machine:
+            return None
+        bit, turn = divmod(phase, 2)
+        above, below = machine >> bit + 1, machine & (1 << bit) - 1
+        pair = above << bit | below  # the number of its pair: the rank of the machine without that bit
+        return machine ^ 1 << bit if pair % 2 == turn else None
