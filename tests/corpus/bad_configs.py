@@ -1042,7 +1042,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "weights: metropolis",
         [
             "14 sharing.weights: unknown weights 'metropolis'; did you mean "
-            "'metropolis_hastings'? (known: file, metropolis_hastings, uniform)"
+            "'metropolis_hastings'? (known: file, from_graph, metropolis_hastings, uniform)"
         ],
     ),
     "weights, a number": (

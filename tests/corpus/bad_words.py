@@ -198,7 +198,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ["graph", "ring", "nodes=4", "--weights", "metropolis"],
         [
             "unknown weights 'metropolis'; did you mean 'metropolis_hastings'? (known: "
-            "file, metropolis_hastings, uniform)"
+            "file, from_graph, metropolis_hastings, uniform)"
         ],
     ),
     "weights, a folder": (
