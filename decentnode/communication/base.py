@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.handles import Handle
+from decentnode.communication.handles import Handle, Message
 from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError, StartError
@@ -135,17 +135,19 @@ class Inbox(Mapping[int, Payload]):
 
     def __init__(self, handle: Handle, layout: Layout, endpoint: "Endpoint") -> None:
         self._handle = handle
-        self._payloads: dict[int, Payload] = {}
+        self._endpoint = endpoint
+        came: dict[int, Payload] = {}
         self.missing = dict(handle.missing)
         for source in sorted(handle.arrived):
             payload, error = handle.arrived[source].read(layout)
             if payload is not None:
                 endpoint.counters.count_received(payload)
-                self._payloads[source] = payload.to(endpoint.device)
+                came[source] = payload
             elif error is not None:
                 self.missing[source] = error
                 if isinstance(error, ProtocolError):
                     handle.refuse(error.counted_as)
+        self._payloads = endpoint.landed(came, handle.arrived)
 
     def __getitem__(self, source: int) -> Payload:
         return self._payloads[source]
@@ -161,10 +163,12 @@ class Inbox(Mapping[int, Payload]):
 
         That happens to a node that stood still for so long that a sender gave it up.
         """
+        self._endpoint.finish_reading()
         return self._handle.is_sound()
 
     def release(self) -> None:
         """Tells every sender that its memory may be written again; the payloads are void from here on."""
+        self._endpoint.finish_reading()
         self._payloads = {}
         self._handle.release()
 
@@ -195,6 +199,14 @@ class Endpoint(ABC):
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
         part is free to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
         """
+
+    def landed(self, payloads: Mapping[int, Payload], messages: Mapping[int, Message]) -> dict[int, Payload]:
+        """What came, by source, where the node's vector lives; `messages` are what brought it."""
+        return {source: payload.to(self.device) for source, payload in payloads.items()}
+
+    def finish_reading(self) -> None:
+        """Waits until nothing reads the memory of what came any more, because it is to be released."""
+        return None
 
     @abstractmethod
     def leave(self) -> None:

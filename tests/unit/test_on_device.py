@@ -6,29 +6,111 @@ import pytest
 import torch
 
 from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.copies import HostCopies
 from decentnode.communication.inproc import InProcess
 from decentnode.communication.on_device import OnDevice, check_device, device_for
 from decentnode.errors import BadInput
 from decentnode.payload import Payload, dense_layout
 
+CPU = torch.device("cpu")
 
-def test_payloads_travel_through_host_memory():
+
+class ListedCopies(HostCopies):
+    """Keeps a list of what was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def begin(self, target, source):
+        self.asked.append((target.data_ptr(), source.data_ptr()))
+        super().begin(target, source)
+
+    def join(self):
+        self.asked.append("join")
+
+    def finish(self):
+        self.asked.append("finish")
+
+    def lock(self, memory, read_only=False):
+        self.asked.append(("lock", memory.data_ptr()))
+
+
+@pytest.fixture
+def pair():
+    """Two nodes in one process whose vectors lie elsewhere than what the transport reads."""
     communication, memory = InProcess(), Memory(4)
-    ends = [OnDevice(communication.endpoint(r, memory), memory, torch.device("cpu")) for r in range(2)]
-    assert all(end.slots[0].device == end.device and len(end.slots[0]) == 4 for end in ends)
+    inner = [communication.endpoint(r, memory) for r in range(2)]
+    return [OnDevice(end, memory, CPU, ListedCopies()) for end in inner], inner
 
-    async def node(rank: int) -> torch.Tensor:
-        ends[rank].slots[0].fill_(float(rank + 1))
-        payload = Payload.dense(ends[rank].slots[0])
-        handle = await ends[rank].exchange({1 - rank: payload}, [1 - rank], (0, 0, 0), 5.0)
-        return Inbox(handle, dense_layout(4), ends[rank])[1 - rank]["vector"].clone()
 
-    async def both() -> list[torch.Tensor]:
+def swapped(ends, payloads, layout, round=0):
+    """The inboxes of both after an exchange."""
+
+    async def node(rank):
+        handle = await ends[rank].exchange({1 - rank: payloads[rank]}, [1 - rank], (round, 0, 0), 5.0)
+        return Inbox(handle, layout, ends[rank])
+
+    async def both():
         return await asyncio.gather(node(0), node(1))
 
-    first, second = asyncio.run(both())
-    assert first.tolist() == [2.0] * 4 and second.tolist() == [1.0] * 4
-    assert ends[0].counters.sent == ends[1].counters.received == 16 + 64
+    return asyncio.run(both())
+
+
+def test_a_vector_is_copied_into_the_slot_that_peers_read_and_from_there_into_kept_memory(pair):
+    ends, inner = pair
+    assert all(end.slots[0].device == CPU and len(end.slots[0]) == 4 for end in ends)
+    landings = set()
+    for round in range(4):
+        slots = [end.slots[round % 2] for end in ends]
+        for rank, slot in enumerate(slots):
+            slot.fill_(10.0 * round + rank + 1)
+        for end in ends:
+            end._copies.asked.clear()
+        inboxes = swapped(ends, [Payload.dense(slot) for slot in slots], dense_layout(4), round)
+        for rank, inbox in enumerate(inboxes):
+            came = inbox[1 - rank]["vector"]
+            assert came.tolist() == [10.0 * round + 2 - rank] * 4
+            landings.add(came.data_ptr())
+            out = inner[rank].slots[round % 2].data_ptr(), slots[rank].data_ptr()
+            into = came.data_ptr(), inner[1 - rank].slots[round % 2].data_ptr()
+            assert ends[rank]._copies.asked == [out, "finish", into, "join"]
+            inbox.release()
+            assert ends[rank]._copies.asked[4:] == ["finish"]
+    assert len(landings) == 2
+    assert ends[0].counters.sent == ends[1].counters.received == 4 * (16 + 64)
+
+
+def test_other_payloads_take_turns_in_two_places(pair):
+    ends, layout = pair[0], dense_layout(3)
+    places = []
+    for round in range(4):
+        payloads = [Payload.dense(torch.full((3,), round + 0.5)) for _ in ends]
+        ends[0]._copies.asked.clear()
+        inboxes = swapped(ends, payloads, layout, round)
+        assert inboxes[1][0]["vector"].tolist() == [round + 0.5] * 3
+        places.append(ends[0]._copies.asked[0][0])
+        for inbox in inboxes:
+            inbox.release()
+    assert places[0] == places[2] != places[1] == places[3]
+
+
+def test_what_is_no_longer_sound_is_judged_when_nothing_reads_it_any_more(pair):
+    ends, _ = pair
+    inbox = swapped(ends, [Payload.dense(end.slots[0]) for end in ends], dense_layout(4))[0]
+    ends[0]._copies.asked.clear()
+    assert inbox.is_sound() and ends[0]._copies.asked == ["finish"]
+
+
+def test_host_memory_that_the_device_cannot_know_is_sent_as_it_is(pair):
+    ends, _ = pair
+    elsewhere = Payload(dense_layout(1), torch.zeros(4, dtype=torch.uint8))
+    ends[0].device = torch.device("meta")
+    assert ends[0]._taken_out(elsewhere, 0) is elsewhere
+
+
+def test_memory_that_peers_write_is_locked_once_for_all(pair):
+    ends, inner = pair
+    assert ends[0]._copies.asked == [("lock", slot.data_ptr()) for slot in inner[0].slots]
 
 
 def test_payload_to_another_device_keeps_layout_and_counts():
