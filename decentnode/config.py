@@ -67,6 +67,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
     found["dataset"]["partition"] = found.pop("partition")
     found["training"]["mix_buffers"] = found.pop("mix_buffers")
+    found["communication"]["overlap"] = found.pop("overlap")
     for name in SHARING_KEYS:
         found["sharing"][name] = found.pop(name)
     return found

@@ -17,7 +17,7 @@ from decentnode.registry import (
     SHARINGS,
     TRANSFORMS,
 )  # fmt: skip
-from decentnode.sections import scalar_parameters, training_parameters
+from decentnode.sections import communication_parameters, scalar_parameters, training_parameters
 from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings
 from decentnode.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 
@@ -43,6 +43,7 @@ class SchemaBuilder:
         """The schemas of all keys that are no plain values."""
         weights, partition = self.plugin(MIXINGS), self.plugin(PARTITIONS, "iid")
         transforms = {"type": ["array", "null"], "items": self.plugin(TRANSFORMS)}
+        every = {name: self.value(*given) for name, given in communication_parameters().items()}
         torch_classes = {
             "optimizer": self.plugin(OPTIMIZERS),
             "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
@@ -55,7 +56,7 @@ class SchemaBuilder:
             "model": self.plugin(MODELS),
             "training": self.object(training_parameters(), torch_classes, ["optimizer"]),
             "sharing": self.plugin(SHARINGS, "gossip", {"weights": weights, "transforms": transforms}),
-            "communication": self.plugin(COMMUNICATIONS, "zeromq"),
+            "communication": self.plugin(COMMUNICATIONS, "zeromq", every),
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
             "checkpoint": self.object(parameters_of(CheckpointSettings)),

@@ -161,6 +161,12 @@ def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSett
         document.add(("training", "optimizer"), what)
 
 
+def _overlap(document: Document, sharing: Sharing, overlap: bool) -> None:
+    if overlap and not sharing.overlaps:
+        what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
+        document.add(("communication", "overlap"), what)
+
+
 def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> None:
     if failures.on_loss == "continue" and not sharing.tolerates_loss:
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
@@ -267,5 +273,6 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
+    _overlap,
     _losses, _one_process, _ports, _faults, _faulty_messages,
 )  # fmt: skip

@@ -10,6 +10,7 @@ import xxhash
 from torch import Tensor, nn
 
 from decentnode import config
+from decentnode.adaptation import Adaptation, Overlapped
 from decentnode.beacons import Beacons
 from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
@@ -181,7 +182,11 @@ class Experiment:
             surroundings.records, rank, lambda text: reporter.send(DiskProblem(rank, text[:500]))
         )
         checkpoints = NodeCheckpoints(surroundings.lineage, settings.checkpoint.every, reporter)
-        return Node(rank, training, self.graph, sharing, exchanger, evaluation, records, course, checkpoints)
+        adaptation = (Overlapped if settings.overlap else Adaptation)(training, course.beacon, clock)
+        return Node(
+            rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
+            checkpoints,
+        )  # fmt: skip
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         memory = self.memory(rank)

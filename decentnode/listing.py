@@ -49,6 +49,11 @@ def properties(cls: type) -> Iterator[str]:
         kept = "keeps" if cls.preserves_mean else "does not keep"
         loss = "goes on" if cls.tolerates_loss else "stops"
         yield f"{kept} the mean of all models; {loss} when a node is lost"
+        yield (
+            "exchanges after nodes have trained, or meanwhile (communication.overlap)"
+            if cls.overlaps
+            else "exchanges after nodes have trained"
+        )
         yield f"bytes per node and round: {cls.wire}"
     elif issubclass(cls, Transform):
         given = cls.emits or "the same"

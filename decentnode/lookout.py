@@ -75,9 +75,10 @@ class Lookout:
 
     def __init__(
         self, graph: Graph, beacons: Beacons, roster: Roster, processes: Mapping[int, Sequence[int]],
-        failures: FailureSettings, pid_of: Callable[[int], int | None],
+        failures: FailureSettings, pid_of: Callable[[int], int | None], overlap: bool = False,
     ) -> None:  # fmt: skip
-        """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number."""
+        """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
+        `overlap`: who trains has sent."""
         self._graph = graph
         self._beacons = beacons
         self._roster = roster
@@ -85,6 +86,7 @@ class Lookout:
         self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
         self._failures = failures
         self._pid_of = pid_of
+        self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
         self._last_look: float | None = None
         self._began = self._last_told = 0.0
         self._active: set[int] = set()
@@ -253,10 +255,10 @@ class Lookout:
         if peer in self._graph.sources(rank, round):
             if seen.round > round or (seen.round == round and seen.activity > Activity.MIX):
                 return None
-            if seen.round == round and seen.activity >= Activity.SEND:
-                # It has sent, unless the scheme exchanges more than once in a round.
-                return None if seen.activity is Activity.RECEIVE else False
-            return True
+            if seen.round == round and seen.activity in self._after_sending:
+                return None
+            # Who is about to do so has sent, unless the scheme exchanges more than once in a round.
+            return not (seen.round == round and seen.activity >= Activity.SEND)
         # It still has to read what was sent to it in the round before.
         unread = seen.round < round - 1 or (seen.round == round - 1 and seen.activity <= Activity.MIX)
         return True if unread else None

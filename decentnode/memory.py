@@ -38,9 +38,10 @@ def _estimate(experiment: Experiment, machine: int) -> int:
 
 
 def _bytes_of_a_node(experiment: Experiment) -> int:
-    """Two slots, the gradient, the snapshot, and what optimizer and scheme keep."""
+    """Two slots, the gradient, the snapshot, the copy to train on, and what optimizer and scheme keep."""
     vector = FLOAT * experiment.layout.numel
-    return vector * (4 + _optimizer_copies(experiment)) + _scheme_bytes(experiment)
+    copies = 4 + experiment.settings.overlap + _optimizer_copies(experiment)
+    return vector * copies + _scheme_bytes(experiment)
 
 
 def _optimizer_copies(experiment: Experiment) -> int:

@@ -2,16 +2,18 @@
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from decentnode.adaptation import Adaptation
 from decentnode.beacons import Activity, Beacon
 from decentnode.checkpointing import NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
+from decentnode.communication.handles import Handle
 from decentnode.course import Course
 from decentnode.errors import PeerAway, PeerError, PeerTimeout, RunFailed
 from decentnode.mixing import WeightedGraph
@@ -33,6 +35,7 @@ class Node:
 
     rank: int
     training: Training
+    adaptation: Adaptation
     graph: WeightedGraph
     sharing: Sharing
     exchange: "Exchanger"
@@ -59,21 +62,24 @@ class Node:
         return self.course.beacon
 
     async def run_round(self, round: int) -> None:
-        """Train, see who the neighbors are, share (send, hear, mix), evaluate, record."""
+        """Train, see who the neighbors are, share (send, hear, mix), evaluate, record.
+
+        With `communication.overlap` the training is done `meanwhile`, else `before`.
+        """
         self.round = round
-        record = RoundRecord(self.rank, round)
+        record, adaptation = RoundRecord(self.rank, round), self.adaptation
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
-        self.beacon.mark(round, Activity.TRAIN)
-        report = await self.training.train(round)
-        trained = clock.now()
-        view = await self.graph.view(self.rank, round, report.learning_rate)
-        self.exchange.begin(round, vector.values)
+        learning_rate = await adaptation.before(round)
+        view = await self.graph.view(self.rank, round, learning_rate)
+        self.exchange.begin(round, vector.values, adaptation.meanwhile)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
         if not self.exchange.is_sound():
             vector.spare.copy_(vector.values)
+        await adaptation.after(view)
         vector.flip()
-        self.exchange.end(record, seconds=clock.now() - trained)
-        record.loss, record.steps, record.train_seconds = report.loss, report.steps, trained - began
+        self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
+        record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
+        record.train_seconds = adaptation.seconds
         self.beacon.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
@@ -121,9 +127,13 @@ class Exchanger:
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self._last_progress = 0.0
 
-    def begin(self, round: int, model: Tensor) -> None:
-        """Starts the exchanges of a round: sees who is back, and gives `model` to who asked for one."""
+    def begin(self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """Starts the exchanges of a round: sees who is back, and gives `model` to who asked for one.
+
+        `meanwhile` is done while the first of them is under way, and no time of the exchange.
+        """
         self._round, self._phase, self._seconds = round, 0, 0.0
+        self._meanwhile = meanwhile
         self._heard: set[int] = set()
         self._missed: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
@@ -158,6 +168,8 @@ class Exchanger:
         key = (self._round, self._phase, 0)
         self._beacon.mark(self._round, Activity.SEND)
         handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
+        if self._phase == 0:
+            began += await self._do_meanwhile(handle)
         self._beacon.mark(self._round, Activity.RECEIVE)
         await handle
         self._beacon.mark(self._round, Activity.MIX)
@@ -208,6 +220,13 @@ class Exchanger:
         total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
         new, self.refused = total - self.refused, total
         return dict(new)
+
+    async def _do_meanwhile(self, handle: Handle) -> float:
+        """Returns how many seconds it took."""
+        began = self.clock.now()
+        handle.hold()
+        await self._meanwhile()
+        return self.clock.now() - began
 
     def _patience(self) -> float:
         usual = statistics.median(self._recent) if self._recent else 0.0

@@ -32,6 +32,8 @@ MAY_CHANGE = (
     "mapping.rendezvous_port",
 )  # fmt: skip
 """Keys that change no number of a model; of `mapping` the addresses, too."""
+MUST_STAY = ("communication.overlap",)
+"""What does change numbers, below those."""
 MOST_SHOWN = 5
 
 
@@ -212,7 +214,8 @@ def refuse_changes(before: Settings, after: Settings) -> None:
     refused = [
         f"resume: {key} cannot change from {show(old)} to {show(new)}, which would make another run of it"
         for key, (old, new) in changed.items()
-        if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
+        if key in MUST_STAY
+        or not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
     ]
     if refused:
         raise BadInput(*refused[:MOST_SHOWN])

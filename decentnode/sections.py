@@ -41,6 +41,7 @@ SECTIONS = (
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)
+COMMUNICATION_KEYS = ("overlap",)
 TORCH_KEYS = ("optimizer", "scheduler", "loss")
 
 
@@ -69,7 +70,7 @@ class Sections:
             "model": self._plugin(("model",), MODELS),
             **self._training(),
             **self._sharing(),
-            "communication": self._plugin(("communication",), COMMUNICATIONS, "zeromq"),
+            **self._communication(),
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
             "failures": self._settings(("failures",), FailureSettings),
             "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
@@ -123,6 +124,15 @@ class Sections:
             "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),
             "transforms": self._plugins(("sharing", "transforms"), TRANSFORMS),
         }
+
+    def _communication(self) -> dict[str, Any]:
+        key = ("communication",)
+        section = self.reader.get(key)
+        given = section if isinstance(section, dict) else {}
+        own = {name: value for name, value in given.items() if name in COMMUNICATION_KEYS}
+        options = self.reader.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
+        self.made |= options
+        return {"communication": self._plugin(key, COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS), **options}
 
     def _plugins(self, key: Key, kind: Kind) -> tuple[Plugin | None, ...]:
         """A list of plug-ins, by default none; `made` has all or nothing of it, under the key's last word."""
@@ -190,6 +200,12 @@ def training_parameters() -> dict[str, tuple[Any, Any]]:
     """Types and defaults of the keys of `training` that are no classes of torch."""
     own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
     return {name: parameter for name, parameter in own.items() if name not in TORCH_KEYS}
+
+
+def communication_parameters() -> dict[str, tuple[Any, Any]]:
+    """Types and defaults of the keys that every transport has."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {name: (hints[name], getattr(Settings, name)) for name in COMMUNICATION_KEYS}
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:

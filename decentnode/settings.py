@@ -131,6 +131,8 @@ class Settings:
     weights: Plugin
     transforms: tuple[Plugin, ...] = ()
     communication: Plugin
+    overlap: bool = False
+    """Whether models are exchanged as they are at the start of a round, while the nodes train."""
     evaluation: EvaluationSettings
     failures: FailureSettings
     checkpoint: CheckpointSettings = CheckpointSettings()

@@ -88,13 +88,15 @@ class Vector:
         self.layout = layout
         self._slots = slots
         self._current = 0
+        self._aside: Tensor | None = None
+        self._is_aside = False
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         self._tensors = [tensors[entry.name] for entry in layout.entries]
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self.gradient = torch.zeros_like(slots[0])
         for tensor, view in zip(self._tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
-        self._look_at(0)
+        self._look_at(self._views[0])
         for entry, tensor in zip(layout.entries, self._tensors, strict=True):
             if not entry.is_buffer:
                 tensor.grad = entry.view(self.gradient)
@@ -109,11 +111,39 @@ class Vector:
         """The slot that the next mix is written to, shape (d,); its content is undefined."""
         return self._slots[1 - self._current]
 
+    @property
+    def trained(self) -> Tensor:
+        """What the module's tensors are views of: the model, or the copy of it that is trained beside it."""
+        return self.values if self._aside is None or not self._is_aside else self._aside
+
     def flip(self) -> None:
         """Makes the spare slot the model."""
-        self._look_at(1 - self._current)
+        self._current = 1 - self._current
+        self._look_at(self._views[self._current])
 
-    def _look_at(self, slot: int) -> None:
-        self._current = slot
-        for tensor, view in zip(self._tensors, self._views[slot], strict=True):
+    def step_aside(self) -> None:
+        """Has the module's tensors look at a copy of the model from here on; `values` stays as it is."""
+        if self._aside is None:
+            self._aside = torch.empty_like(self.values)
+            self._views_aside = [entry.view(self._aside) for entry in self.layout.entries]
+        self._aside.copy_(self.values)
+        self._is_aside = True
+        self._look_at(self._views_aside)
+
+    def rejoin(self, own_weight: float) -> None:
+        """Adds to the spare slot what has become of the copy: spare <- spare + (copy - values).
+
+        Buffers are averages of what a node has seen, and no gradient moves them. The change of theirs counts
+        by the node's own weight in the mix, as it would had it been mixed: so a variance stays positive.
+        """
+        assert self._aside is not None, "step_aside comes first"
+        change = self._aside.sub_(self.values)
+        for entry in self.layout.entries:
+            if entry.is_buffer:
+                entry.view(change).mul_(own_weight)
+        self.spare.add_(change)
+        self._is_aside = False
+
+    def _look_at(self, views: list[Tensor]) -> None:
+        for tensor, view in zip(self._tensors, views, strict=True):
             tensor.data = view

@@ -34,8 +34,8 @@ class Vigil:
         """`pid_of` gives a host process's number by its position; `show` gets lines for the screen."""
         self.journal = Journal(run_dir / EVENTS, show)
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
-        failures = experiment.settings.failures
-        self.lookout = Lookout(experiment.graph.graph, beacons, roster, own, failures, pid_of)
+        settings, graph = experiment.settings, experiment.graph.graph
+        self.lookout = Lookout(graph, beacons, roster, own, settings.failures, pid_of, settings.overlap)
         self._experiment = experiment
         self._roster = roster
         self._machine = machine

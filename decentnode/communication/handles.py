@@ -1,6 +1,7 @@
 """An exchange in flight, and what it is made of."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -56,6 +57,7 @@ class Handle:
             while not self.wait(pause):
                 pause = self._ask(pause)
         elif not self.done:
+            self._begin_to_wait()
             loop = asyncio.get_running_loop()
             future = loop.create_future()
             if self._mailbox.ask is not None:
@@ -68,10 +70,15 @@ class Handle:
 
     def wait(self, timeout: float) -> bool:
         """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
+        self._begin_to_wait()
         finished = threading.Lock()
         finished.acquire()
         self._call_when_done(finished.release)
         return finished.acquire(timeout=timeout)
+
+    def hold(self) -> None:
+        """Has no deadline run until somebody waits: the node does something else in the meantime."""
+        self.opened = math.inf
 
     def is_sound(self) -> bool:
         """Whether everything that arrived can still be read."""
@@ -90,6 +97,10 @@ class Handle:
         self.done = True
         for wake in self._wake:
             wake()
+
+    def _begin_to_wait(self) -> None:
+        if self.opened == math.inf:
+            self.opened = time.monotonic()
 
     def _ask(self, pause: float) -> float:
         """Asks for what is missing; returns how long to wait until the next time."""

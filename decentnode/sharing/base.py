@@ -56,6 +56,9 @@ class Sharing(Stateful, ABC):
     """One payload for all neighbors; false when each neighbor gets its own."""
     sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
     """What the chain encodes: error feedback is right for differences alone."""
+    overlaps: ClassVar[bool] = False
+    """Right, too, where models are mixed as they are at the start of a round, and what the local steps have
+    changed meanwhile is added to the mix (`communication.overlap`)."""
     phases: ClassVar[int] = 1
     """Exchanges in a round."""
     wire: ClassVar[str] = "deg * C(d)"

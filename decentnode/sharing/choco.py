@@ -35,6 +35,7 @@ class Choco(Sharing):
     tolerates_loss: ClassVar = False
     carries_errors: ClassVar = True
     sends: ClassVar = "differences"
+    overlaps: ClassVar = True
     state: ClassVar = ("_public", "_guard")
 
     gamma: Fraction = 0.1

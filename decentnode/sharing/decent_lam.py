@@ -32,6 +32,7 @@ class DecentLam(Gossip):
 
     needs_plain_sgd: ClassVar = True
     preserves_mean: ClassVar = False
+    overlaps: ClassVar = False
     state: ClassVar = ("_m",)
 
     beta: Decay = 0.9

@@ -30,6 +30,7 @@ class DeepSqueeze(Sharing):
     `decentnode tune` finds it. A run that diverges is ended.
     """
 
+    overlaps: ClassVar = True
     state: ClassVar = ("_e", "_guard")
 
     gamma: Fraction = 0.01

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -27,6 +27,8 @@ class Gossip(Sharing):
     drifts), or count as zero (`zero`: right only for a transform that makes up for it). Where the chain
     begins with a change of basis, coefficients are mixed, and brought back once.
     """
+
+    overlaps: ClassVar = True
 
     fill: Literal["own", "zero"] = "own"
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)

@@ -36,6 +36,7 @@ class GradientTracking(Gossip):
 
     needs_plain_sgd: ClassVar = True
     tolerates_loss: ClassVar = False
+    overlaps: ClassVar = False
     phases: ClassVar = 2
     wire: ClassVar = "2 deg * C(d)"
     state: ClassVar = ("_y", "_g", "_chain_of_y")

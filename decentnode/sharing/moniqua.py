@@ -45,6 +45,7 @@ class Moniqua(Sharing):
     chain must be empty.
     """
 
+    overlaps: ClassVar = True
     wire: ClassVar = "deg * (bits d / 8 + 8)"
 
     theta: PositiveFloat = 2.0

@@ -17,6 +17,7 @@ from decentnode.sharing.base import Exchange, Incoming, Sharing
 class NoSharing(Sharing):
     """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""
 
+    overlaps: ClassVar = True
     sends: ClassVar = "nothing"
     wire: ClassVar = "0"
 

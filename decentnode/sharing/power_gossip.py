@@ -60,6 +60,7 @@ class PowerGossip(Sharing):
     needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
     sends_one_payload: ClassVar = False
+    overlaps: ClassVar = True
     wire: ClassVar = "deg * (4 rank (rows or columns, by turns) + 4 d_1 + 16), d_1 values in vectors"
     state: ClassVar = ("_p", "_last")
 

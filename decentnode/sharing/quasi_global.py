@@ -32,6 +32,7 @@ class QuasiGlobal(Gossip):
     """
 
     needs_plain_sgd: ClassVar = True
+    overlaps: ClassVar = False
     state: ClassVar = ("_m",)
 
     beta: Decay = 0.9

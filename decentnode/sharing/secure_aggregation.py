@@ -56,6 +56,7 @@ class SecureAggregation(Sharing):
 
     takes_back: ClassVar = False  # its key is gone
     sends_one_payload: ClassVar = False
+    overlaps: ClassVar = True
     wire: ClassVar = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
     state: ClassVar = ("_missed", "_left_out", "_told")
 

@@ -39,6 +39,7 @@ class Stc(Choco):
     """
 
     preserves_mean: ClassVar = False
+    overlaps: ClassVar = False
     phases: ClassVar = 2
     wire: ClassVar = "deg * p d (log2(1 / p) + 2.5) / 8, p = fraction"
 

@@ -9,6 +9,7 @@ import torch._dynamo  # or every forked process would import it at its first opt
 from _raw_exchange import Stopwatch
 from torch import nn
 
+from decentnode.adaptation import Adaptation
 from decentnode.beacons import Beacons
 from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
@@ -92,4 +93,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
     records = Records(case.directory, rank)
     checkpoints = NodeCheckpoints(Lineage(case.directory, ""), 0, reporter)
-    return Node(rank, training, graph, sharing, exchanger, evaluation, records, course, checkpoints)
+    adaptation = Adaptation(training, course.beacon, clock)
+    return Node(
+        rank, training, adaptation, graph, sharing, exchanger, evaluation, records, course, checkpoints
+    )

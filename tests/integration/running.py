@@ -12,6 +12,9 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from decentnode import cli
+from decentnode.logs import redirect_output
+
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
@@ -115,3 +118,24 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def run_forked(output: Path, *arguments: str) -> int:
+    """The exit code of a `decentnode` command in a fork of the test, which spares it importing torch.
+
+    What it prints goes to `output`.
+    """
+    import torch._dynamo  # noqa: F401  (once, and not in every fork)
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()
+            redirect_output(output)
+            cli.main(arguments)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -237,9 +237,10 @@ def test_list_shows_every_plugin(call):
 def test_list_says_what_a_scheme_needs_and_costs(call):
     lines = call("list", "sharings")[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("  all_reduce "))
-    assert lines[start + 1 : start + 4] == [
+    assert lines[start + 1 : start + 5] == [
         "      needs: a complete graph",
         "      keeps the mean of all models; goes on when a node is lost",
+        "      exchanges after nodes have trained, or meanwhile (communication.overlap)",
         "      bytes per node and round: deg * C(d)",
     ]
     lines = call("list", "transforms")[1].splitlines()

@@ -23,7 +23,7 @@ DEADLINE = 10.0
 class Machine:
     """Eight nodes in a ring, of which some are here, each in a process of its own."""
 
-    def __init__(self, monkeypatch, here=range(8), **failures):
+    def __init__(self, monkeypatch, here=range(8), overlap=False, **failures):
         self.now = 1000.0
         self.states = {}
         # One clock for the beacons and for whoever looks at them.
@@ -35,6 +35,7 @@ class Machine:
         self.lookout = Lookout(
             Ring(8), self.beacons, self.roster, {rank: [rank] for rank in here},
             FailureSettings(deadline=DEADLINE, start_deadline=5.0, **failures), lambda position: position,
+            overlap,
         )  # fmt: skip
         self.found = []
         self.look()
@@ -290,3 +291,12 @@ def test_a_circle_has_no_cause_and_is_no_endless_search():
     waits.take(Waiting(1, 0, [2], 5.0), 1.0)
     waits.take(Waiting(2, 0, [1], 5.0), 1.0)
     assert list(waits.news(1.0)) == []
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_who_trains_while_it_communicates_has_sent(monkeypatch, overlap):
+    machine = Machine(monkeypatch, overlap=overlap)
+    machine.mark(5, RECEIVE, 0)
+    machine.mark(5, TRAIN, 1)
+    machine.mark(4, TRAIN, 7)
+    assert machine.lookout.behind(0, 5) == ([7] if overlap else [1, 7])

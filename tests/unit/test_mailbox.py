@@ -237,6 +237,29 @@ def test_who_waits_long_says_so_with_everybody_it_waits_for(hand, now):
     assert hand.box.waiting(now.time + 1.1) == [(key(1), {1, 2})]
 
 
+@pytest.mark.parametrize("arrives", [False, True])
+def test_while_the_node_does_something_else_nobody_is_accused_or_asked(hand, now, arrives):
+    handle = hand.open(key(0), sources=[1, 2] if arrives else [1], timeout=10.0)
+    handle.hold()
+    assert accused(hand.box, now.time + 1000) == set()
+    assert hand.box.waiting(now.time + 1000) == []
+    if arrives:
+        hand.box.deliver(2, key(0), Letter(1))
+    now.time += 1000
+    assert not handle.wait(0.0)
+    assert accused(hand.box, now.time + 10) == set()
+    assert accused(hand.box, now.time + 10.1) == {1}
+    assert hand.box.waiting(now.time + 1.1) == [(key(0), {1})]
+
+
+def test_what_came_while_nobody_waited_is_there_at_once(hand, now):
+    handle = hand.open(key(0), sources=[1], timeout=10.0)
+    handle.hold()
+    hand.box.deliver(1, key(0), Letter(1))
+    assert handle.done
+    assert handle.wait(0.0)
+
+
 def neighbors_of(nodes, ring):
     return [{(i + step) % nodes for step in (-1, 1) if ring or 0 <= i + step < nodes} for i in range(nodes)]
 

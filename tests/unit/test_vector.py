@@ -135,3 +135,31 @@ def test_other_types_than_float32_are_refused():
         ParameterLayout.of(nn.Linear(2, 2).double())
     message = "model: 'weight' is torch.float64; the vector is torch.float32, so call .float()"
     assert str(caught.value) == message
+
+
+def test_a_copy_is_trained_beside_the_model_and_its_change_is_added_to_the_mix():
+    module = nn.Linear(2, 1, bias=False)
+    vector = vector_of(module)
+    vector.values.copy_(torch.tensor([1.0, 2.0]))
+    vector.step_aside()
+    module.weight.data += 0.25
+    assert vector.trained.tolist() == [1.25, 2.25]
+    assert vector.values.tolist() == [1.0, 2.0]
+    vector.spare.copy_(torch.tensor([10.0, 20.0]))
+    vector.rejoin(own_weight=0.5)
+    vector.flip()
+    assert module.weight.tolist() == [[10.25, 20.25]]
+    assert vector.trained.data_ptr() == vector.values.data_ptr() == module.weight.data_ptr()
+
+
+def test_the_change_of_a_buffer_counts_by_the_own_weight():
+    module = nn.BatchNorm1d(1)
+    vector = vector_of(module, mix_buffers=True)
+    vector.step_aside()
+    module.running_var.fill_(0.25)
+    module.weight.data.fill_(0.25)
+    vector.spare.fill_(1.0)
+    vector.rejoin(own_weight=0.5)
+    vector.flip()
+    assert module.running_var.tolist() == [1.0 + 0.5 * (0.25 - 1.0)]
+    assert module.weight.tolist() == [0.25]
