@@ -66,6 +66,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
     """The settings as plain values, in the shape of the YAML file."""
     found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
     found["dataset"]["partition"] = found.pop("partition")
+    found["training"] = found.pop("coupling") | found["training"]
     found["training"]["mix_buffers"] = found.pop("mix_buffers")
     found["communication"]["overlap"] = found.pop("overlap")
     for name in SHARING_KEYS:

@@ -15,6 +15,7 @@ from decentnode.registry import (
     MODELS,
     PARTITIONS,
     SHARINGS,
+    TRAININGS,
     TRANSFORMS,
 )  # fmt: skip
 from decentnode.sections import communication_parameters, scalar_parameters, training_parameters
@@ -54,7 +55,7 @@ class SchemaBuilder:
             "mapping": self.plugin(MAPPINGS, "linear"),
             "dataset": self.plugin(DATASETS, "", {"partition": partition}),
             "model": self.plugin(MODELS),
-            "training": self.object(training_parameters(), torch_classes, ["optimizer"]),
+            "training": self.training(torch_classes),
             "sharing": self.plugin(SHARINGS, "gossip", {"weights": weights, "transforms": transforms}),
             "communication": self.plugin(COMMUNICATIONS, "zeromq", every),
             "evaluation": self.object(parameters_of(EvaluationSettings)),
@@ -62,6 +63,13 @@ class SchemaBuilder:
             "checkpoint": self.object(parameters_of(CheckpointSettings)),
             "faults": {"type": ["array", "null"], "items": self.plugin(FAULTS)},
         }
+
+    def training(self, torch_classes: Schema) -> Schema:
+        """A mapping whose `name` decides about some of its keys; the others are always there."""
+        shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
+        section: Schema = self.plugin(TRAININGS, "local", shared)["anyOf"][1]
+        section["properties"] |= shared
+        return section | {"required": ["optimizer"]}
 
     def plugin(self, kind: Kind, default: str = "", generic: Schema | None = None) -> Schema:
         """A plug-in by its name alone, or a mapping whose `name` decides about the other keys."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from decentnode.communication.base import Communication
+from decentnode.coupling import Coupling
 from decentnode.errors import BadInput
 from decentnode.faults.base import Fault, MessageFault
 from decentnode.graph.base import Graph
@@ -189,10 +190,57 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
 
 
-def why_not_taken_back(sharing: Sharing) -> str:
+def why_not_taken_back(sharing: Sharing, coupling: Coupling | None = None) -> str:
     """Why a node that was lost cannot take part again under this scheme; empty when it can."""
+    if coupling is not None and coupling.one_model:
+        return f"{name_of(coupling)} cannot go on without a node"
     taken = sharing.tolerates_loss and sharing.takes_back
     return "" if taken else f"{name_of(sharing)} does not take a node back that was lost"
+
+
+def _one_model(
+    document: Document, coupling: Coupling, sharing: Sharing, failures: FailureSettings,
+    communication: Communication, mapping: Mapping,
+) -> None:  # fmt: skip
+    """Where all nodes step together there is nothing to share, and nobody may be missing."""
+    if not coupling.one_model:
+        return
+    name = name_of(coupling)
+    if sharing.sends != "nothing":
+        document.add(
+            ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
+        )
+    fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+    if communication.one_process or fullest > 1:
+        what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
+        document.add(("communication",), what)
+    why = f"{name} cannot go on without a node; leave it out, and go on with all of them from checkpoints: "
+    why += "checkpoint.every and `decentnode resume`"
+    if failures.on_loss in ("continue", "wait"):
+        document.add(("failures", "on_loss"), why)
+    if failures.restart.attempts:
+        document.add(("failures", "restart", "attempts"), why)
+    if failures.start != "all":
+        document.add(("failures", "start"), why)
+
+
+def _same_steps(document: Document, coupling: Coupling, training: TrainingSettings) -> None:
+    """Nodes that step together make as many steps as each other, and evaluate as often in each."""
+    if not coupling.one_model:
+        return
+    name = name_of(coupling)
+    for key in ("steps_per_round", "epochs_per_round"):
+        value = getattr(training, key)
+        if isinstance(value, tuple) and len(set(value)) > 1:
+            document.add(("training", key), f"{name} makes the same steps on all ranks; give one number")
+    if training.optimizer.cls is torch.optim.LBFGS:
+        what = f"LBFGS looks at each rank's own loss, and {name} has one step for all; use another"
+        document.add(("training", "optimizer"), what)
+
+
+def _backend(document: Document, coupling: Coupling, device: str) -> None:
+    if getattr(coupling, "backend", "") == "nccl" and device == "cpu":
+        document.add(("training", "backend"), "nccl needs a GPU for every node; write device: cuda, or auto")
 
 
 def is_tree(graph: Graph) -> bool:
@@ -254,6 +302,20 @@ def _one_process(document: Document, communication: Communication, mapping: Mapp
         document.add(("communication",), what)
 
 
+def _ports_of_training(
+    document: Document, coupling: Coupling, communication: Communication, mapping: Mapping
+) -> None:
+    first, nodes = vars(communication).get("base_port"), mapping.machines[0].nodes
+    if coupling.port is None or len(mapping.machines) == 1:
+        return
+    key = ("training", "port")
+    if coupling.port == mapping.rendezvous_port:
+        document.add(key, f"{coupling.port} is mapping.rendezvous_port; take another")
+    elif first is not None and first <= coupling.port < first + nodes:
+        what = f"{coupling.port} is one of the ports from communication.base_port on; take another"
+        document.add(key, what)
+
+
 def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
     options = vars(communication)
     several = len(mapping.machines) > 1
@@ -273,6 +335,6 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _overlap,
-    _losses, _one_process, _ports, _faults, _faulty_messages,
+    _overlap, _losses, _one_process, _ports, _faults, _faulty_messages, _one_model, _same_steps, _backend,
+    _ports_of_training,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
 from decentnode.communication.on_device import OnDevice, check_device, device_for
+from decentnode.coupling import Coupling
 from decentnode.course import Course
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
@@ -32,7 +33,7 @@ from decentnode.reports import DiskProblem, Reporter
 from decentnode.settings import Settings
 from decentnode.sharing.base import Sharing
 from decentnode.snapshots import Snapshots
-from decentnode.training import Hooks, Shard, Training
+from decentnode.training import Hooks, Training
 from decentnode.transforms.chain import Chain
 from decentnode.vector import ParameterLayout, Vector
 
@@ -85,6 +86,7 @@ class Experiment:
                 "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
             )
         parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
+        _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # refuses what cannot be
         network = initial_model(settings.model.make(), dataset.shape, dataset.num_classes, settings.seed)
         check_scores(network, dataset.shape, dataset.num_classes)
         layout = ParameterLayout.of(network, settings.mix_buffers, settings.training.channels_last(network))
@@ -130,6 +132,12 @@ class Experiment:
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     @cached_property
+    def coupling(self) -> Coupling:
+        """How the nodes' local steps belong together."""
+        coupling: Coupling = self.settings.coupling.make()
+        return coupling
+
+    @cached_property
     def nemesis(self) -> Nemesis | None:
         """What brings faults about; None in a run without."""
         faults = [fault.make() for fault in self.settings.faults]
@@ -161,7 +169,7 @@ class Experiment:
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = self.sharing()
-        shard = Shard(self.dataset.train, self.parts[rank], settings.seed, rank)
+        shard = self.coupling.shard(self.dataset.train, self.parts, settings.seed, rank)
         pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
         course = Course(settings.rounds, endpoint, surroundings.beacons, clock)
         if self.nemesis is not None:

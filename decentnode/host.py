@@ -96,34 +96,42 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     experiment = inheritance.experiment
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
-    communication, nodes = _build(inheritance, position, incarnation)
+    place = _place(inheritance, position, incarnation)
+    communication, nodes = _build(inheritance, place)
     if incarnation:
         inheritance.reporter.send(Ready(position, os.getpid()))
     else:
         _start_together(inheritance, position, nodes)
     absent = inheritance.lineage.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
-    communication.open(met_first, inheritance.snapshots.run_id, deadline, absent)
+    run_id = inheritance.snapshots.run_id
+    communication.open(met_first, run_id, deadline, absent)
     try:
         if incarnation:
             peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
             bring_back(nodes, peers, communication, inheritance.lineage, deadline)
+        for node in nodes:
+            node.training.join(experiment.coupling.tie(node, place, run_id, experiment.settings.failures))
         codes = asyncio.run(_run_nodes(nodes, inheritance))
     finally:
         communication.close(FAREWELL_SECONDS)
     return max(codes)
 
 
-def _build(inheritance: Inheritance, position: int, incarnation: int) -> tuple[Communication, list[Node]]:
+def _place(inheritance: Inheritance, position: int, incarnation: int) -> Place:
     experiment = inheritance.experiment
     failures, ranks = experiment.settings.failures, experiment.processes[position].ranks
-    communication: Communication = experiment.settings.communication.make()
     nemesis = experiment.nemesis
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
-    place = Place(
+    return Place(
         experiment.processes, position, inheritance.socket_dir, failures.grace, incarnation,
         failures.on_loss == "wait", inheritance.credentials, sieve,
     )  # fmt: skip
+
+
+def _build(inheritance: Inheritance, place: Place) -> tuple[Communication, list[Node]]:
+    experiment, ranks = inheritance.experiment, place.process.ranks
+    communication: Communication = experiment.settings.communication.make()
     # A node that comes back may ask for a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, 4 * experiment.layout.numel))
     surroundings = Surroundings(
@@ -159,6 +167,7 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     except Exception as error:
         return _explain(inheritance, node.rank, error)
     finally:
+        node.training.tie.close()
         node.exchange.endpoint.leave()
         _close_records(node, inheritance.reporter)
 

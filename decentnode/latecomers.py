@@ -93,7 +93,7 @@ class Latecomers:
             f"machine {machine} has finished": all(self._roster.members[r].state in ended for r in ranks),
             f"machine {machine} has come {MOST_TIMES} times, which is the most": times > MOST_TIMES,
         }
-        scheme = why_not_taken_back(self._experiment.settings.sharing.make())
+        scheme = why_not_taken_back(self._experiment.settings.sharing.make(), self._experiment.coupling)
         return scheme or next((reason for reason, holds in objections.items() if holds), "")
 
     def _positions(self, machine: int) -> list[int]:
@@ -135,7 +135,7 @@ class Latecomers:
         if machine != self._machine:
             where = f"machine {machine} ({experiment.mapping.address(machine)})"
             raise RunFailed(f"rank {argument} is on {where}; ask there")
-        if reason := why_not_taken_back(experiment.settings.sharing.make()):
+        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
             raise RunFailed(f"rank {argument}: {reason}")
         return experiment.home[int(argument)]
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from torch import nn
 
 from decentnode.communication.base import Communication
+from decentnode.coupling import Coupling
 from decentnode.datasets.base import Dataset
 from decentnode.datasets.partition import Partition
 from decentnode.errors import BadInput
@@ -34,7 +35,7 @@ Parameters = Mapping[str, tuple[Any, Any]]
 BASES: dict[str, tuple[type, ...]] = {
     "graph": (Graph,), "mapping": (RankMapping,), "weights": (Mixing,), "sharing": (Sharing,),
     "transform": (Transform,), "communication": (Communication,), "model": (Model, nn.Module),
-    "dataset": (Dataset,), "partition": (Partition,), "fault": (Fault,),
+    "dataset": (Dataset,), "partition": (Partition,), "training": (Coupling,), "fault": (Fault,),
 }  # fmt: skip
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """What a graph is called that is a file."""
@@ -79,7 +80,9 @@ class PluginReader:
             return None
         parameters = parameters_for(kind, cls)
         own = {option: value for option, value in section.items() if option not in generic}
-        options = self.options(key, own, parameters, f"option of {name}", [*parameters, *generic])
+        # Most keys of `training` are there under every name.
+        what = "key" if kind.kind == "training" else f"option of {name}"
+        options = self.options(key, own, parameters, what, [*parameters, *generic])
         if options is None:
             return None
         if not is_dataclass(cls):

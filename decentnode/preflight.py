@@ -13,6 +13,7 @@ import zmq
 from decentnode import keys
 from decentnode.communication.security import OLDEST_LIBZMQ, Credentials
 from decentnode.communication.zeromq import ZeroMQ
+from decentnode.coupling import Coupling
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.mapping import Mapping, is_loopback
@@ -58,9 +59,12 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.address(machine), len(mapping.machines) > 1
+    coupling: Coupling = settings.coupling.make()
     needed = []
     if several and machine == 0:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
+    if several and coupling.port is not None and machine == mapping.machine_of(0):
+        needed.append(Ports(address, coupling.port, 1, "training.port"))
     communication = settings.communication.make()
     if isinstance(communication, ZeroMQ) and (several or communication.local == "tcp"):
         nodes = len(mapping.ranks_of(machine))
@@ -138,6 +142,9 @@ def credentials(settings: Settings, machine: int) -> Credentials | None:
     if isinstance(settings.security, KeyFolder):
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
             raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
+        if settings.coupling.make().port is not None and len(settings.mapping.make().machines) > 1:
+            what = f"what {settings.coupling.name} sends between machines is not guarded by keys"
+            raise BadInput(f"security: {what}; write security: none where the network can be trusted")
         return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
     if settings.security == "auto" and needs_keys(settings):
         raise BadInput(

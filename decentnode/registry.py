@@ -109,7 +109,9 @@ COMMUNICATIONS = Registry("communication", "decentnode.communication")
 MODELS = Registry("model", "decentnode.models")
 DATASETS = Registry("dataset", "decentnode.datasets")
 PARTITIONS = Registry("partition", "decentnode.datasets")
+TRAININGS = Registry("training", "decentnode.data_parallel")
 FAULTS = Registry("fault", "decentnode.faults")
 REGISTRIES = (
-    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, FAULTS,
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TRAININGS,
+    FAULTS,
 )  # fmt: skip

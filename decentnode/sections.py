@@ -20,6 +20,7 @@ from decentnode.registry import (
     MODELS,
     PARTITIONS,
     SHARINGS,
+    TRAININGS,
     TRANSFORMS,
 )  # fmt: skip
 from decentnode.settings import (
@@ -84,7 +85,7 @@ class Sections:
         if isinstance(given.get("security"), dict):
             del given["security"]
         found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
-        self.made |= {"machine": found.get("machine"), "rounds": found.get("rounds")}
+        self.made |= {name: found.get(name) for name in ("machine", "rounds", "device")}
         if isinstance(self.reader.get(("security",)), dict):
             found["security"] = self._settings(("security",), KeyFolder)
         return found
@@ -158,14 +159,17 @@ class Sections:
             return {}
         classes = self._torch_classes(key)
         parameters = training_parameters()
-        own = {name: value for name, value in section.items() if name not in TORCH_KEYS}
-        options = self.reader.options(key, own, parameters, "key", [*parameters, *TORCH_KEYS])
+        shared = (*parameters, *TORCH_KEYS)
+        coupling = self._plugin(key, TRAININGS, "local", shared)
+        self.made["coupling"] = self.made.pop("training", None)
+        own = {name: value for name, value in section.items() if name in parameters}
+        options = self.reader.options(key, own, parameters, "key", list(parameters))
         if options is None:
             return {}
         mix_buffers = options.pop("mix_buffers")
         training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options))
         self.made["training"] = training
-        return {"training": training, "mix_buffers": mix_buffers}
+        return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
 
     def _torch_classes(self, key: Key) -> dict[str, Any]:
         optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)

@@ -123,6 +123,8 @@ class Settings:
     dataset: Plugin
     partition: Plugin
     model: Plugin
+    coupling: Plugin
+    """How the local steps of all nodes belong together: `training.name` and its own options."""
     training: TrainingSettings
     """Numbers per round are one for all ranks or one for each rank."""
     mix_buffers: bool = False

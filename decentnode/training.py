@@ -1,4 +1,4 @@
-"""The local steps of one node. Knows nothing of peers.
+"""The local steps of one node. Knows nothing of peers; what it is tied to in each step, its `Tie` knows.
 
 Order inside one step: seed torch, zero the gradient, forward, backward, the scheme's `adjust_gradient`,
 clipping, the optimizer. So what the optimizer sees is bounded, whatever a scheme added.
@@ -20,6 +20,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.objective import Objective
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.randomness import generator, key
+from decentnode.tie import Tie
 from decentnode.vector import Vector
 
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
@@ -115,6 +116,18 @@ class Shard:
     """Which of them, int64; may be empty."""
     seed: int
     rank: int
+    epoch_size: int | None = None
+    """How many samples an epoch counts as; None: all of them."""
+
+    @property
+    def size(self) -> int:
+        """The samples of an epoch, as far as they count."""
+        return len(self.indices) if self.epoch_size is None else self.epoch_size
+
+    def order(self, epoch: int) -> Tensor:
+        """The samples of an epoch, int64 indices, one after the other."""
+        order = generator(self.seed, "shuffle", self.rank, epoch).permutation(len(self.indices))
+        return self.indices[torch.from_numpy(order)]
 
 
 class Minibatches:
@@ -133,7 +146,7 @@ class Minibatches:
     @property
     def per_epoch(self) -> int:
         """How many minibatches an epoch has; none without samples."""
-        return -(-len(self._shard.indices) // self._batch_size)
+        return -(-self._shard.size // self._batch_size)
 
     def next(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the next minibatch."""
@@ -142,10 +155,8 @@ class Minibatches:
         return self._shard.samples.batch(self._upcoming.pop())
 
     def _begin(self, epoch: int) -> None:
-        shard = self._shard
-        order = generator(shard.seed, "shuffle", shard.rank, epoch).permutation(len(shard.indices))
         self._epoch = epoch
-        shuffled = shard.indices[torch.from_numpy(order)]
+        shuffled = self._shard.order(epoch)
         starts = range(0, len(shuffled), self._batch_size)
         self._upcoming = [shuffled[start : start + self._batch_size] for start in reversed(starts)]
 
@@ -180,7 +191,7 @@ class TrainReport:
     """One round of local steps."""
 
     loss: float | None
-    """The mean over the samples used; None when there was no step."""
+    """The mean over the samples used, of all that the node is tied to; None when there was no step."""
     steps: int
     samples: int
     learning_rate: float
@@ -204,6 +215,7 @@ class Training:
         self.settings = settings
         self.shard = shard
         self.hooks = hooks
+        self.tie = Tie()
         self.minibatches = Minibatches(shard, settings.batch_size)
         self.objective = Objective(module, settings.loss.make(), vector.layout.channels_last)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -217,6 +229,24 @@ class Training:
     def learning_rate(self) -> float:
         """The optimizer's rate for the next step (of its first group)."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def join(self, tie: Tie) -> None:
+        """Ties the steps to those of other nodes, before the first of them; raises DecentnodeError."""
+        self.tie = tie
+        self.objective.module = tie.wrap(self.module)
+        if tie.rehearses:
+            self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Two gradients, because what does not fit shows when the second begins; buffers are put back."""
+        batch = self.shard.samples.batch(self.shard.indices[: self.settings.batch_size])
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        self.module.train()
+        for _ in range(2):
+            with self.tie.step(-1, -1):
+                self.tie.backward(self.objective(*batch)[1])
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(before[name])
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, then steps the scheduler; raises RunFailed when a loss is not finite."""
@@ -250,8 +280,9 @@ class Training:
         def closure() -> Tensor:
             self._seed_torch(seed)
             self.vector.gradient.zero_()
-            _, loss = self.objective(inputs, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self.tie.step(round, step):
+                _, loss = self.objective(inputs, labels)
+                self.tie.backward(loss)
             self._adjust(step)
             return loss.detach()
 
@@ -278,7 +309,8 @@ class Training:
                     f"a learning rate below {self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
-        return TrainReport(total / sum(sizes), len(values), sum(sizes), self.learning_rate)
+        loss = self.tie.mean(round, len(sizes) - 1, total, sum(sizes))
+        return TrainReport(loss, len(values), sum(sizes), self.learning_rate)
 
     def _step_scheduler(self, report: TrainReport | None) -> None:
         if isinstance(self.scheduler, ReduceLROnPlateau):

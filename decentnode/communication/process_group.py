@@ -1,0 +1,157 @@
+"""Process groups of torch.distributed among the nodes of a run: where they meet, and who is missing there.
+
+Every group has a store of its own name, and the devices of its nodes decide what carries it. Groups are made
+without torch's global one, so that several of a run do not get in each other's way.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from decentnode.communication.base import Place
+from decentnode.errors import StartError
+from decentnode.wording import ranks_in_words
+
+Backend = Literal["gloo", "nccl"]
+LOOK_AGAIN = 0.02
+MOST_NAMED = 8
+# What torch says of a broken collective begins with a place in its own sources and ends in advice.
+_SOURCE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
+_ADVICE = re.compile(r"\. (?:This is typically|Check the logs|GLHF).*", re.DOTALL)
+_COLLECTIVE = re.compile(r"gloo|nccl|connection (?:closed|reset)|timed out waiting", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the processes of a run meet for one process group; each carries one node."""
+
+    place: Place
+    name: str
+    """Which group of the run it is."""
+    port: int
+    """Where the process of rank 0 keeps the store; a run on one machine has it in a file and no port."""
+    run_id: int
+
+    @property
+    def rank(self) -> int:
+        """The node of this process."""
+        return self.place.process.ranks[0]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes meet."""
+        return len(self.place.processes)
+
+    def store(self, timeout: float) -> Store:
+        """A new connection to the store, which waits so long for any answer; raises StartError."""
+        limit = timedelta(seconds=timeout)
+        if all(self.place.co_located(position) for position in range(self.nodes)):
+            # Minus one: nobody counts who is done, and the file goes with the directory.
+            store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
+            store.set_timeout(limit)
+        else:
+            store = self._tcp_store(limit)
+        return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
+
+    def _tcp_store(self, limit: timedelta) -> Store:
+        keeper = self.place.home[0]
+        address, is_keeper = self.place.processes[keeper].address, keeper == self.place.own
+        try:
+            return TCPStore(
+                address, self.port, None, is_keeper, limit, wait_for_workers=False, multi_tenant=True
+            )
+        except (RuntimeError, ValueError) as error:
+            what = "keep" if is_keeper else "reach"
+            raise StartError(
+                f"rank {self.rank}: {self.name} cannot {what} its store at {address} port {self.port}: "
+                f"{reason(error)}"
+            ) from error
+
+
+def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
+    """Waits until all nodes are here; raises StartError naming those that have not come in time."""
+    limit = time.monotonic() + timeout
+    store.set(f"here/{rank}", "y")
+    missing = set(range(nodes)) - {rank}
+    while missing := {other for other in missing if not store.check([f"here/{other}"])}:
+        if time.monotonic() > limit:
+            late = ranks_in_words(sorted(missing), MOST_NAMED)
+            raise StartError(f"rank {rank}: {late} did not come within {timeout:g} s")
+        time.sleep(LOOK_AGAIN)
+
+
+def open_group(
+    store: Store, meeting: Meeting, backend: Backend, device: torch.device, timeout: float
+) -> dist.ProcessGroup:
+    """A process group of all nodes, whose operations last at most `timeout` seconds; raises StartError."""
+    rank, nodes, limit = meeting.rank, meeting.nodes, timedelta(seconds=timeout)
+    group = dist.ProcessGroup(store, rank, nodes)
+    try:
+        kind, carrier = (_gloo if backend == "gloo" else _nccl)(store, meeting, limit)
+    except RuntimeError as error:
+        raise StartError(f"rank {rank}: no {backend} group for {meeting.name}: {reason(error)}") from error
+    for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
+        group._register_backend(torch.device(place), kind, carrier)
+    group._set_default_backend(kind)
+    return group
+
+
+def _gloo(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
+    """Bound to the address that the mapping gives this machine, not to whatever its host name means."""
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = limit
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=meeting.place.process.address)]
+    carrier = dist.ProcessGroupGloo(store, meeting.rank, meeting.nodes, options)
+    return dist.ProcessGroup.BackendType.GLOO, carrier
+
+
+def _nccl(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
+    """Not run anywhere yet (docs/gpu.md)."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    carrier = dist.ProcessGroupNCCL(store, meeting.rank, meeting.nodes, options)
+    return dist.ProcessGroup.BackendType.NCCL, carrier
+
+
+def devices_of_all(store: Store, meeting: Meeting, device: torch.device) -> list[str]:
+    """The device of every rank as `machine/cuda:0`, or `cpu`; all have to ask, and get the same answer."""
+    own = "cpu" if device.type == "cpu" else f"{meeting.place.process.machine}/{device}"
+    store.set(f"device/{meeting.rank}", own)
+    return [store.get(f"device/{rank}").decode() for rank in range(meeting.nodes)]
+
+
+def choose_backend(wanted: Literal["auto", "gloo", "nccl"], devices: Sequence[str]) -> tuple[Backend, str]:
+    """What carries a group of nodes on these devices, and why; raises StartError."""
+    why = ""
+    if "cpu" in devices:
+        why = f"rank {devices.index('cpu')} is on the CPU"
+    elif len(set(devices)) < len(devices):
+        twice = next(device for device in devices if devices.count(device) > 1)
+        sharers = [rank for rank, device in enumerate(devices) if device == twice]
+        why = f"{ranks_in_words(sharers, MOST_NAMED)} share a GPU"
+    elif not dist.is_nccl_available():
+        why = "this torch has no NCCL"
+    if wanted == "nccl" and why:
+        raise StartError(f"backend: nccl needs a GPU for every node, but {why}; use gloo or auto")
+    if wanted == "gloo" or why:
+        return "gloo", why or "asked for"
+    return "nccl", "every node has a GPU of its own"
+
+
+def is_of_collective(error: BaseException) -> bool:
+    """Whether torch raised it because a collective broke or took too long."""
+    return isinstance(error, dist.DistError) or bool(_COLLECTIVE.search(str(error)))
+
+
+def reason(error: BaseException) -> str:
+    """What torch says of a broken collective, without its sources and its advice, in one line."""
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    return _ADVICE.sub("", _SOURCE.sub("", first)).rstrip(".")

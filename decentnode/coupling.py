@@ -1,0 +1,47 @@
+"""How the local steps of all nodes belong together: the plug-ins of `training.name`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from decentnode.communication.base import Place
+from decentnode.datasets.base import Samples
+from decentnode.registry import TRAININGS
+from decentnode.settings import FailureSettings
+from decentnode.tie import Tie
+from decentnode.training import Shard
+
+if TYPE_CHECKING:
+    from decentnode.node import Node
+
+
+class Coupling(ABC):
+    """What the nodes have to do with each other while they train; the fields are options in YAML."""
+
+    one_model: ClassVar[bool] = False
+    """All nodes have the same model after every step: nothing is left to share, and none may be missing."""
+    port: int | None = None
+    """Where rank 0 waits for the others, in a run over several machines."""
+
+    @abstractmethod
+    def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
+        """What a rank trains on; `parts` are the samples of each rank by the partition. Raises BadInput."""
+
+    @abstractmethod
+    def tie(self, node: "Node", place: Place, run_id: int, failures: FailureSettings) -> Tie:
+        """Meets the other nodes, once all are ready; raises StartError."""
+
+
+@TRAININGS.register("local")
+@dataclass
+class Local(Coupling):
+    """Every node steps alone and the sharing scheme does the rest (local SGD: Stich, ICLR 2019)."""
+
+    def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
+        return Shard(samples, parts[rank], seed, rank)
+
+    def tie(self, node: "Node", place: Place, run_id: int, failures: FailureSettings) -> Tie:
+        return Tie()
