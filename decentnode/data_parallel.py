@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 
 from decentnode.beacons import Activity
 from decentnode.communication.base import Place
-from decentnode.communication.process_group import (
+from decentnode.communication.collectives import (
     Meeting,
     choose_backend,
     devices_of_all,
@@ -78,7 +78,7 @@ class DataParallel(Coupling):
 
     def tie(self, node: "Node", place: Place, run_id: int, failures: FailureSettings) -> Tie:
         meeting, device = Meeting(place, NAME, self.port, run_id), node.training.vector.values.device
-        store = meeting.store(failures.start_deadline)
+        store = meeting.store(failures.start_deadline, opens=True)
         gather(store, node.rank, meeting.nodes, failures.start_deadline)
         backend, why = choose_backend(self.backend, devices_of_all(store, meeting, device))
         print(f"{NAME}: {backend} carries the gradients: {why}", flush=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from decentnode.communication.process_group import MOST_NAMED
+from decentnode.communication.collectives import MOST_NAMED
 from decentnode.wording import ranks_in_words
 
 TICK = 0.2

@@ -1,10 +1,11 @@
 """Process groups of torch.distributed among the nodes of a run: where they meet, and who is missing there.
 
-Every group has a store of its own name, and the devices of its nodes decide what carries it. Groups are made
-without torch's global one, so that several of a run do not get in each other's way.
+The devices of the nodes decide what carries a group. Groups are made without torch's global one, so that
+several in a process do not get in each other's way.
 """
 
 import re
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,29 +51,37 @@ class Meeting:
         """How many nodes meet."""
         return len(self.place.processes)
 
-    def store(self, timeout: float) -> Store:
-        """A new connection to the store, which waits so long for any answer; raises StartError."""
+    def store(self, timeout: float, opens: bool = False) -> Store:
+        """A new connection to the store, which waits so long for any answer; raises StartError.
+
+        `opens`: the process of rank 0 opens it first. It lasts as long as that connection.
+        """
         limit = timedelta(seconds=timeout)
         if all(self.place.co_located(position) for position in range(self.nodes)):
             # Minus one: nobody counts who is done, and the file goes with the directory.
             store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
             store.set_timeout(limit)
         else:
-            store = self._tcp_store(limit)
+            store = self._tcp_store(limit, opens and self.rank == 0)
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
 
-    def _tcp_store(self, limit: timedelta) -> Store:
-        keeper = self.place.home[0]
-        address, is_keeper = self.place.processes[keeper].address, keeper == self.place.own
+    def _tcp_store(self, limit: timedelta, opens: bool) -> Store:
+        address = self.place.processes[self.place.home[0]].address
         try:
+            if not opens:
+                return TCPStore(address, self.port, None, False, limit, wait_for_workers=False)
+            # A store of torch would listen at all addresses of the machine.
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.create_server((address, self.port), family=family, backlog=self.nodes)
             return TCPStore(
-                address, self.port, None, is_keeper, limit, wait_for_workers=False, multi_tenant=True
-            )
-        except (RuntimeError, ValueError) as error:
-            what = "keep" if is_keeper else "reach"
+                address, self.port, None, True, limit, wait_for_workers=False, use_libuv=False,
+                master_listen_fd=listening.detach(),
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            verb = "open" if opens else "reach"
+            where = f"its store at {address}, port {self.port}"
             raise StartError(
-                f"rank {self.rank}: {self.name} cannot {what} its store at {address} port {self.port}: "
-                f"{reason(error)}"
+                f"rank {self.rank}: {self.name} cannot {verb} {where}: {reason(error)}"
             ) from error
 
 
