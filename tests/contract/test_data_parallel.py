@@ -31,7 +31,7 @@ training:
   steps_per_round: 3
 sharing: {{name: none}}
 communication: inproc
-evaluation: {{every: 2}}
+evaluation: {{every: 0}}
 """
 PATIENCE = FailureSettings(deadline=30.0, start_deadline=30.0)
 RUN_ID = 5
