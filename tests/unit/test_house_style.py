@@ -29,6 +29,15 @@ MOST_PARAMETERS = 7
 BANNED_WORDS = {"utils", "util", "helpers", "helper", "manager", "common"}
 BANNED_NAMES = {"data", "info"}
 BANNED_VERBS = {"handle", "process"}
+WALL_CLOCK = {
+    "time.time",
+    "time.time_ns",
+    "time.localtime",
+    "time.gmtime",
+    "datetime.now",
+    "datetime.datetime.now",
+}
+"""A machine's wall clock jumps: nothing may wait for it or measure by it."""
 BANNED_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
 BANNED_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"}
 
@@ -86,6 +95,13 @@ def imports(paths) -> Iterator[tuple[Path, ast.AST, str]]:
     for path, node in nodes(paths, ast.Import, ast.ImportFrom):
         for name in imported(node):
             yield path, node, name
+
+
+def test_nothing_reads_the_wall_clock():
+    """Names of run directories aside, which `time.strftime` makes."""
+    found = [f"{place(p, n)} {called(n)}" for p, n in nodes(PACKAGE, ast.Call) if called(n) in WALL_CLOCK]
+    assert found == []
+    assert [p.name for p, n in nodes(PACKAGE, ast.Call) if called(n) == "time.strftime"] == ["results.py"]
 
 
 def test_nothing_reads_bytes_as_code():
