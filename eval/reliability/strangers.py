@@ -186,7 +186,9 @@ def attack(attacker: Attacker, connections: int, burst: int, pause: float, victi
     """Burst after burst, until enough connections were made or the run has ended."""
     os.nice(10)  # The victims' work is to be measured, not who gets the processor.
     while attacker.made.total() < connections:
-        attacker.burst(min(burst, connections - attacker.made.total()))
+        # Nobody listens any more where the run ends during a burst.
+        with contextlib.suppress(ConnectionError):
+            attacker.burst(min(burst, connections - attacker.made.total()))
         time.sleep(pause)
         if not all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in victims):
             return
