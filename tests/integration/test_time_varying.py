@@ -1,0 +1,80 @@
+"""Runs on graphs that change from round to round: the models are a product of W, whatever carries them."""
+
+import hashlib
+from functools import reduce
+
+import numpy as np
+import pytest
+import torch
+
+from decentnode.experiment import Experiment
+from decentnode.results import model_hash
+from tests.contract.in_process import Nodes
+from tests.integration.running import Run
+
+CONFIG = """
+name: changing
+rounds: {rounds}
+graph: {graph}
+dataset: {{name: synthetic, nodes: {nodes}, samples_per_node: 20, features: 6, classes: 3}}
+model: {{name: mlp, hidden: [8]}}
+training:
+  optimizer: {{name: SGD, lr: 0.5}}
+  scheduler: {{name: StepLR, step_size: 1, gamma: 0.0}}
+  batch_size: 10
+  steps_per_round: 2
+sharing: gossip
+evaluation: {{every: 0}}
+"""
+"""Only the first round trains, so that all later ones do nothing but mix."""
+GRAPHS = [
+    "{name: alternating_ring, nodes: 1}",
+    "{name: alternating_ring, nodes: 2}",
+    "{name: alternating_ring, nodes: 5}",
+    "{name: one_peer_exponential, nodes: 3}",
+    "{name: one_peer_hypercube, nodes: 8}",
+    "{name: alternating_exponential_ring, nodes: 8, per_machine: 2}",
+    "{name: alternating_exponential_ring, nodes: 8, per_machine: 2, between: one}",
+    "{name: base_k_plus_one, nodes: 3}",
+]
+CARRIED = {
+    "{name: base_k_plus_one, nodes: 5, degree: 2}": "zeromq",
+    "{name: one_peer_exponential, nodes: 6}": (
+        "{name: zeromq, local: tcp, base_port: 31200, nodes_per_process: 2}"
+    ),
+}
+
+
+def written(tmp_path, graph):
+    nodes = int(graph.split("nodes: ")[1].split(",")[0].rstrip("}"))
+    path = tmp_path / "changing.yaml"
+    path.write_text(CONFIG.format(graph=graph, nodes=nodes, rounds=9))
+    return path
+
+
+def in_process(path, *overrides, rounds=9):
+    """The experiment and the models of all nodes after some rounds."""
+    experiment = Experiment.from_yaml(path, ["communication=inproc", *overrides])
+    folder = path.parent / f"nodes-{'-'.join(overrides)}"
+    return experiment, Nodes(experiment, folder).begin().run(0, rounds).models
+
+
+@pytest.mark.parametrize("graph", [*GRAPHS, *CARRIED])
+def test_rounds_multiply(tmp_path, graph):
+    path = written(tmp_path, graph)
+    experiment, mixed = in_process(path)
+    _, trained = in_process(path, "sharing=none", rounds=1)
+    matrices = [experiment.graph.matrix(round) for round in range(9)]
+    product = reduce(lambda done, w: w @ done, matrices)
+    assert np.allclose(mixed, product @ trained.double().numpy(), rtol=0, atol=2e-6)
+    assert len(trained) == 1 or not torch.allclose(trained, mixed, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("graph", CARRIED)
+def test_processes_end_with_the_same_models(tmp_path, graph):
+    path = written(tmp_path, graph)
+    run = Run(tmp_path / "run", [f"communication={CARRIED[graph]}"], path)
+    _, models = in_process(path)
+    assert run.wait() == 0, run.text
+    digests = {rank: hashlib.sha256(model.numpy().data).hexdigest() for rank, model in enumerate(models)}
+    assert run.summary["model_hash"] == model_hash(digests)
