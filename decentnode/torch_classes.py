@@ -1,8 +1,8 @@
-"""Optimizers, schedulers and losses of torch by their class names, found like the plug-ins of a registry."""
+"""Optimizers, schedulers and losses by their class names: torch's, and ours that are made like them."""
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from decentnode import optimizers
 from decentnode.errors import BadInput, UnknownPlugin
 from decentnode.objective import Objective
 from decentnode.option_types import parameters_of
@@ -32,22 +33,22 @@ MOST_TRIAL_ROUNDS = 100
 
 
 class TorchClasses:
-    """The public classes of one module under a base class; the first `given` arguments come from us."""
+    """The public classes of some modules under a base class; the first `given` arguments come from us."""
 
     def __init__(
-        self, kind: str, module: ModuleType, base: type, given: int, outside: type | None = None
+        self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None
     ) -> None:
         """`outside` is what a class from elsewhere must be, by default the same base."""
         self.kind = kind
         self.bases = (outside or base,)
         self._given = given
-        self._module = module
+        self._modules = modules
         self._base = base
 
     def classes(self) -> dict[str, type]:
         """All of them by name, sorted."""
-        found = {name: cls for name, cls in vars(self._module).items() if self._is_one(name, cls)}
-        return dict(sorted(found.items()))
+        public = (item for module in self._modules for item in vars(module).items())
+        return dict(sorted((name, cls) for name, cls in public if self._is_one(name, cls)))
 
     def _is_one(self, name: str, cls: object) -> bool:
         public = not name.startswith("_") and name not in _NOT_FROM_YAML
@@ -71,9 +72,9 @@ class TorchClasses:
         return {name: (_type_of(default), default) for name, (_, default) in found.items()}
 
 
-OPTIMIZERS = TorchClasses("optimizer", torch.optim, Optimizer, given=1)
-SCHEDULERS = TorchClasses("scheduler", lr_scheduler, LRScheduler, given=1)
-LOSSES = TorchClasses("loss", torch.nn, _Loss, given=0, outside=torch.nn.Module)
+OPTIMIZERS = TorchClasses("optimizer", (torch.optim, optimizers), Optimizer, given=1)
+SCHEDULERS = TorchClasses("scheduler", (lr_scheduler, optimizers), LRScheduler, given=1)
+LOSSES = TorchClasses("loss", (torch.nn,), _Loss, given=0, outside=torch.nn.Module)
 
 
 def _type_of(default: Any) -> Any:
