@@ -16,6 +16,7 @@ from torch import Tensor
 
 ALIGNMENT = 8
 COUNT_BYTES = 8
+HOST = torch.device("cpu")
 
 
 class Form(StrEnum):
@@ -120,13 +121,13 @@ class Payload:
         return cls(dense_layout(tensor.numel(), tensor.dtype, name), as_bytes(tensor))
 
     @classmethod
-    def empty(cls, layout: Layout, **counts: int) -> "Payload":
-        """An unfilled payload; `counts` gives the lengths of the variable fields."""
+    def empty(cls, layout: Layout, device: torch.device = HOST, /, **counts: int) -> "Payload":
+        """An unfilled payload in a device's memory; `counts` gives the lengths of the variable fields."""
         for f in layout.variable:
             if not 0 <= counts[f.name] <= f.elements:
                 raise PayloadError(f"field '{f.name}' takes 0..{f.elements} elements, got {counts[f.name]}")
         spans, size = layout.spans(counts)
-        buffer = torch.empty(size, dtype=torch.uint8)
+        buffer = torch.empty(size, dtype=torch.uint8, device=device)
         for i, f in enumerate(layout.variable):
             buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
         for start, length in spans.values():
@@ -136,9 +137,13 @@ class Payload:
 
     @classmethod
     def of(cls, layout: Layout, fields: Mapping[str, Tensor]) -> "Payload":
-        """A payload with these 1-D tensors copied in, each of its field's dtype and on one device."""
+        """A payload with these 1-D tensors, each of its field's dtype, copied in.
+
+        It lies where they do; in host memory, if they are on several devices.
+        """
         counts = {f.name: fields[f.name].numel() for f in layout.variable}
-        payload = cls.empty(layout, **counts)
+        devices = {x.device for x in fields.values()}
+        payload = cls.empty(layout, devices.pop() if len(devices) == 1 else HOST, **counts)
         for f in layout.fields:
             payload[f.name].copy_(fields[f.name])
         return payload

@@ -20,7 +20,7 @@ class Companion:
 
     def join(self, payload: Payload, number: float) -> Payload:
         """A payload with its companion."""
-        joined = Payload.empty(self.layout(payload.layout), **payload.counts)
+        joined = Payload.empty(self.layout(payload.layout), payload.buffer.device, **payload.counts)
         joined.buffer[: payload.nbytes].copy_(payload.buffer)
         joined[self.name][0] = number
         return joined

@@ -201,7 +201,7 @@ class SecureAggregation(Sharing):
         if chain.layout.form is Form.DENSE:
             weighted_sum([(weight, own), (1.0, others)], mixed)
         else:
-            sent = _selecting(chain).coordinates(context).to(own.device)
+            sent = _selecting(chain).coordinates(context, own.device)
             mixed.copy_(own)
             mixed[sent] = weight * own[sent] + others[sent]
         if chain.basis:

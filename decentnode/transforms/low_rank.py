@@ -15,8 +15,6 @@ from decentnode.registry import TRANSFORMS
 from decentnode.transforms.base import VECTOR, Context, Field, Form, Layout, Payload, Transform
 from decentnode.vector import Entry, ParameterLayout
 
-CPU = torch.device("cpu")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -85,7 +83,7 @@ class LowRank(Transform):
         return self._outgoing
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        signal = payload[VECTOR].to(CPU)
+        signal = payload[VECTOR]
         factors, random = signal.new_empty(self._outgoing.fields[0].elements), context.generator("low_rank")
         starts: dict[str, Tensor] = {}
         for part, sent in self._pieces(factors):
@@ -98,14 +96,14 @@ class LowRank(Transform):
             for _ in range(self.iterations):
                 p.copy_(torch.linalg.qr(matrix @ q).Q)
                 q.copy_(matrix.T @ p)
-            self._refuse_overflow(q, part, context)
             # Orthogonal, so that a column that has become zero can grow again.
             starts[part.entry.name] = torch.linalg.qr(q).Q
+        self._refuse_overflow(factors, context)
         self._starts = starts if self.warm_start else {}
         return Payload(self._outgoing, factors.view(torch.uint8))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        factors = payload["factors"].to(CPU)
+        factors = payload["factors"]
         if not bool(torch.isfinite(factors).all()):
             raise PayloadError("a factor of a matrix is not finite")
         signal = factors.new_empty(self._dense.elements)
@@ -117,13 +115,14 @@ class LowRank(Transform):
             target.copy_(sent.view(target.shape))
         return Payload.dense(signal)
 
-    def _refuse_overflow(self, q: Tensor, part: Part, context: Context) -> None:
-        # What is not finite in P is so in Q = M^T P, too.
-        if not bool(torch.isfinite(q).all()):
-            raise RunFailed(
-                f"rank {context.sender}, round {context.round + 1}: low_rank cannot encode "
-                f"{part.entry.name}: its values are so large that their products are infinite"
-            )
+    def _refuse_overflow(self, factors: Tensor, context: Context) -> None:
+        if bool(torch.isfinite(factors).all()):
+            return
+        unsound = (part for part, sent in self._pieces(factors) if not bool(torch.isfinite(sent).all()))
+        raise RunFailed(
+            f"rank {context.sender}, round {context.round + 1}: low_rank cannot encode "
+            f"{next(unsound).entry.name}: its values are so large that their products are infinite"
+        )
 
     def _pieces(self, factors: Tensor) -> Iterator[tuple[Part, Tensor]]:
         pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
@@ -12,7 +11,7 @@ from decentnode.options import Positive
 from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.alphabet import Alphabet
-from decentnode.transforms.quantizer import Quantizer, largest, norms, positive, uniform_like
+from decentnode.transforms.quantizer import Quantizer, Random, largest, norms, positive, uniform_like
 
 
 @TRANSFORMS.register("qsgd")
@@ -42,7 +41,7 @@ class Qsgd(Quantizer):
     def block_length(self, count: int) -> int:
         return self.block
 
-    def quantize(self, tile: Tensor, codes: Tensor, random: np.random.Generator) -> Tensor:
+    def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         s, scales = self.levels, self._norms(tile)
         x = torch.div(tile, positive(scales)).mul_(s)
         x.add_(uniform_like(tile, random)).floor_().clamp_(-s, s)

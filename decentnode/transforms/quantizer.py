@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.payload import PayloadError
+from decentnode.payload import HOST, PayloadError
+from decentnode.transforms import tensor_codes
 from decentnode.transforms.alphabet import Alphabet
 from decentnode.transforms.base import (
     Context,
@@ -22,12 +23,16 @@ from decentnode.transforms.base import (
     replaced,
     values_field,
 )
+from decentnode.transforms.philox import Stream
 
 SCALES, CODES = "scales", "codes"
 TILE = 1 << 16
 """Elements per step: so few that what is computed in between stays in the second-level cache."""
-CPU = torch.device("cpu")
+DEVICE_TILE = 1 << 24
+"""The same on a GPU: few steps, because each operation takes time to begin."""
 
+Random = np.random.Generator | Stream
+"""Where the numbers for stochastic rounding come from: on the CPU numpy, elsewhere the same numbers."""
 Tile = tuple[slice, slice]
 """Elements and the blocks that they are, which are of one length."""
 
@@ -54,7 +59,7 @@ class Quantizer(Transform):
         """The codes that there are."""
 
     @abstractmethod
-    def quantize(self, tile: Tensor, codes: Tensor, random: np.random.Generator) -> Tensor:
+    def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         """Fills `codes` (blocks, length) uint8 for `tile` of that shape; gives the scales, (blocks, each)."""
 
     @abstractmethod
@@ -69,9 +74,9 @@ class Quantizer(Transform):
         """How many blocks `count` values are."""
         return -(-count // self.block_length(count))
 
-    def tiles(self, count: int) -> Iterator[Tile]:
-        """Cuts `count` values into tiles."""
-        return equal_tiles(count, self.block_length(count))
+    def tiles(self, count: int, most: int) -> Iterator[Tile]:
+        """Cuts `count` values into tiles of about `most` elements."""
+        return equal_tiles(count, self.block_length(count), most)
 
     def layout(self, incoming: Layout) -> Layout:
         values = self._values = values_field(incoming)
@@ -92,37 +97,46 @@ class Quantizer(Transform):
         return self._values.variable and self.alphabet.width < 8
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        values = payload[self._values.name].to(CPU)
-        count = values.numel()
-        codes = torch.empty(count, dtype=torch.uint8)
+        values = payload[self._values.name]
+        count, on_host = values.numel(), values.device == HOST
+        codes = torch.empty(count, dtype=torch.uint8, device=values.device)
         scales = values.new_empty((self.blocks(count), self.scales_per_block))
-        random = context.generator(type(self).__name__)
-        for elements, blocks in self.tiles(count):
+        generator = context.generator(type(self).__name__)
+        random = generator if on_host else Stream(generator)
+        for elements, blocks in self.tiles(count, TILE if on_host else DEVICE_TILE):
             shape = (blocks.stop - blocks.start, -1)
             scales[blocks] = self.quantize(values[elements].view(shape), codes[elements].view(shape), random)
-        fields = {SCALES: scales.view(-1), CODES: torch.from_numpy(self._packed(codes.numpy()))}
+        fields = {SCALES: scales.view(-1), CODES: self._packed(codes)}
         return Payload.of(self._outgoing, {**passed_on(payload, self._outgoing), **fields})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         count = self._count(payload)
-        packed = payload[CODES].to(CPU).numpy()[: self.alphabet.packed_bytes(count)]
-        codes = torch.from_numpy(self.alphabet.unpack(packed, count))
-        scales = payload[SCALES].to(CPU).view(-1, self.scales_per_block)
+        packed = payload[CODES][: self.alphabet.packed_bytes(count)]
+        on_host = packed.device == HOST
+        if on_host:
+            codes = torch.from_numpy(self.alphabet.unpack(packed.numpy(), count))
+        else:
+            codes = tensor_codes.unpack(self.alphabet, packed, count)
+        scales = payload[SCALES].view(-1, self.scales_per_block)
         if not bool(torch.isfinite(scales).all()):
             raise PayloadError("a scale of the codes is not finite")
         values = scales.new_empty(count)
-        for elements, blocks in self.tiles(count):
+        for elements, blocks in self.tiles(count, TILE if on_host else DEVICE_TILE):
             shape = (blocks.stop - blocks.start, -1)
             self.dequantize(codes[elements].view(shape), scales[blocks], values[elements].view(shape))
         if len(self._incoming.fields) == 1 and not self._values.variable:
             return Payload.dense(values, self._values.name)
         return Payload.of(self._incoming, {**passed_on(payload, self._incoming), self._values.name: values})
 
-    def _packed(self, codes: np.ndarray) -> np.ndarray:
-        packed = self.alphabet.pack(codes)
+    def _packed(self, codes: Tensor) -> Tensor:
+        if codes.device == HOST:
+            packed = torch.from_numpy(self.alphabet.pack(codes.numpy()))
+        else:
+            packed = tensor_codes.pack(self.alphabet, codes)
         if not self._tells_count:
             return packed
-        return np.append(packed, np.uint8(self.alphabet.most(len(packed)) - len(codes)))
+        spare = self.alphabet.most(packed.numel()) - codes.numel()
+        return torch.cat([packed, packed.new_full((1,), spare)])
 
     def _count(self, payload: Payload) -> int:
         """How many values the codes are; PayloadError when there are more or fewer scales than that needs."""
@@ -139,9 +153,9 @@ class Quantizer(Transform):
         return count
 
 
-def equal_tiles(count: int, length: int) -> Iterator[Tile]:
+def equal_tiles(count: int, length: int, most: int) -> Iterator[Tile]:
     """Tiles of blocks of that length; the last block may be shorter, and is then a tile of its own."""
-    whole, rows = count // length, max(1, TILE // length)
+    whole, rows = count // length, max(1, most // length)
     for first in range(0, whole, rows):
         last = min(first + rows, whole)
         yield slice(first * length, last * length), slice(first, last)
@@ -160,11 +174,13 @@ def norms(tile: Tensor, order: int) -> Tensor:
     return sums
 
 
-def uniform_like(tile: Tensor, random: np.random.Generator) -> Tensor:
+def uniform_like(tile: Tensor, random: Random) -> Tensor:
     """Numbers from [0, 1), multiples of 2^-24, in the shape of a tile, for stochastic rounding.
 
     floor(x + u) has the expectation x to within 2^-24 max(1, |x|), and is x where x is 0.
     """
+    if isinstance(random, Stream):
+        return random.uniform(tile.numel(), tile.device).view(tile.shape)
     return torch.from_numpy(random.random(tuple(tile.shape), dtype=np.float32))
 
 

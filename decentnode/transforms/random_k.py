@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from decentnode.options import Fraction
-from decentnode.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.payload import HOST, Field, Form, Layout, Payload, PayloadError
 from decentnode.randomness import generator
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.base import VALUES, VECTOR, Context, Transform
+from decentnode.transforms.philox import Stream
 from decentnode.transforms.selection import Spans, count, filled, spans
 from decentnode.vector import ParameterLayout
 
@@ -62,32 +63,41 @@ class RandomK(Transform):
         self._sparse = Layout((Field(VALUES, self._dense.dtype, k),), self.emits)
         return self._sparse
 
-    def coordinates(self, context: Context) -> Tensor:
+    def coordinates(self, context: Context, device: torch.device = HOST) -> Tensor:
         """What that sender sends in that round: indices (int64, ascending), not to be changed."""
         sender = () if self.shared_mask else (context.sender,)
         counters = (context.seed, context.round, context.phase, *sender)
-        if self._latest is None or self._latest[0] != counters:
-            self._latest = counters, self._drawn(*counters)
+        if self._latest is None or self._latest[0] != counters or self._latest[1].device != device:
+            self._latest = counters, self._drawn(device, *counters)
         return self._latest[1]
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
-        indices = self.coordinates(context).to(x.device)
+        indices = self.coordinates(context, x.device)
         return Payload.of(self._sparse, {VALUES: x.index_select(0, indices)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent."""
-        values, indices = payload[VALUES], self.coordinates(context)
+        values = payload[VALUES]
+        indices = self.coordinates(context, values.device)
         if values.numel() != indices.numel():
             raise PayloadError(f"{values.numel()} values where {indices.numel()} are drawn")
-        return filled(self._dense, values, indices.to(values.device), context.own)
+        return filled(self._dense, values, indices, context.own)
 
-    def _drawn(self, seed: int, *counters: int) -> Tensor:
+    def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
         source = generator(seed, "random_k", *counters)
+        if device != HOST:
+            return self._drawn_on(device, Stream(source))
         mask = np.zeros(self._dense.elements, dtype=np.bool_)
         for offset, n in self._spans:
             mark(mask[offset : offset + n], count(self.fraction, n), source)
         return torch.from_numpy(np.flatnonzero(mask))
+
+    def _drawn_on(self, device: torch.device, source: Stream) -> Tensor:
+        mask = torch.zeros(self._dense.elements, dtype=torch.bool, device=device)
+        for offset, n in self._spans:
+            mark_on_device(mask[offset : offset + n], count(self.fraction, n), source)
+        return mask.nonzero().view(-1)
 
 
 def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
@@ -103,3 +113,14 @@ def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
     while lacking := k - np.count_nonzero(mask):
         drawn = (source.random(abs(lacking)) * n).astype(np.int64)
         mask[drawn] = lacking > 0
+
+
+def mark_on_device(mask: Tensor, k: int, source: Stream) -> None:
+    """`mark` with tensors, for the same coordinates; the host waits for nothing but how many are marked."""
+    n = mask.numel()
+    threshold = 256 * k // n if n else 0
+    if threshold:
+        chances = source.words(-(-n // 8), mask.device).view(torch.uint8)[:n]
+        torch.le(chances, threshold - 1, out=mask)
+    while lacking := k - int(mask.count_nonzero()):
+        mask.index_fill_(0, source.below(n, abs(lacking), mask.device), lacking > 0)

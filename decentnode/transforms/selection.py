@@ -39,6 +39,8 @@ def largest(score: Tensor, k: int) -> Tensor:
     """The indices (int64, ascending) of exactly k <= n largest scores >= 0; of equal ones the first."""
     if not k:
         return torch.empty(0, dtype=torch.int64, device=score.device)
+    if score.device.type != "cpu":
+        return _largest_on_device(score, k)
     kth = _kth_largest(score, k)
     found = positions(score >= kth)
     if found.numel() == k:
@@ -49,9 +51,15 @@ def largest(score: Tensor, k: int) -> Tensor:
     return found[keep]
 
 
+def _largest_on_device(score: Tensor, k: int) -> Tensor:
+    # The bits of scores ascend as they do, and the lower of two equal ones gets the larger number: no two
+    # are equal, nobody has to look how many there are, and the result is that of the CPU.
+    bits = score.to(torch.float32).view(torch.int32).long() << 32
+    order = torch.arange(score.numel() - 1, -1, -1, device=score.device)
+    return torch.topk(bits | order, k, sorted=False).indices.sort().values
+
+
 def _kth_largest(score: Tensor, k: int) -> float:
-    if score.device.type != "cpu":
-        return float(torch.topk(score, k, sorted=False).values.min())
     array = score.numpy()
     nonzero = np.count_nonzero(array)
     if nonzero < k:
@@ -84,8 +92,10 @@ def check_indices(indices: Tensor, values: Tensor, n: int) -> None:
         raise PayloadError(f"{values.numel()} values with {indices.numel()} indices")
     if not indices.numel():
         return
-    first, last = int(indices[0]), int(indices[-1])
-    if not bool((indices[1:] > indices[:-1]).all()):
+    descend = (indices[1:] <= indices[:-1]).any()
+    # One question to the device in the usual case.
+    if not bool(descend | (indices[0] < 0) | (indices[-1] >= n)):
+        return
+    if bool(descend):
         raise PayloadError("indices that do not ascend")
-    if first < 0 or last >= n:
-        raise PayloadError(f"indices from {first} to {last} where there are {n} values")
+    raise PayloadError(f"indices from {int(indices[0])} to {int(indices[-1])} where there are {n} values")

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import ClassVar, Literal
 
-import numpy as np
 from torch import Tensor
 
 from decentnode.errors import BadInput
@@ -14,7 +13,7 @@ from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.alphabet import Alphabet
 from decentnode.transforms.base import VECTOR, Layout
-from decentnode.transforms.quantizer import Quantizer, Tile, equal_tiles, norms
+from decentnode.transforms.quantizer import Quantizer, Random, Tile, equal_tiles, norms
 from decentnode.vector import ParameterLayout
 
 
@@ -61,14 +60,14 @@ class Sign(Quantizer):
     def blocks(self, count: int) -> int:
         return len(self._layers) if self.scale == "layer" and self._layers else super().blocks(count)
 
-    def tiles(self, count: int) -> Iterator[Tile]:
+    def tiles(self, count: int, most: int) -> Iterator[Tile]:
         if self.scale != "layer" or not self._layers:
-            return equal_tiles(count, self.block_length(count))
+            return equal_tiles(count, self.block_length(count), most)
         ends = accumulate(self._layers)
         tiles = zip(self._layers, ends, strict=True)
         return ((slice(end - length, end), slice(i, i + 1)) for i, (length, end) in enumerate(tiles))
 
-    def quantize(self, tile: Tensor, codes: Tensor, random: np.random.Generator) -> Tensor:
+    def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         codes.copy_(tile >= 0)
         return norms(tile, 1).div_(tile.shape[1]).to(tile.dtype)
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from decentnode.options import NonNegativeFloat, Positive
 from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.alphabet import Alphabet
-from decentnode.transforms.quantizer import Quantizer, largest, positive, uniform_like
+from decentnode.transforms.quantizer import Quantizer, Random, largest, positive, uniform_like
 
 
 @TRANSFORMS.register("ternary")
@@ -40,7 +39,7 @@ class Ternary(Quantizer):
     def block_length(self, count: int) -> int:
         return self.block
 
-    def quantize(self, tile: Tensor, codes: Tensor, random: np.random.Generator) -> Tensor:
+    def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         if self.rule == "threshold":
             return self._selected(tile, codes)
         scales = largest(tile)

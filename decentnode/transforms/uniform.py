@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from decentnode.options import Positive
 from decentnode.payload import PayloadError
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.alphabet import Alphabet
-from decentnode.transforms.quantizer import Quantizer, positive, uniform_like
+from decentnode.transforms.quantizer import Quantizer, Random, positive, uniform_like
 
 
 @TRANSFORMS.register("uniform")
@@ -40,7 +39,7 @@ class Uniform(Quantizer):
     def block_length(self, count: int) -> int:
         return self.block
 
-    def quantize(self, tile: Tensor, codes: Tensor, random: np.random.Generator) -> Tensor:
+    def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         top = self.alphabet.size - 1
         low, high = tile.amin(1, keepdim=True), tile.amax(1, keepdim=True)
         # Halves, because the distance of two large numbers may be too large to be a number.
