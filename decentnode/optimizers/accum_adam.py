@@ -11,7 +11,7 @@ from torch.optim.adamw import adamw
 
 Implementation = Literal["auto", "for_loop", "foreach", "fused"]
 _FLAGS: dict[str, dict[str, bool | None]] = {
-    "auto": {"foreach": None, "fused": None},
+    "auto": {"foreach": None, "fused": None},  # settled when the parameters are seen
     "for_loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True, "fused": False},
     "fused": {"foreach": False, "fused": True},
@@ -28,8 +28,9 @@ class AccumAdam(Optimizer):
     where K divides s:   m <- b1 m + (1 - b1) A;   v <- b2 v + (1 - b2) A^2;   A <- 0
 
     K about the number of nodes makes v see the variance of a global batch; K = 1 is Adam. State: m, v and,
-    for K > 1, A: 3 d. `implementation` is one of torch's for Adam: `fused` wants floating-point parameters on
-    a device for which torch has that kernel (CPU, CUDA, MPS, XPU); `auto` is as in torch and never takes it.
+    for K > 1, A: 3 d, and m' and v' for the time of a step. `implementation` is one of torch's for Adam:
+    `fused` wants floating-point parameters on a device for which torch has that kernel; `auto` takes it on
+    CPU and CUDA, and is as in torch elsewhere.
     """
 
     _step_is: ClassVar[Callable[..., None]] = staticmethod(adam)
@@ -56,11 +57,8 @@ class AccumAdam(Optimizer):
             "accum_iter": accum_iter,
         }
         super().__init__(params, defaults | _FLAGS[implementation])
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, with what their group says otherwise than the constructor."""
-        _check({**self.defaults, **param_group})
-        super().add_param_group(param_group)
+        for group in self.param_groups:
+            _check(group)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -77,6 +75,8 @@ class AccumAdam(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if group["foreach"] is None and group["fused"] is None:
+                group["fused"] = all(map(_is_fusible, group["params"])) or None
             if trained:
                 self._step_group(group, trained)
         return loss
@@ -156,6 +156,10 @@ class AccumAdamW(AccumAdam):
     ) -> None:
         """`accum_iter` is K; raises ValueError when a number is out of its range."""
         super().__init__(params, lr, betas, eps, weight_decay, accum_iter, implementation)
+
+
+def _is_fusible(parameter: Tensor) -> bool:
+    return parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda")
 
 
 def _gradients(trained: Iterable[Tensor]) -> list[Tensor]:
