@@ -95,6 +95,7 @@ def launch(
     with anchored(config, overrides):
         machine = this_machine(settings)
         preflight.credentials(settings, machine)
+        preflight.check_group(settings, machine)
         preflight.check_ports(settings, machine)
         shortage = preflight.file_shortage(settings, machine)
         if shortage:

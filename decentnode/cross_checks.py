@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from decentnode.communication.base import Communication
+from decentnode.communication.torch_distributed import TorchDistributed
 from decentnode.coupling import Coupling
 from decentnode.errors import BadInput
 from decentnode.faults.base import Fault, MessageFault
@@ -291,7 +292,10 @@ def _faulty_messages(
 ) -> None:
     fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
     for index, fault in enumerate(faults):
-        if isinstance(fault, MessageFault) and (communication.one_process or fullest > 1):
+        if isinstance(fault, MessageFault) and isinstance(communication, TorchDistributed):
+            what = f"{name_of(fault)} strikes messages of ZeroMQ, and a process group has none; use zeromq"
+            document.add(("faults", index), what)
+        elif isinstance(fault, MessageFault) and (communication.one_process or fullest > 1):
             what = f"{name_of(fault)} strikes messages between processes; give each node one of its own"
             document.add(("faults", index), f"{what} (zeromq with nodes_per_process: 1)")
 
@@ -316,6 +320,17 @@ def _ports_of_training(
         document.add(key, what)
 
 
+def _trust(document: Document, communication: Communication, mapping: Mapping) -> None:
+    """What goes through a process group is neither encrypted nor proven to come from a node."""
+    addresses = [machine.address for machine in mapping.machines]
+    if isinstance(communication, TorchDistributed) and communication.crosses_network(addresses):
+        document.add(
+            ("communication", "trusted_network"),
+            "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
+            "where nobody else is in that network, or use zeromq",
+        )
+
+
 def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
     options = vars(communication)
     several = len(mapping.machines) > 1
@@ -331,10 +346,20 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
         document.add(
             key, f"the ports {first}..{needed[-1]} are needed, but {port} is mapping.rendezvous_port"
         )
+    if several and isinstance(communication, TorchDistributed):
+        _group_ports(document, communication.group_port, nodes, {*needed, mapping.rendezvous_port})
+
+
+def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -> None:
+    key, needed = ("communication", "group_port"), range(first, first + nodes)
+    if needed[-1] > LAST_PORT:
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
+    elif taken := others & set(needed):
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, but {min(taken)} has another use")
 
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _overlap, _losses, _one_process, _ports, _faults, _faulty_messages, _one_model, _same_steps, _backend,
-    _ports_of_training,
+    _overlap, _losses, _one_process, _trust, _ports, _faults, _faulty_messages, _one_model, _same_steps,
+    _backend, _ports_of_training,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -197,9 +197,9 @@ class Experiment:
         )  # fmt: skip
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
-        memory = self.memory(rank)
-        endpoint = communication.endpoint(rank, memory)
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
+        memory = replace(self.memory(rank), device=device)
+        endpoint = communication.endpoint(rank, memory)
         return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
 
     def memory(self, rank: int) -> Memory:

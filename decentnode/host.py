@@ -24,7 +24,7 @@ from decentnode.experiment import Experiment, Surroundings
 from decentnode.introductions import Introductions
 from decentnode.logs import redirect_output
 from decentnode.node import Node
-from decentnode.reports import DiskProblem, Failed, Finished, Ready, Reporter, Stopped
+from decentnode.reports import DiskProblem, Failed, Finished, Ready, Reporter, Said, Stopped
 from decentnode.returning import bring_back
 from decentnode.snapshots import Snapshots
 
@@ -106,6 +106,8 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     met_first = sorted(experiment.met_first(ranks) - absent)
     run_id = inheritance.snapshots.run_id
     communication.open(met_first, run_id, deadline, absent)
+    if communication.news:
+        inheritance.reporter.send(Said(ranks[0], communication.news))
     try:
         if incarnation:
             peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}

@@ -14,6 +14,7 @@ from decentnode.reports import (
     PeerMissing,
     Rejected,
     Report,
+    Said,
     Stuck,
     Waiting,
 )
@@ -73,6 +74,8 @@ class Journal:
             case Stuck():
                 text = f"{_where(report)}: {report.doing}, but has not got on for {report.seconds:.0f} s"
                 self.say("stuck", text, report.rank, report.round)
+            case Said():
+                self.say("communication", report.text, report.rank)
             case DiskProblem():
                 self._take_disk_problem(report)
             case Injected():

@@ -167,6 +167,7 @@ class Exchanger:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
         self._beacon.mark(self._round, Activity.SEND)
+        self.endpoint.expect(layout)
         handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
         if self._phase == 0:
             began += await self._do_meanwhile(handle)

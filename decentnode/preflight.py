@@ -12,6 +12,7 @@ import zmq
 
 from decentnode import keys
 from decentnode.communication.security import OLDEST_LIBZMQ, Credentials
+from decentnode.communication.torch_distributed import TorchDistributed
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.coupling import Coupling
 from decentnode.errors import BadInput
@@ -70,7 +71,18 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
         nodes = len(mapping.ranks_of(machine))
         processes = -(-nodes // communication.nodes_in_one_process(nodes))
         needed.append(Ports(address, communication.base_port, processes, "communication.base_port"))
+        if isinstance(communication, TorchDistributed) and several:
+            needed.append(Ports(address, communication.group_port, nodes, "communication.group_port"))
     return needed
+
+
+def check_group(settings: Settings, machine: int) -> None:
+    """Raises BadInput, in one line, when this machine cannot take part in the process group."""
+    communication = settings.communication.make()
+    if isinstance(communication, TorchDistributed):
+        nodes = len(settings.mapping.make().ranks_of(machine))
+        if defect := communication.defect(settings.device, nodes):
+            raise BadInput(f"communication.backend: {defect}")
 
 
 def check_ports(settings: Settings, machine: int) -> None:

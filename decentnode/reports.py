@@ -109,6 +109,13 @@ class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
     lost: bool = False
 
 
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """A line for whoever watches, about the transport of all nodes."""
+
+    rank: int
+    text: str
+
+
 class PeerBack(msgspec.Struct, frozen=True, tag="back"):
     """A node exchanges again with a peer that it had gone on without."""
 
@@ -181,7 +188,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 Report = (
     Ready | Progress | Evaluated | PeerMissing | PeerBack | Restarted | Rejected | Injected | Waiting | Stuck
-    | DiskProblem | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
+    | DiskProblem | Said | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)

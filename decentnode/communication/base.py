@@ -21,6 +21,7 @@ from decentnode.errors import ProtocolError, StartError
 from decentnode.payload import Layout, Payload
 
 HEADER_BYTES = 64
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Memory:
     """The most that one exchange sends and that does not already lie in a vector slot."""
     parts: int = 1
     """How many exchanges of one round, each of another part of the vector, are in flight at once."""
+    device: torch.device = CPU
+    """Where the vector lives; transports that carry host memory alone keep their slots there all the same."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,10 @@ class Endpoint(ABC):
     def leave(self) -> None:
         """Tells the peers that this node sends nothing more, so that nobody waits for it."""
 
+    def expect(self, layout: Layout) -> None:
+        """Says what the payloads of the next exchanges look like, for transports that have to know first."""
+        return None
+
     def admit(self, round: int) -> list[int]:
         """Begins the exchanges of a round; returns lost peers that take part again from there on."""
         return []
@@ -235,6 +242,8 @@ class Communication(ABC):
 
     one_process: ClassVar[bool] = False
     """True when all nodes of the run must live in one host process."""
+    news: str = ""
+    """What whoever watches should know after `open`, in one line."""
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes one host process carries."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
+from decentnode.communication.wire import MOST_CONTROL_BYTES
+
 LOOK_INTERVAL = 0.1
 """Seconds between two looks; a link of 10 Gbit/s brings 125 MB in that time."""
 SLACK_BYTES = 4 << 20
@@ -32,6 +34,16 @@ _size_at = ctypes.byref(_size)
 _RECEIVED = struct.Struct("<128xQ")
 """Where `struct tcp_info` of Linux counts the bytes that a connection has brought."""
 ESTABLISHED = 1
+
+
+def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "zmq.Socket[bytes]":
+    """What receives from everybody; `most_bytes` is the largest frame that is accepted."""
+    router = context.socket(zmq.ROUTER)
+    router.set(zmq.MAXMSGSIZE, max(most_bytes, MOST_CONTROL_BYTES))
+    router.set(zmq.BACKLOG, 1024)
+    router.set(zmq.IPV6, 1)
+    router.set(zmq.LINGER, 0)
+    return router
 
 
 class Connections:

@@ -1,8 +1,9 @@
 """What a host process takes in: checks every message, then gives it to whom it is for."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import zmq
@@ -26,6 +27,16 @@ EDGE_KINDS = frozenset(
 )
 
 
+class Listener(Protocol):
+    """What a process group is told by the thread that serves the sockets."""
+
+    def hear(self, header: wire.Header, body: bytes) -> None:
+        """Takes in what a peer says about the group; raises WireError."""
+
+    def lose(self, ranks: Iterable[int]) -> None:
+        """These are gone: their process ended, or its link broke."""
+
+
 @dataclass
 class Reception:
     """Belongs to the thread that serves the sockets."""
@@ -46,6 +57,8 @@ class Reception:
     segments: PeerSegments = field(default_factory=PeerSegments)
     models: dict[int, Tensor | None] = field(default_factory=dict)
     """Models that were asked for, by local rank; None until one has come."""
+    listener: "Listener | None" = None
+    """Who is told of a process group, in a transport that has one."""
     _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
@@ -62,8 +75,11 @@ class Reception:
 
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is gone."""
-        for rank in self.place.processes[process].ranks:
+        ranks = self.place.processes[process].ranks
+        for rank in ranks:
             self.segments.forget(rank)
+        if self.listener is not None:
+            self.listener.lose(ranks)
 
     def _refuse(self, head: zmq.Frame, reason: str) -> None:
         """Books a message under its receiver if the header tells one."""
@@ -132,6 +148,10 @@ class Reception:
             self._greet(process, wire.unpack_hello(body.bytes))
         elif kind == Kind.MODEL:
             self._take_model(mailbox.rank, body)
+        elif kind == Kind.GROUP:
+            if self.listener is None:
+                raise wire.WireError("kind")
+            self.listener.hear(header, body.bytes)
         else:
             self.hear(mailbox, header)
 

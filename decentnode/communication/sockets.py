@@ -19,13 +19,13 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
-from decentnode.communication.connections import Connections
+from decentnode.communication.connections import Connections, make_router
 from decentnode.communication.edges import Edges, Homecoming
 from decentnode.communication.handles import Key
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
 from decentnode.communication.mailbox import PATIENCE, Mailbox
 from decentnode.communication.polling import has_input
-from decentnode.communication.reception import Reception
+from decentnode.communication.reception import Listener, Reception
 from decentnode.communication.security import Gatekeeper
 from decentnode.communication.wire import Kind
 from decentnode.errors import PeerLost, StartError
@@ -49,12 +49,12 @@ class Sockets(threading.Thread):
         self._sieve = place.sieve
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
-        self._router = self._make_router(most_bytes)
+        self._router = make_router(self._context, most_bytes)
         # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
         self._gate: Gatekeeper | None = None
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
-            self._guarded = self._make_router(most_bytes)
+            self._guarded = make_router(self._context, most_bytes)
             self._gate = Gatekeeper(
                 self._context, place.credentials, lambda reason: self._reception.refuse(reason)
             )
@@ -114,6 +114,10 @@ class Sockets(threading.Thread):
         """Adds a local node, and its shared memory, to the greeting; before the thread is started."""
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, rank], segments)
+
+    def listen(self, listener: Listener) -> None:
+        """Has somebody told what peers say of a process group; before the thread is started."""
+        self._reception.listener = listener
 
     def knows(self, process: int) -> bool:
         """True when there is a link to that process."""
@@ -260,14 +264,6 @@ class Sockets(threading.Thread):
             self._tick(now, late=now - self._next_tick)
             self._next_tick = now + TICK
         self._next_look = min(self._next_tick, self._connections.next_look)
-
-    def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
-        router = self._context.socket(zmq.ROUTER)
-        router.set(zmq.MAXMSGSIZE, max(most_bytes, wire.MOST_CONTROL_BYTES))
-        router.set(zmq.BACKLOG, 1024)
-        router.set(zmq.IPV6, 1)
-        router.set(zmq.LINGER, 0)
-        return router
 
     def _connect_all(self, processes: Iterable[int]) -> None:
         for process in processes:

@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 MAGIC = b"DCNT"
-VERSION = 2
+VERSION = 3
 MOST_CONTROL_BYTES = 64 * 1024
 _HEADER = struct.Struct("<4sHBBQIIIIHHIIIQII")
 HEADER_BYTES = _HEADER.size
@@ -61,6 +61,8 @@ class Kind(IntEnum):
     """I come back without a model: send me yours."""
     MODEL = 15
     """A model, as a float32 vector in the body frame."""
+    GROUP = 16
+    """About the process group of torch.distributed (body: a note of group_notes.py)."""
 
 
 class WireError(ValueError):
@@ -119,7 +121,7 @@ class Header(NamedTuple):
             raise WireError("version")
         if given != checksum(frame[:_UNSIGNED]):
             raise WireError("checksum")
-        if not Kind.HELLO <= kind <= Kind.MODEL:
+        if not Kind.HELLO <= kind <= Kind.GROUP:
             raise WireError("kind")
         return cls(
             kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation, knows,

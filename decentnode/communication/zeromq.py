@@ -68,6 +68,8 @@ class ZeroMQEndpoint(Endpoint):
         self._turns: Counter[int] = Counter()
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
+        self._staged = 0
+        """Bytes of this exchange's staging slot that are in use."""
         self._targets: frozenset[int] = frozenset()
         self._route = {
             rank: 0 if process == place.own else 1 if segment and place.co_located(process) else 2
@@ -82,25 +84,33 @@ class ZeroMQEndpoint(Endpoint):
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
         self._keep_only_last(key)
+        self._staged = 0
         messages: list[wire.Outgoing] = []
-        staged = 0
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
             self.counters.count_sent(payload, len(targets))
-            siblings, co_located, remote = self._by_route(targets)
-            for target in siblings:
-                message = LocalMessage(self.rank, self._seq, payload, target, self._void)
-                self._siblings[target].mailbox.deliver(self.rank, key, message)
-            if co_located:
-                offset, staged = self._lay_out(payload, staged, key)
-                reference = wire.pack_reference(offset)
-                messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
-            if remote:
-                content = payload.buffer.numpy().data
-                messages += self._messages(wire.Kind.PAYLOAD, payload, remote, key, content)
+            messages += self._send(payload, targets, key)
         messages += self._acknowledgements()
         if messages:
             self._sockets.dispatch(messages)
         return handle
+
+    def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
+        """Hands a payload over inside this process; returns the messages for those outside."""
+        messages: list[wire.Outgoing] = []
+        siblings, co_located, remote = self._by_route(targets)
+        for target in siblings:
+            message = LocalMessage(self.rank, self._seq, payload, target, self._void)
+            self._siblings[target].mailbox.deliver(self.rank, key, message)
+        if co_located:
+            reference = wire.pack_reference(self._lay_out(payload, key))
+            messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
+        if remote:
+            messages += self._frames(payload, remote, key, self._seq)
+        return messages
+
+    def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
+        """The payload itself, for readers that do not see this node's memory."""
+        return self._messages(wire.Kind.PAYLOAD, payload, targets, key, payload.buffer.numpy().data, seq)
 
     def leave(self) -> None:
         self.mailbox.ended = True
@@ -150,26 +160,27 @@ class ZeroMQEndpoint(Endpoint):
         same = [sent for sent in self._sent if sent[2] == key[2]]
         self._sent = {k: sent for k, sent in self._sent.items() if k not in same[:-1]} | {key: {}}
 
-    def _lay_out(self, payload: Payload, staged: int, key: Key) -> tuple[int, int]:
-        """Where a payload lies in shared memory, copied there if need be, and the staging bytes in use."""
+    def _lay_out(self, payload: Payload, key: Key) -> int:
+        """Where a payload lies in shared memory, copied there if need be."""
         assert self.segment is not None
         offset = self.segment.offset(payload.buffer)
         if offset is None:
             turn = STAGING_SLOTS * key[2] + self._turns[key[2]] % STAGING_SLOTS
-            offset = self.segment.stage(turn, staged, payload.buffer)
-            staged += -(-payload.nbytes // 64) * 64
-        return offset, staged
+            offset = self.segment.stage(turn, self._staged, payload.buffer)
+            self._staged += -(-payload.nbytes // 64) * 64
+        return offset
 
     def _messages(
-        self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body
-    ) -> list[wire.Outgoing]:
-        home = self._sockets.place.home
-        header = self._sockets.header(kind, self.rank, targets[0], key, self._seq, payload.nbytes)
+        self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body,
+        seq: int | None = None,
+    ) -> list[wire.Outgoing]:  # fmt: skip
+        home, seq = self._sockets.place.home, self._seq if seq is None else seq
+        header = self._sockets.header(kind, self.rank, targets[0], key, seq, payload.nbytes)
         header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
         self._unsaid.difference_update(targets)
         due = time.monotonic() + FIRST_ASK + payload.nbytes / SLOW_LINK
         for target in targets:
-            self._sent[key][target] = Sent(header, body, due)
+            self._sent.setdefault(key, {})[target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
     def _ask_for(self, peer: int, key: Key) -> None:
@@ -251,12 +262,18 @@ class ZeroMQ(Communication):
             first, second = torch.zeros(2, memory.vector_elements, dtype=memory.vector_dtype)
         else:
             first, second = segment.slots
-        endpoint = ZeroMQEndpoint(rank, self._sockets, (first, second), segment, self._endpoints)
+        endpoint = self._make(rank, memory, (first, second), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
         self._sockets.mailboxes[rank] = endpoint.mailbox
         self._sockets.introduce(rank, segment.public if segment else None)
         return endpoint
+
+    def _make(
+        self, rank: int, memory: Memory, slots: tuple[Tensor, Tensor], segment: Segment | None
+    ) -> ZeroMQEndpoint:
+        assert self._sockets is not None, "prepare comes first"
+        return ZeroMQEndpoint(rank, self._sockets, slots, segment, self._endpoints)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         assert self._sockets is not None, "prepare comes first"

@@ -18,6 +18,8 @@ from decentnode.errors import StartError
 from decentnode.graph.families import Chain, Ring
 from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import (
+    GLOO,
+    GROUPED,
     IPC,
     MACHINES,
     RUN_ID,
@@ -34,7 +36,7 @@ MEMORY = Memory(1000, payload_bytes=4096)
 SHORT, LONG = 0.4, 1.2
 """Deadlines in seconds; the second is thrice the first."""
 PATIENT = dict.fromkeys(range(5), 20.0)
-APART = (SHARED, IPC, TCP, MACHINES)
+APART = (SHARED, IPC, TCP, MACHINES, *GROUPED)
 
 
 def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
@@ -86,7 +88,9 @@ def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
 
 
 @pytest.mark.parametrize(
-    ("stage", "nodes"), [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5)], ids=["shared", "tcp", "siblings"]
+    ("stage", "nodes"),
+    [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5), (GLOO, 4)],
+    ids=["shared", "tcp", "siblings", "gloo"],
 )
 def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(stage, nodes):
     """The last of a chain stops; the others wait thrice as long as their deadline, and accuse nobody."""

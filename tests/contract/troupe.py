@@ -22,6 +22,7 @@ from decentnode.communication import sockets
 from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
 from decentnode.communication.inproc import InProcess
 from decentnode.communication.security import Credentials, KeyPair
+from decentnode.communication.torch_distributed import Hybrid, TorchDistributed
 from decentnode.communication.zeromq import ZeroMQ
 
 FORK = multiprocessing.get_context("fork")
@@ -39,10 +40,16 @@ class Stage:
     nodes_per_process: int = 1
     machines: int = 1
     guarded: bool = False
+    grouped: str = ""
+    """Whose payloads go through a process group: of all, or of some."""
 
     def communication(self, base_port: int = 29600):
         if not self.local:
             return InProcess()
+        if self.grouped == "all":
+            return TorchDistributed(self.local, base_port, backend="gloo", trusted_network=True)
+        if self.grouped:
+            return Hybrid(self.local, base_port, backend="gloo", group_ranks=(0, 1, 2), trusted_network=True)
         return ZeroMQ(self.local, base_port, self.nodes_per_process)
 
     def processes(self, nodes: int) -> tuple[HostProcess, ...]:
@@ -65,7 +72,10 @@ SHARED_SIBLINGS = Stage("shared_memory, 2 nodes per process", "shared_memory", 2
 TCP_SIBLINGS = Stage("tcp, 2 nodes per process", "tcp", 2)
 MACHINES = Stage("two machines", "shared_memory", 1, 2)
 GUARDED = Stage("two machines with keys", "shared_memory", 1, 2, guarded=True)
-STAGES = (INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
+GLOO = Stage("gloo", "ipc", grouped="all")
+HYBRID = Stage("hybrid", "shared_memory", grouped="some")
+GROUPED = (GLOO, HYBRID)
+STAGES = (*GROUPED, INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
 
 
 @dataclass
@@ -80,6 +90,7 @@ class Actor:
     async def exchange(self, outgoing, sources, key, layout, timeout=20.0) -> Inbox:
         """Releases what the exchange before brought, and makes the next one."""
         self.release()
+        self.endpoint.expect(layout)
         handle = await self.endpoint.exchange(outgoing, sources, key, timeout)
         self.inbox = Inbox(handle, layout, self.endpoint)
         return self.inbox

@@ -1,0 +1,202 @@
+"""Carries one node's payloads through its process group, and waits for them in a thread of its own."""
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.group_notes import Size
+from decentnode.communication.handles import Key
+from decentnode.communication.process_group import Group, GroupBroken, Pending, Transfer
+
+SHORTEST_WAIT = 0.05
+MOST_EARLY = 4096
+"""Sizes of payloads whose exchange has not begun here; nobody is ahead by more than one exchange."""
+
+
+@dataclass
+class Swap:
+    """What the group carries of one exchange."""
+
+    group: Group
+    key: Key
+    sends: dict[int, Tensor]
+    sizes: dict[int, Size | None]
+    """By source what is expected; None: the source has yet to say."""
+    limit: float
+    """When the group is given up, as `time.monotonic` counts, so that what it holds can come by ZeroMQ."""
+    has_sent: bool = False
+    under_way: set[int] = field(default_factory=set)
+    """Sources whose payloads are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the thread waits for."""
+
+    swap: Swap
+    pending: Pending
+    limit: float
+
+
+class Customer(Protocol):
+    """What is told of payloads, in the thread of the courier."""
+
+    def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
+        """A payload has come."""
+
+    def has_left(self, target: int, key: Key) -> None:
+        """The memory of what was sent in an exchange is not read any more."""
+
+    def fell_through(self, group: Group, peers: set[int], why: str) -> None:
+        """The group has failed while it carried something from or to these peers; none are named when it is
+        of no use to the others either."""
+
+    def is_gone(self, peer: int) -> bool:
+        """Whether nothing that was sent to that peer will be read."""
+
+
+class Courier(threading.Thread):
+    """Posts transfers, in the threads that know of them, and delivers what has come."""
+
+    def __init__(self, customer: Customer) -> None:
+        super().__init__(name="decentnode-courier", daemon=True)
+        self._customer = customer
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._swaps: dict[int, Swap] = {}
+        """The last exchange of each part."""
+        self._unreaped: dict[int, list[tuple[Swap, Pending]]] = {}
+        """Its sends: they are waited for in the next one of that part, which needs their memory."""
+        self._early: dict[tuple[int, Key], Size] = {}
+        self._buffers: dict[tuple[int, int], Tensor] = {}
+        """By source and part."""
+
+    def begin(self, swap: Swap) -> None:
+        """Starts an exchange; what the one before brought has been released."""
+        with self._lock:
+            part = swap.key[2]
+            self._swaps[part] = swap
+            for source, size in swap.sizes.items():
+                swap.sizes[source] = size or self._early.pop((source, swap.key), None)
+            self._early = {
+                at: size for at, size in self._early.items() if at[1] > swap.key or at[1][2] != part
+            }
+            unreaped = self._unreaped.pop(part, [])
+            failed = self._post(swap)
+            for before, pending in unreaped:
+                self._tasks.put(Task(before, pending, swap.limit))
+        self._report(swap, failed)
+
+    def told(self, source: int, key: Key, size: Size) -> bool:
+        """A source says how much it sends; false when it says too much ahead."""
+        failed: GroupBroken | None = None
+        with self._lock:
+            swap = self._swaps.get(key[2])
+            if swap is not None and swap.key == key and source in swap.sizes:
+                swap.sizes[source] = swap.sizes[source] or size
+                failed = self._post(swap)
+            elif (swap is None or key > swap.key) and len(self._early) < MOST_EARLY:
+                self._early[source, key] = size
+            else:
+                return swap is not None and key <= swap.key
+        if swap is not None:
+            self._report(swap, failed)
+        return True
+
+    def awaits(self, peer: int) -> bool:
+        """Whether something of that peer is under way, or of all peers together and so of it."""
+        with self._lock:
+            return any(
+                peer in swap.under_way or (swap.group.gathers and swap.under_way)
+                for swap in self._swaps.values()
+            )
+
+    def forget(self, group: Group) -> None:
+        """Drops what a group that was given up may still write to."""
+        with self._lock:
+            self._buffers, self._early = {}, {}
+            gone = [part for part, swap in self._swaps.items() if swap.group is group]
+            for part in gone:
+                del self._swaps[part]
+            for sends in self._unreaped.values():
+                sends[:] = [(swap, pending) for swap, pending in sends if swap.group is not group]
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread; nothing is under way any more, or the group has been given up."""
+        self._tasks.put(None)
+        if self.ident is not None:
+            self.join(timeout)
+        with self._lock:
+            self._swaps, self._unreaped, self._buffers = {}, {}, {}
+
+    def _post(self, swap: Swap) -> GroupBroken | None:
+        """Posts what is known by now, with the lock held."""
+        if swap.group.is_broken or (swap.group.gathers and None in swap.sizes.values()):
+            return None
+        known = {
+            s: size for s, size in sorted(swap.sizes.items()) if size is not None and s not in swap.under_way
+        }
+        transfers = [
+            Transfer(source, self._buffer(source, size, swap), False) for source, size in known.items()
+        ]
+        if not swap.has_sent:
+            transfers += [Transfer(target, swap.sends[target], True) for target in sorted(swap.sends)]
+        swap.has_sent = True
+        swap.under_way |= known.keys()
+        transfers.sort(key=lambda transfer: transfer.peer)
+        try:
+            posted = swap.group.post(swap.key, transfers) if transfers else []
+        except GroupBroken as error:
+            return error
+        for pending in posted:
+            if any(not transfer.sends for transfer in pending.transfers):
+                self._tasks.put(Task(swap, pending, swap.limit))
+            else:
+                self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
+        return None
+
+    def _buffer(self, source: int, size: Size, swap: Swap) -> Tensor:
+        """Memory for what a source sends, the same in every exchange."""
+        buffer = self._buffers.get((source, swap.key[2]))
+        if buffer is None or buffer.numel() < size.length or buffer.device != swap.group.device:
+            buffer = torch.empty(size.length, dtype=torch.uint8, device=swap.group.device)
+            self._buffers[source, swap.key[2]] = buffer
+        return buffer[: size.length]
+
+    # The thread.
+
+    def run(self) -> None:
+        """Waits for one thing after the other."""
+        while (task := self._tasks.get()) is not None:
+            in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
+            if not (task.swap.group.is_broken or in_vain):
+                self._wait(task)
+
+    def _wait(self, task: Task) -> None:
+        swap = task.swap
+        try:
+            task.pending.wait(max(SHORTEST_WAIT, task.limit - time.monotonic()))
+        except GroupBroken as error:
+            took_too_long = time.monotonic() >= task.limit  # after which no backend's group is of use
+            peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}
+            self._customer.fell_through(swap.group, peers, str(error))
+            return
+        for transfer in task.pending.transfers:
+            if transfer.sends:
+                self._customer.has_left(transfer.peer, swap.key)
+                continue
+            size = swap.sizes[transfer.peer]
+            assert size is not None, "it was known when the transfer was posted"
+            with self._lock:
+                swap.under_way.discard(transfer.peer)
+                del swap.sizes[transfer.peer]
+            self._customer.brought(swap.group, transfer, swap.key, size.layout)
+
+    def _report(self, swap: Swap, failed: GroupBroken | None) -> None:
+        if failed is not None:
+            self._customer.fell_through(swap.group, set(), str(failed))

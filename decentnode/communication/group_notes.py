@@ -1,0 +1,77 @@
+"""What processes say to each other about their process group: the bodies of GROUP messages."""
+
+import msgspec
+
+from decentnode.communication.handles import Key
+from decentnode.communication.wire import MOST_CONTROL_BYTES, WireError
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a process has that a group could use."""
+
+    takes_part: bool
+    """Whether its edges may go through the group at all."""
+    gpu: str
+    """Which GPU its node lives on, the same text for the same one; empty: on none."""
+    nccl: str
+    """The version of NCCL that torch has; empty: none."""
+    gloo: bool
+    """Whether torch has gloo."""
+
+
+class Joining(msgspec.Struct, frozen=True, tag="join"):
+    """I would take part in the group of this generation, and begin no exchange until I know the plan."""
+
+    generation: int
+    begun: Key | None
+    """The exchange that I began last."""
+    absent: list[int]
+    """Who is gone, as far as I know; the sender itself, when it needs no group any more."""
+    facts: Facts
+
+
+class Plan(msgspec.Struct, frozen=True, tag="plan"):
+    """This is the next group: the lowest rank that lives draws it up for all."""
+
+    generation: int
+    members: list[int]
+    after: Key | None
+    """The last exchange that it does not carry; None: it carries all."""
+    backend: str
+    reason: str
+    """Why this backend, in words."""
+    address: str = ""
+    port: int = 0
+    """Where the members find each other."""
+    error: str = ""
+    """Why there is none, which ends the run; empty: there is."""
+
+
+class Size(msgspec.Struct, frozen=True, tag="size"):
+    """So many bytes of that layout follow through the group, in the exchange that the header names."""
+
+    length: int
+    layout: int
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """I have read everything that the group brought up to the exchange that the header names."""
+
+
+Note = Joining | Plan | Size | Done
+
+
+def pack(note: Note) -> bytes:
+    """The body of a GROUP message."""
+    return msgspec.msgpack.encode(note)
+
+
+def unpack(body: bytes) -> Note:
+    """The inverse of `pack`; raises WireError."""
+    if len(body) > MOST_CONTROL_BYTES:
+        raise WireError("control length")
+    try:
+        found: Note = msgspec.msgpack.decode(body, type=Note)
+        return found
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise WireError("group note") from error

@@ -1,0 +1,315 @@
+"""Process groups of torch.distributed, made and given up as the nodes need them; never the default group.
+
+The classes behind `init_process_group` are used directly: a group can then be made anew among those who are
+left, whatever else in the process uses torch.distributed. Peers are named by their ranks in the run.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from decentnode.communication.group_notes import Plan
+from decentnode.communication.handles import Key
+from decentnode.errors import StartError
+
+SHIFTS_PER_BATCH = 128
+"""More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
+UNUSED_TAG = (1 << 31) - 1
+LAST_SECONDS = 3600
+"""The limit of an operation that nobody waits for; all others have one of their own."""
+_FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
+ONE_GPU = {
+    "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
+    "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0",
+}  # fmt: skip
+"""Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
+NCCL_SETTINGS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
+"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process."""
+
+
+class GroupBroken(Exception):
+    """The group cannot be used any more, or could not be made; says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One payload on its way to or from a peer."""
+
+    peer: int
+    buffer: Tensor
+    """The bytes, shape (n,), where the backend can reach them; neither changed nor freed until it is done."""
+    sends: bool
+
+
+class Pending(Protocol):
+    """Transfers that are done together."""
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What is done when this is."""
+
+    def wait(self, seconds: float) -> None:
+        """Blocks until they are done; raises GroupBroken, also when that takes longer."""
+
+
+class Group(ABC):
+    """One communicator among some ranks."""
+
+    device: torch.device
+    """Where tensors must lie."""
+    gathers: bool
+    """Whether all transfers of an exchange are posted at once, so that every rank's list matches."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.generation = plan.generation
+        self.members = tuple(plan.members)
+        self.rank = rank
+        self.index = {member: i for i, member in enumerate(self.members)}
+        self.is_broken = False
+
+    @abstractmethod
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        """Starts transfers of an exchange, peers in ascending order."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Ends everything that is under way; whoever waits for it, here or elsewhere, gets GroupBroken."""
+
+    def warm_up(self, peers: Iterable[int], seconds: float) -> None:
+        """All ranks meet once, and those that will exchange do so, because connections open at first use."""
+        own, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
+        others = sorted(set(peers) & set(self.members) - {self.rank})
+        received = [Transfer(peer, torch.empty_like(own), False) for peer in others]
+        self._wait_for_all(seconds)
+        for pending in self.post(key, received + [Transfer(peer, own, True) for peer in others]):
+            pending.wait(seconds)
+
+    @abstractmethod
+    def _wait_for_all(self, seconds: float) -> None:
+        """A barrier: the first operation of a communicator must be one of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GlooPending:
+    transfers: tuple[Transfer, ...]
+    work: Any
+
+    def wait(self, seconds: float) -> None:
+        try:
+            self.work.wait(timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError as error:
+            raise GroupBroken(_first_words(error)) from error
+
+
+class GlooGroup(Group):
+    """TCP between any two members, in host memory."""
+
+    device = torch.device("cpu")
+    gathers = False
+
+    def __init__(self, plan: Plan, rank: int, store: Any, address: str, seconds: float) -> None:
+        super().__init__(plan, rank)
+        kind: Any = dist.ProcessGroupGloo
+        options = kind._Options()
+        options._devices = [kind.create_device(hostname=address)]
+        options._timeout = timedelta(seconds=seconds)
+        options._threads = 1
+        self._backend = kind(store, self.index[rank], len(self.members), options)
+
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        tag = tag_of(key)
+        found: list[Pending] = []
+        for transfer in transfers:
+            start = self._backend.send if transfer.sends else self._backend.recv
+            try:
+                work = start([transfer.buffer], self.index[transfer.peer], tag)
+            except RuntimeError as error:
+                raise GroupBroken(_first_words(error)) from error
+            found.append(_GlooPending((transfer,), work))
+        return found
+
+    def abort(self) -> None:
+        """Gloo closes all connections of a group in which something takes too long, and has no other way."""
+        self.is_broken = True
+        peer = next(member for member in self.members if member != self.rank)
+        nothing = Transfer(peer, torch.empty(1, dtype=torch.uint8), False)
+        with contextlib.suppress(RuntimeError):
+            work = self._backend.recv([nothing.buffer], self.index[peer], UNUSED_TAG)
+            work.wait(timedelta(milliseconds=1))
+
+    def _wait_for_all(self, seconds: float) -> None:
+        _GlooPending((), self._backend.barrier()).wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _NcclPending:
+    transfers: tuple[Transfer, ...]
+    work: Any
+    group: "NcclGroup"
+
+    def wait(self, seconds: float) -> None:
+        """Asks again and again: `work.wait` would only make the stream wait."""
+        limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        try:
+            while not self.work.is_completed():
+                if self.group.is_broken or time.monotonic() > limit:
+                    raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
+                time.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE)
+            if self.group.is_broken:
+                raise GroupBroken("NCCL was given up")
+            with torch.cuda.device(self.group.device):
+                self.work.wait()
+        except RuntimeError as error:
+            raise GroupBroken(_first_words(error)) from error
+
+
+class NcclGroup(Group):
+    """NCCL between GPUs: one communicator, one launch for all transfers of an exchange."""
+
+    gathers = True
+
+    def __init__(self, plan: Plan, rank: int, store: Any, device: torch.device, seconds: float) -> None:
+        super().__init__(plan, rank)
+        self.device = device
+        distributed: Any = dist
+        options = distributed.ProcessGroupNCCL.Options()
+        options.config.blocking = 0
+        options._timeout = timedelta(seconds=LAST_SECONDS)
+        torch.cuda.set_device(device)
+        backend = distributed.ProcessGroupNCCL(store, self.index[rank], len(self.members), options)
+        backend.eager_connect_single_device(device)
+        group: Any = dist.ProcessGroup
+        self._group = group(store, self.index[rank], len(self.members))
+        self._group._set_default_backend(group.BackendType.NCCL)
+        self._group._register_backend(device, group.BackendType.NCCL, backend)
+        self._backend = backend
+
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        batches: dict[int, list[Transfer]] = {}
+        for transfer in transfers:
+            batches.setdefault(self._batch(transfer), []).append(transfer)
+        return [self._launch(batches[number]) for number in sorted(batches)]
+
+    def _batch(self, transfer: Transfer) -> int:
+        """A number that both ends find: how far apart they are, counted from the sender."""
+        ends = self.index[self.rank], self.index[transfer.peer]
+        start, end = ends if transfer.sends else ends[::-1]
+        return int((end - start) % len(self.members) // SHIFTS_PER_BATCH)
+
+    def _launch(self, transfers: list[Transfer]) -> Pending:
+        try:
+            with torch.cuda.device(self.device):
+                self._group._start_coalescing(self.device)
+                for transfer in transfers:
+                    start = self._group.send if transfer.sends else self._group.recv
+                    start([transfer.buffer], self.index[transfer.peer], 0)
+                work = self._group._end_coalescing(self.device)
+        except RuntimeError as error:
+            raise GroupBroken(_first_words(error)) from error
+        return _NcclPending(tuple(transfers), work, self)
+
+    def abort(self) -> None:
+        self.is_broken = True
+        with contextlib.suppress(RuntimeError):
+            self._backend.abort()
+
+    def _wait_for_all(self, seconds: float) -> None:
+        _NcclPending((), self._group.barrier(), self).wait(seconds)
+
+
+def tag_of(key: Key) -> int:
+    """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
+    round, phase, part = key
+    return ((round * 64 + phase) * 4 + part) % UNUSED_TAG
+
+
+def _first_words(error: RuntimeError) -> str:
+    """The first line of an error of torch, without the place in its sources."""
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return line.rpartition("] ")[2].split(". ")[0][:200] or line[:200]
+
+
+@dataclass
+class Workshop:
+    """Makes the groups of one rank, one generation after the other; only one thread at a time does."""
+
+    rank: int
+    address: str
+    """Of this machine."""
+    port: int
+    """Where this rank's store would listen; 0: the system chooses."""
+    device: torch.device
+    """Where the node lives."""
+    run_id: int = 0
+    peers: frozenset[int] = frozenset()
+    """With whom this rank exchanges in the first round."""
+    _store: Any = field(default=None, init=False, repr=False)
+
+    def open_store(self) -> tuple[str, int]:
+        """Listens for the members of the next group; returns where. Raises StartError."""
+        if self._store is None:
+            listening = self._listen()
+            port = listening.getsockname()[1]
+            self._store = TCPStore(
+                self.address, port, None, True, timedelta(seconds=LAST_SECONDS), wait_for_workers=False,
+                master_listen_fd=listening.detach(),
+                use_libuv=False,
+            )  # fmt: skip
+        return self.address, self._store.port
+
+    def _listen(self) -> socket.socket:
+        # Bound here because a store of torch would listen at all addresses of the machine.
+        try:
+            family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+            return socket.create_server((self.address, self.port), family=family, backlog=1024)
+        except OSError as error:
+            why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
+            raise StartError(f"{why} (key communication.group_port)") from error
+
+    def make(self, plan: Plan, seconds: float) -> Group:
+        """Meets the other members; raises GroupBroken when they do not all come in that time."""
+        limit = time.monotonic() + seconds
+        try:
+            store = self._reach(plan, seconds)
+            group = self._group(plan, store, seconds)
+            group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
+        except RuntimeError as error:
+            raise GroupBroken(_first_words(error)) from error
+        return group
+
+    def _group(self, plan: Plan, store: Any, seconds: float) -> Group:
+        if plan.backend == "nccl":
+            return NcclGroup(plan, self.rank, store, self.device, seconds)
+        return GlooGroup(plan, self.rank, store, self.address, seconds)
+
+    def _reach(self, plan: Plan, seconds: float) -> Any:
+        limit = timedelta(seconds=seconds)
+        if self._store is not None and (plan.address, plan.port) == (self.address, self._store.port):
+            store = self._store
+        else:
+            store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
+        found = PrefixStore(f"{self.run_id}/{plan.generation}", store)
+        found.set_timeout(limit)
+        return found
+
+
+def prepare_nccl(rank: int, shares_gpu: bool) -> None:
+    """Sets what NCCL and torch read before the first group is made; what the user has set stays."""
+    settings = dict(NCCL_SETTINGS)
+    if shares_gpu:
+        settings |= ONE_GPU | {"NCCL_HOSTID": f"node{rank}"}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
