@@ -68,20 +68,25 @@ KERNEL: Any = triton.jit(add_up)
 def fused_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool | None:
     """`weighted_sum` of one term or more; None where the kernel cannot: it makes fp32 of what lies beside it.
 
-    Nothing waits for the GPU but the answer, which is one number.
+    The host waits for nothing but the answer, which is one number.
     """
     if not _fits(terms, out):
         return None
-    n, finite = out.numel(), True
-    if n:
-        with torch.cuda.device(out.device if out.is_cuda else -1):
-            flag = torch.zeros(1, dtype=torch.int32, device=out.device)
-            for first in range(0, len(terms), AT_ONCE):
-                weights, sources = zip(*terms[first : first + AT_ONCE], strict=True)
-                grid = (triton.cdiv(n, BLOCK),)
-                KERNEL[grid](out, flag, sources, weights, n, FIRST=not first, SIZE=BLOCK, num_warps=WARPS)
-            finite = not int(flag)
-    return finite
+    if not out.numel():
+        return True
+    flag = torch.zeros(1, dtype=torch.int32, device=out.device)
+    begin_sum(terms, out, flag)
+    return not int(flag)
+
+
+def begin_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, flag: Tensor) -> None:
+    """Starts the kernel and returns; it sets `flag` (int32, one element) to 1 where the sum is not finite."""
+    n = out.numel()
+    with torch.cuda.device(out.device if out.is_cuda else -1):
+        for first in range(0, len(terms), AT_ONCE):
+            weights, sources = zip(*terms[first : first + AT_ONCE], strict=True)
+            grid = (triton.cdiv(n, BLOCK),)
+            KERNEL[grid](out, flag, sources, weights, n, FIRST=not first, SIZE=BLOCK, num_warps=WARPS)
 
 
 def _fits(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from decentnode.registry import TRANSFORMS
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("exchange", "experiment", "scale", "startup", "transforms")
+BENCHMARKS = ("exchange", "experiment", "mix", "scale", "startup", "transforms")
 LIMIT = 120.0
 
 
@@ -79,6 +80,11 @@ def check_scale(figures: dict) -> None:
     assert all(0 < seconds < LIMIT for seconds in figures["round_seconds"])
 
 
+def check_mix(figures: dict) -> None:
+    assert figures["of_copy"] > 0 and figures["times_loop"] > 0
+    assert (figures["device"] == "cuda") is torch.cuda.is_available()
+
+
 def check_startup(figures: dict) -> None:
     assert figures["startup_seconds"] < figures["first_round_seconds"] < figures["command_seconds"]
     assert 1 < figures["private_mb_per_node"] < 200
@@ -95,6 +101,7 @@ def check_transforms(figures: dict) -> None:
 CHECKS = {
     "exchange": check_exchange,
     "experiment": check_experiment,
+    "mix": check_mix,
     "scale": check_scale,
     "startup": check_startup,
     "transforms": check_transforms,
