@@ -64,9 +64,18 @@ class Handle:
                 loop.call_later(FIRST_ASK, self._keep_asking, loop, FIRST_ASK)
             self._call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
-        if self._mailbox.failure is not None:
-            raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
+        self._check()
         return self
+
+    def finish_within(self, seconds: float) -> bool:
+        """As awaiting it, for a thread that runs no event loop; false when it took longer."""
+        pause, limit = FIRST_ASK, time.monotonic() + seconds
+        while not self.done and not self.wait(max(0.0, min(pause, limit - time.monotonic()))):
+            if time.monotonic() >= limit:
+                return False
+            pause = self._ask(pause)
+        self._check()
+        return True
 
     def wait(self, timeout: float) -> bool:
         """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
@@ -101,6 +110,10 @@ class Handle:
     def _begin_to_wait(self) -> None:
         if self.opened == math.inf:
             self.opened = time.monotonic()
+
+    def _check(self) -> None:
+        if self._mailbox.failure is not None:
+            raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
 
     def _ask(self, pause: float) -> float:
         """Asks for what is missing; returns how long to wait until the next time."""

@@ -1,0 +1,96 @@
+"""What concerns all ranks at once: the model they begin with, and the average of all models."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from decentnode.errors import BadInput
+from decentnode.payload import Payload, as_bytes, dense_layout
+from decentnode.wrapper.buckets import ALIGNMENT, Block
+from decentnode.wrapper.exchanges import Exchanges
+from decentnode.wrapper.mixture import Mixture
+
+
+def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: Exchanges) -> None:
+    """All ranks get rank 0's tensors; `area`, bytes that nobody reads yet, is where they travel through."""
+    half = area.numel() // 2 // ALIGNMENT * ALIGNMENT
+    for turn, pieces in enumerate(_batches(tensors, half)):
+        # The half that is written was sent two exchanges ago, and the last one was done when all had read it.
+        place = area[half * (turn % 2) :][: sum(piece.numel() for piece in pieces)]
+        if exchanges.rank == 0:
+            torch.cat(pieces, out=place)
+        outgoing = exchanges.to_others(place) if exchanges.rank == 0 else {}
+        layout = dense_layout(place.numel(), torch.uint8)
+        inbox = exchanges.with_all(outgoing, [] if exchanges.rank == 0 else [0], layout)
+        if 0 in inbox:
+            parts = torch.split(inbox[0]["vector"], [piece.numel() for piece in pieces])
+            for piece, part in zip(pieces, parts, strict=True):
+                piece.copy_(part)
+        inbox.release()
+    exchanges.settle([])
+
+
+def _batches(tensors: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """The tensors' memory as bytes, in lists of pieces that are `most` bytes long together, or less."""
+    batch: list[Tensor] = []
+    room = most
+    for tensor in tensors:
+        left = _memory_of(tensor)
+        while left.numel():
+            piece, left = left[:room], left[room:]
+            batch.append(piece)
+            room -= piece.numel()
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
+def _memory_of(tensor: Tensor) -> Tensor:
+    """A dense tensor's elements as bytes, in the order in which they lie; raises BadInput."""
+    detached = tensor.detach()
+    strides = detached.stride()
+    flat = detached.permute(sorted(range(len(strides)), key=lambda i: -strides[i])).reshape(-1)
+    if flat.numel() and flat.data_ptr() != detached.data_ptr():
+        raise BadInput(f"a tensor of shape {tuple(tensor.shape)} is no block of memory; make it contiguous")
+    return as_bytes(flat)
+
+
+def average(block: Block, exchanges: Exchanges, size: int) -> None:
+    """Writes the mean over all ranks of a block into its spare slot, which nobody may read at the time.
+
+    Each rank sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
+    """
+    own, means = _shares(block.values, size), _shares(block.spare, size)
+    layout = dense_layout(own[0].numel(), block.bucket.dtype)
+    outgoing = {j: Payload.dense(share) for j, share in enumerate(own) if j != exchanges.rank}
+    inbox = exchanges.with_all(outgoing, None, layout)
+    received = {j: payload["vector"] for j, payload in inbox.items()}
+    weights = dict.fromkeys(sorted((*received, exchanges.rank)), 1 / (1 + len(received)))
+    share = own[exchanges.rank]
+    Mixture(exchanges.step, exchanges.rank, weights, share, received, block).write(means[exchanges.rank])
+    inbox.release()
+    inbox = exchanges.with_all(exchanges.to_others(means[exchanges.rank]), None, layout)
+    for j, payload in inbox.items():
+        means[j].copy_(payload["vector"])
+    inbox.release()
+
+
+def _shares(flat: Tensor, size: int) -> list[Tensor]:
+    """As many pieces of one length as there are ranks; the last ones overlap where it cannot be divided."""
+    length = -(-flat.numel() // size)
+    starts = [min(j * length, flat.numel() - length) for j in range(size)]
+    return [flat[start : start + length] for start in starts]
+
+
+def distance(blocks: Sequence[Block]) -> float:
+    """The Euclidean norm of the difference between current and spare values, over all parameters."""
+    squares = [
+        float((block.values.double() - block.spare.double()).square().sum())
+        for block in blocks
+        if not block.bucket.is_buffers
+    ]
+    return math.sqrt(math.fsum(squares))

@@ -1,0 +1,125 @@
+"""One optimizer per bucket, and one that stands for them all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from decentnode.errors import BadInput
+from decentnode.wrapper.buckets import Block
+
+Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
+"""Makes the optimizer of some parameters, given with their names; called once for each bucket."""
+BY_GRADIENT_ALONE = frozenset(
+    {"SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop"}
+    | {"AccumAdam", "AccumAdamW"}
+)
+"""Optimizers of torch and ours whose step does not depend on the parameters where nothing decays."""
+
+
+class BucketOptimizer:
+    """The optimizer of one bucket, with its schedule."""
+
+    def __init__(
+        self, block: Block, make: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
+    ) -> None:
+        named = [
+            (entry.name, tensor)
+            for entry, tensor in zip(block.bucket.entries, block.tensors, strict=True)
+            if isinstance(tensor, nn.Parameter)
+        ]
+        self.optimizer = make(named)
+        self.names = {id(parameter): name for name, parameter in named}
+        given = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if unknown := given - self.names.keys():
+            raise BadInput(
+                f"the optimizer factory took {len(unknown)} parameters that it was not given: "
+                "it is called once per bucket, and makes the optimizer of those parameters alone"
+            )
+        self.scheduler = None if schedule is None else schedule(self.optimizer)
+
+    @property
+    def by_gradient_alone(self) -> bool:
+        """Whether its step can be made from any parameters, because it is a function of the gradient."""
+        kind = type(self.optimizer)
+        known = kind.__module__.startswith(("torch.optim.", "decentnode.optimizers."))
+        known = known and kind.__name__ in BY_GRADIENT_ALONE
+        return known and not any(group.get("weight_decay") for group in self.optimizer.param_groups)
+
+    def step(self) -> None:
+        """One step of the parameters, and of the schedule."""
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def schedule_state(self) -> dict[str, Any]:
+        """Where the schedule is, and whose it is."""
+        state: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
+        return {"names": list(self.names.values()), "state": state}
+
+    def load_schedule(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """The inverse of `schedule_state`, given those of all buckets, whichever parameters they had."""
+        if self.scheduler is None or not self.names:
+            return
+        first = next(iter(self.names.values()))
+        state: dict[str, Any] = next((one["state"] for one in saved if first in one["names"]), {})
+        groups = len(self.optimizer.param_groups)
+        # Lists have an entry for each group; those of a bucket with other groups do not fit.
+        fitting = {k: v for k, v in state.items() if not isinstance(v, list) or len(v) == groups}
+        self.scheduler.load_state_dict(fitting)
+
+    def clear(self) -> None:
+        """Forgets the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """State and options of each parameter."""
+        return {
+            self.names[id(p)]: {"state": dict(self.optimizer.state.get(p, {})), "options": _options_of(group)}
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+        }
+
+    def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """The inverse of `by_name`, of these or more parameters; in whichever buckets they were."""
+        state = self.optimizer.state_dict()
+        for group, numbered in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
+            for p, number in zip(group["params"], numbered["params"], strict=True):
+                found = saved[self.names[id(p)]]
+                numbered.update(found["options"])
+                state["state"].pop(number, None)
+                if found["state"]:
+                    state["state"][number] = dict(found["state"])
+        self.optimizer.load_state_dict(state)
+
+
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+class AllBuckets(Optimizer):
+    """The optimizers of all buckets as one: for training loops, gradient scalers, clipping and schedulers.
+
+    Its groups are those of the buckets' own optimizers, so a learning rate that is set here counts.
+    """
+
+    _step_supports_amp_scaling = True  # so that a scaler calls `step` even if nothing may be stepped
+
+    def __init__(
+        self, parts: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
+    ) -> None:
+        """`update` makes the step of all buckets, given what gradients are scaled by and whether to skip."""
+        super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], {})
+        self.param_groups = [group for part in parts for group in part.optimizer.param_groups]
+        self.parts = parts
+        self._update = update
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Mixes and updates all buckets; does nothing where the backward pass has done so already."""
+        if closure is not None:
+            raise BadInput("step: closures are for optimizers that look several times; none of them is here")
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        self._update(scale, bool(getattr(self, "found_inf", False)))

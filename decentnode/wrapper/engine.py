@@ -1,0 +1,171 @@
+"""The algorithm: which bucket is mixed when, with what, and what is sent next.
+
+communicate_while_adapt: x(t) is sent as soon as it is there, and mixed when its gradient is:
+x(t+1) = W x(t) + d(x(t)). adapt_then_combine: what the step has made is sent, and mixed at the end:
+x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing strength a, W is (1 - a) I + a W.
+Buckets go one after the other in the same order everywhere.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from decentnode.communication.base import Inbox
+from decentnode.errors import RunFailed
+from decentnode.graph.base import View
+from decentnode.mixing import WeightedGraph, live_weights
+from decentnode.wrapper.bucket_optimizers import BucketOptimizer
+from decentnode.wrapper.buckets import Block
+from decentnode.wrapper.exchanges import Exchanges
+from decentnode.wrapper.mixture import Mixture
+from decentnode.wrapper.options import Options
+from decentnode.wrapper.topology import view_of
+
+
+class Engine:
+    """The steps of one rank."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        optimizers: Sequence[BucketOptimizer],
+        graph: WeightedGraph,
+        exchanges: Exchanges,
+        options: Options,
+    ) -> None:
+        """The optimizers belong to the first blocks; those after them hold buffers."""
+        self.blocks = blocks
+        self.optimizers = optimizers
+        self.exchanges = exchanges
+        self.options = options
+        self.step = 0
+        """t: how many steps have been made; the topology's round."""
+        self.updated = 0
+        """How many blocks of this step are done."""
+        self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
+        """The blocks that are mixed in every step, in the order in which they are."""
+        self._graph = graph
+        self._view = self._next_view = view_of(graph, exchanges.rank, 0)
+        self._strength = 1.0
+
+    @property
+    def publishes_early(self) -> bool:
+        """Whether x(t) is on its way while the gradient at x(t) is computed."""
+        return self.options.scheme == "communicate_while_adapt"
+
+    def start(self) -> None:
+        """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
+        if self.publishes_early and not self.exchanges.flying and not self.updated:
+            self.exchanges.begin_round()
+            for i in self.mixed:
+                if self.blocks[i].bucket.is_buffers:
+                    self.blocks[i].take_in()
+                self._launch(i, self._view)
+
+    def update_next(self, skip: bool = False) -> None:
+        """Updates the next block of this step; `skip`: its optimizer makes no step."""
+        if not self.updated:
+            self._begin_step()
+        i = self.mixed[self.updated]
+        self.updated += 1
+        if not self.publishes_early:
+            self._adapt(self.blocks[i], i, skip)
+            self._launch(i, self._view)
+            return
+        self._adapt_while_combining(self.blocks[i], i, skip)
+        self._launch(i, self._next_view)
+
+    def finish(self, skip: bool = False) -> None:
+        """Updates the blocks that are left, and ends the step."""
+        while self.updated < len(self.mixed):
+            self.update_next(skip)
+        if not self.publishes_early:
+            for i in self.mixed:
+                self._combine(self.blocks[i], i)
+        self.step += 1
+        self.updated, self._view = 0, self._next_view
+
+    def go_on_at(self, step: int) -> None:
+        """The next step is this one; nothing may be in flight."""
+        self.step = self.exchanges.step = step
+        self._view = view_of(self._graph, self.exchanges.rank, step)
+
+    def _begin_step(self) -> None:
+        self.start()
+        self.exchanges.step = self.step
+        self._strength = self.options.strength(self.step)
+        self._next_view = view_of(self._graph, self.exchanges.rank, self.step + 1)
+        self.exchanges.begin_round()
+
+    def _launch(self, i: int, view: View) -> None:
+        self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
+
+    def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
+        inbox = self.exchanges.collect(i, block.bucket.layout)
+        mixture = self._mixture(block, inbox)
+        if block.bucket.is_buffers:
+            block.take_in(spare=True)
+            self._add_change(mixture, block.spare)
+            block.flip()
+        elif skip or self.optimizers[i].by_gradient_alone:
+            self._write(mixture, block.spare)
+            block.flip()
+            self._make_step(i, skip)
+        else:
+            block.spare.copy_(block.values)
+            block.flip()
+            self._make_step(i, skip)
+            self._add_change(mixture, block.values)
+        self._release(inbox)
+
+    def _adapt(self, block: Block, i: int, skip: bool) -> None:
+        if block.bucket.is_buffers:
+            block.take_in()
+        else:
+            self._make_step(i, skip)
+
+    def _combine(self, block: Block, i: int) -> None:
+        inbox = self.exchanges.collect(i, block.bucket.layout)
+        self._write(self._mixture(block, inbox), block.spare)
+        self._release(inbox)
+        block.flip()
+
+    def _make_step(self, i: int, skip: bool) -> None:
+        if not skip:
+            self.optimizers[i].step()
+
+    def _mixture(self, block: Block, inbox: Inbox) -> Mixture:
+        received = {j: payload["vector"] for j, payload in inbox.items()}
+        weights, rank, a = (
+            live_weights(self._view.weights, self._view.rank, received),
+            self._view.rank,
+            self._strength,
+        )
+        if a != 1:
+            weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
+        mixture = Mixture(self.step, rank, dict(weights), block.values, received, block)
+        if self.options.before_mixing is not None:
+            self.options.before_mixing(mixture)
+        return mixture
+
+    def _write(self, mixture: Mixture, out: Tensor) -> None:
+        try:
+            mixture.write(out)
+        except ValueError as error:
+            raise self.exchanges.failure(error) from error
+
+    def _add_change(self, mixture: Mixture, out: Tensor) -> None:
+        try:
+            mixture.add_change(out)
+        except ValueError as error:
+            raise self.exchanges.failure(error) from error
+
+    def _release(self, inbox: Inbox) -> None:
+        """Gives the memory back that was read; raises RunFailed when it was no longer to be read."""
+        sound = inbox.is_sound()
+        inbox.release()
+        if not sound:
+            raise RunFailed(
+                f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "
+                "a longer deadline is needed"
+            )

@@ -1,0 +1,114 @@
+"""One rank's exchanges: several in flight, in the order of their keys, none waited for without a limit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from decentnode.communication.base import Endpoint, Inbox
+from decentnode.communication.handles import Handle
+from decentnode.errors import PeerError, RunFailed
+from decentnode.payload import Layout, Payload, dense_layout
+
+SLACK = 10.0
+"""Seconds beyond the deadline after which a wait ends that the transport itself should have ended."""
+
+
+class Exchanges:
+    """Every rank makes the same exchanges in the same order, so their numbers agree."""
+
+    def __init__(self, endpoint: Endpoint, size: int, parts: int, deadline: float, tolerant: bool) -> None:
+        """The last of the `parts` is for what concerns all ranks; `tolerant`: a loss is no error."""
+        self.endpoint = endpoint
+        self.rank = endpoint.rank
+        self.step = 0
+        """What messages name as the step."""
+        self.flying: dict[int, Handle] = {}
+        """By part what was launched and not collected."""
+        self._others = [j for j in range(size) if j != self.rank]
+        self._service = parts - 1
+        self._deadline = deadline
+        self._tolerant = tolerant
+        self._round = -1
+
+    def begin_round(self) -> None:
+        """What is launched from here on is later than all before."""
+        self._round += 1
+        self.endpoint.admit(self._round)
+
+    def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
+        """Begins the exchange of one part in this round."""
+        self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part)
+        self.flying[part].hold()
+
+    def collect(self, part: int, layout: Layout) -> Inbox:
+        """What a launched exchange has brought; to be released when it was read. Raises RunFailed."""
+        handle = self.flying.pop(part)
+        self._wait(handle)
+        return self._opened(handle, layout)
+
+    def await_all(self) -> None:
+        """Waits until everything in flight has come, and leaves it there."""
+        for handle in self.flying.values():
+            self._wait(handle)
+
+    def drop_all(self) -> None:
+        """Takes in what is in flight and throws it away, so that its senders may go on."""
+        self.await_all()
+        while self.flying:
+            self.flying.pop(min(self.flying)).release()
+
+    def release_arrived(self) -> None:
+        """For the end: gives back what has come, and waits for nothing."""
+        for part in sorted(self.flying):
+            if self.flying[part].done:
+                self.flying.pop(part).release()
+
+    def with_all(
+        self, outgoing: Mapping[int, Payload], sources: Iterable[int] | None, layout: Layout
+    ) -> Inbox:
+        """One exchange that concerns all ranks, waited for; `sources`: all others unless given."""
+        self.begin_round()
+        handle = self._exchange(outgoing, self._others if sources is None else list(sources), self._service)
+        self._wait(handle)
+        return self._opened(handle, layout)
+
+    def to_others(self, content: Tensor) -> dict[int, Payload]:
+        """The same flat tensor for everybody else."""
+        return dict.fromkeys(self._others, Payload.dense(content))
+
+    def settle(self, parts: Iterable[int]) -> None:
+        """Waits until nobody reads anything any more that was sent in these parts."""
+        nothing = dense_layout(0)
+        for part in (*parts, self._service):
+            self.begin_round()
+            empty = dict.fromkeys(self._others, Payload.empty(nothing))
+            handle = self._exchange(empty, self._others, part)
+            self._wait(handle)
+            self._opened(handle, nothing).release()
+
+    def _exchange(self, outgoing: Mapping[int, Payload], sources: Sequence[int], part: int) -> Handle:
+        return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
+
+    def _wait(self, handle: Handle) -> None:
+        seconds = 2 * self._deadline + SLACK
+        if not handle.finish_within(seconds):
+            awaited = (
+                ", ".join(f"rank {j}" for j in sorted(handle.awaited)) or "readers of an earlier exchange"
+            )
+            raise RunFailed(f"{self._here}: waited {seconds:.0f} s for {awaited}")
+
+    def _opened(self, handle: Handle, layout: Layout) -> Inbox:
+        inbox = Inbox(handle, layout, self.endpoint)
+        if inbox.missing and not self._tolerant:
+            raise self.failure(inbox.missing[min(inbox.missing)])
+        return inbox
+
+    def failure(self, error: PeerError | ValueError) -> RunFailed:
+        """The error with this rank and step in its words."""
+        failed = RunFailed(f"{self._here}: {error}")
+        failed.__cause__ = error
+        return failed
+
+    @property
+    def _here(self) -> str:
+        return f"rank {self.rank}, step {self.step}"

@@ -1,0 +1,257 @@
+"""How ranks find each other, and that they mean the same."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
+from decentnode.communication.inproc import InProcess
+from decentnode.errors import BadInput, StartError
+
+FAREWELL_SECONDS = 5.0
+_made = count()
+Terms = Mapping[str, str]
+"""What all ranks must agree on: a hash or a version by what it is of."""
+
+
+@dataclass
+class Link:
+    """One rank's end of the transport, until it is closed."""
+
+    endpoint: Endpoint
+    communication: Communication | None = None
+    """To be closed at the end."""
+    directory: Path | None = None
+    """To be removed at the end."""
+    store: Any = None
+    """Kept: it may be served from here."""
+    closed: bool = False
+
+    def close(self) -> None:
+        """Tells the others that this rank sends nothing more; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self.endpoint.leave()
+        if self.communication is not None:
+            self.communication.close(FAREWELL_SECONDS)
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Meeting(ABC):
+    """One rank's way to the others."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        """Meets all ranks; raises StartError naming those that do not come or mean something else."""
+
+
+class Hall:
+    """Where ranks meet that are threads of one process: for tests and simulations."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.communication = InProcess()
+        self.terms: dict[int, Terms] = {}
+        self.barrier = threading.Barrier(size)
+
+    def seat(self, rank: int) -> "Seat":
+        """The way of one of the threads."""
+        return Seat(rank, self)
+
+
+@dataclass
+class Seat(Meeting):
+    """A rank that is a thread."""
+
+    rank: int
+    hall: Hall
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return self.hall.size
+
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        endpoint = self.hall.communication.endpoint(self.rank, memory)
+        self.hall.terms[self.rank] = terms
+        try:
+            self.hall.barrier.wait(timeout)
+        except threading.BrokenBarrierError:
+            missing = sorted(set(range(self.size)) - self.hall.terms.keys())
+            raise StartError(
+                f"rank {self.rank}: ranks {missing} did not come within {timeout:.0f} s"
+            ) from None
+        compare(self.hall.terms, self.rank)
+        return Link(endpoint)
+
+
+@dataclass
+class Note:
+    """What a rank tells all others through the store."""
+
+    terms: dict[str, str]
+    machine: str
+    """Equal where memory can be shared."""
+    address: str
+    run_id: int
+
+
+@dataclass
+class StoreMeeting(Meeting):
+    """Ranks that are processes and share a torch.distributed store, as torchrun gives them."""
+
+    rank: int
+    size: int
+    store: Any
+    master: tuple[str, int] = ("127.0.0.1", 0)
+    """Address and port of the store: the way to it shows which address of this machine others can reach."""
+    prefix: str = field(default_factory=lambda: f"decentnode/{next(_made)}")
+
+    @classmethod
+    def from_environment(cls, timeout: float) -> "StoreMeeting":
+        """As torchrun, or an initialized torch.distributed, has it; alone where there is neither."""
+        if dist.is_available() and dist.is_initialized():
+            rank, size = dist.get_rank(), dist.get_world_size()
+        elif "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+            warnings.warn("no RANK in the environment: a single process, without torchrun", stacklevel=3)
+            return cls(0, 1, None)
+        else:
+            rank, size = _number("RANK"), _number("WORLD_SIZE")
+        if size == 1:
+            return cls(rank, size, None)
+        address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT")
+        if not 0 <= rank < size or not address:
+            raise BadInput(
+                f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
+            )
+        try:
+            store, _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
+        except (RuntimeError, ValueError) as error:
+            raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
+        return cls(rank, size, store, (address, port))
+
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        own = Note(dict(terms), machine_id(), self._own_address(), secrets.randbits(63))
+        if self.size == 1:
+            communication = InProcess()
+        store = None if self.store is None else PrefixStore(self.prefix, self.store)
+        notes = [own]
+        if store is not None:
+            store.set_timeout(timedelta(seconds=timeout))
+            store.set(f"note/{self.rank}", json.dumps(asdict(own)))
+            notes = [Note(**json.loads(store.get(key))) for key in self._awaited(store, "note", timeout)]
+        compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+        directory, is_ours = self._directory(store, notes, timeout)
+        place = self.place(_processes(notes), directory)
+        communication.prepare(
+            place, memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
+        )
+        endpoint = communication.endpoint(self.rank, memory)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        communication.open(others, notes[0].run_id, timeout)
+        return Link(endpoint, communication, directory if is_ours else None, store)
+
+    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
+        """Where this rank stands among all."""
+        return Place(processes, self.rank, str(directory))
+
+    def _awaited(self, store: Any, kind: str, timeout: float) -> list[str]:
+        """The keys of that kind of all ranks, once they are there; raises StartError."""
+        keys = [f"{kind}/{rank}" for rank in range(self.size)]
+        try:
+            store.wait(keys, timedelta(seconds=timeout))
+        except (RuntimeError, dist.DistError) as error:
+            missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
+            raise StartError(
+                f"rank {self.rank}: ranks {missing} of {self.size} did not come within {timeout:.0f} s"
+            ) from error
+        return keys
+
+    def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, bool]:
+        """This machine's folder for sockets, and whether it was made by this rank."""
+        first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
+        if first != self.rank:
+            store.wait([f"directory/{first}"], timedelta(seconds=timeout))
+            return Path(store.get(f"directory/{first}").decode()), False
+        directory = tempfile.mkdtemp(prefix="decentnode-")
+        if store is not None:
+            store.set(f"directory/{first}", directory)
+        return Path(directory), True
+
+    def _own_address(self) -> str:
+        """The address from which this machine reaches the store."""
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect(self.master)
+                address: str = probe.getsockname()[0]
+        except OSError:
+            return self.master[0]
+        return self.master[0] if address.startswith("127.") else address
+
+
+def compare(terms: Mapping[int, Terms], rank: int) -> None:
+    """Raises StartError naming the ranks that mean something else than rank 0."""
+    for what, expected in terms[0].items():
+        others = [j for j in sorted(terms) if terms[j].get(what) != expected]
+        if others:
+            found = terms[others[0]].get(what)
+            raise StartError(
+                f"rank {rank}: {what} differs: {expected} on rank 0, {found} on rank {others[0]}"
+                + (f" (so do ranks {others[1:]})" if others[1:] else "")
+            )
+
+
+def machine_id() -> str:
+    """Equal for two processes that see each other in /proc and the same files."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    spaces = [str(Path(f"/proc/self/ns/{space}").readlink()) for space in ("pid", "mnt")]
+    return " ".join((boot, socket.gethostname(), *spaces))
+
+
+def _processes(notes: list[Note]) -> tuple[HostProcess, ...]:
+    machines: dict[str, list[int]] = {}
+    for rank, note in enumerate(notes):
+        machines.setdefault(note.machine, []).append(rank)
+    numbers = {machine: number for number, machine in enumerate(machines)}
+    return tuple(
+        HostProcess(numbers[note.machine], machines[note.machine].index(rank), (rank,), note.address)
+        for rank, note in enumerate(notes)
+    )
+
+
+def _is_there(store: Any, key: str) -> bool:
+    try:
+        return bool(store.check([key]))
+    except RuntimeError:
+        return False
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise BadInput(f"{name}: '{text}' is no number; start with torchrun, which sets it")
+    return int(text)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

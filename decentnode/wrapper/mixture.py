@@ -1,0 +1,82 @@
+"""What one bucket is mixed of in one step."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from decentnode.sharing.weighted_sum import CHUNK, is_finite, weighted_sum
+from decentnode.wrapper.buckets import Block
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(eq=False)
+class Mixture:
+    """Own and neighbors' values of one bucket, all flat, with their weights, before they are summed up.
+
+    `weights` are those of the step with the mixing strength in them: (1 - a) I + a W. A hook may change them,
+    or put other tensors into `received`; neither `own` nor what came may be written to.
+    """
+
+    step: int
+    rank: int
+    weights: dict[int, float]
+    """By rank, ascending, the own one included."""
+    own: Tensor
+    """x_i of this bucket, as the neighbors have got it."""
+    received: dict[int, Tensor]
+    """By rank; in memory of the neighbors."""
+    block: Block
+
+    def named(self, rank: int) -> dict[str, Tensor]:
+        """The tensors of a neighbor, or of this rank, by their names in the module."""
+        return self.block.named_views(self._of(rank))
+
+    def write(self, out: Tensor) -> None:
+        """out <- sum_j w_ij x_j, in rank order; raises ValueError naming whose values are not finite."""
+        terms = [(w, self._of(j)) for j, w in self.weights.items()]
+        if out.dtype not in HALVES:
+            finite = weighted_sum(terms, out)
+        else:
+            # Sums of many halves would lose what the wire has kept.
+            finite = True
+            for piece, *columns in _pieces(out, *(x for _, x in terms)):
+                wide = torch.empty_like(piece, dtype=torch.float32)
+                finite &= weighted_sum(zip((w for w, _ in terms), columns, strict=True), wide)
+                piece.copy_(wide)
+        if not finite:
+            self._check_finite()
+
+    def add_change(self, out: Tensor) -> None:
+        """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i and a step that was made from it."""
+        wide = torch.float32 if out.dtype in HALVES else out.dtype
+        changes = [(w - (j == self.rank), self._of(j)) for j, w in self.weights.items()]
+        finite = True
+        for piece, *columns in _pieces(out, *(x for _, x in changes)):
+            total = piece.to(wide)
+            for (w, _), x in zip(changes, columns, strict=True):
+                total.add_(x, alpha=w)
+            finite = finite and isfinite(float(total.sum()))
+            if total is not piece:
+                piece.copy_(total)
+        if not finite:
+            self._check_finite()
+
+    def _of(self, rank: int) -> Tensor:
+        return self.own if rank == self.rank else self.received[rank]
+
+    def _check_finite(self) -> None:
+        """Large sums of finite values pass."""
+        for j in self.weights:
+            values = self._of(j)
+            if not is_finite(values):
+                index = int((~values.isfinite()).nonzero()[0])
+                where = self.block.name_at(index)
+                raise ValueError(f"rank {j}: its model is not finite: {float(values[index])} in {where}")
+
+
+def _pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
+    """The same piece of each tensor, one after the other, small enough for a cache."""
+    return zip(*(torch.split(x, CHUNK) for x in tensors), strict=True)

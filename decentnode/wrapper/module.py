@@ -1,0 +1,337 @@
+"""`DecentralizedDataParallel`: a module that keeps near those of its neighbors while it is trained."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from decentnode import __version__
+from decentnode.communication.base import Communication, Endpoint, Memory
+from decentnode.communication.on_device import OnDevice
+from decentnode.errors import BadInput, RunFailed
+from decentnode.mixing import Mixing, WeightedGraph
+from decentnode.registry import COMMUNICATIONS
+from decentnode.wrapper import averaging
+from decentnode.wrapper.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
+from decentnode.wrapper.buckets import Plan, blocks_of
+from decentnode.wrapper.engine import Engine
+from decentnode.wrapper.exchanges import Exchanges
+from decentnode.wrapper.meeting import Link, Meeting, StoreMeeting
+from decentnode.wrapper.options import Options
+from decentnode.wrapper.topology import Topology, digest, made, weighted_graph
+
+STATE_VERSION = 1
+
+
+class DecentralizedDataParallel(nn.Module):
+    """Wraps a module: after every backward pass it is updated, and averaged with those of its neighbors.
+
+    `optimizer` makes an optimizer of a list of (name, parameter), once per bucket. `topology` is a name, a
+    mapping of a name and options, a Graph, or a matrix of weights. Everybody must wrap an equal module in the
+    same way. The other keywords are those of `Options`. Raises BadInput and StartError, one line each.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Factory,
+        topology: Topology = "ring",
+        *,
+        weights: str | Mapping[str, Any] | Mixing | None = None,
+        meeting: Meeting | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        chosen = Options.read(options)
+        meeting = meeting or StoreMeeting.from_environment(chosen.deadline)
+        graph = weighted_graph(topology, weights, meeting.size)
+        plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
+        link, endpoint = joined(meeting, plan, graph, chosen, module)
+        self.rank, self.size = meeting.rank, meeting.size
+        tolerant = chosen.on_loss == "continue"
+        exchanges = Exchanges(endpoint, meeting.size, len(plan.buckets) + 1, chosen.deadline, tolerant)
+        self._close = weakref.finalize(self, _end, link, exchanges)
+        blocks = blocks_of(module, plan, endpoint.slots)
+        if chosen.broadcast and meeting.size > 1:
+            averaging.broadcast([*module.parameters(), *module.buffers()], endpoint.slots[1], exchanges)
+        parts = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in blocks if not b.bucket.is_buffers]
+        self.optimizer = AllBuckets(parts, self._update)
+        """All buckets' optimizers as one, for loops that want to look at it."""
+        self._engine = Engine(blocks, parts, graph, exchanges, chosen)
+        self._accumulating = self._averaged = self._finishing = self._fired = False
+        self._task: int | None = None
+        """The backward pass at whose end the step is finished."""
+        self._missing: list[set[int]] = []
+        """For each bucket the parameters whose gradients have not come in this backward pass."""
+        self._expect_all()
+        if chosen.update_in == "backward":
+            self._register_hooks()
+
+    # Training.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives; in training, its parameters are on their way to the neighbors by then."""
+        if not (self.training and torch.is_grad_enabled()):
+            return self.module(*args, **kwargs)
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
+        if self._engine.updated:
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: the last backward pass ended early, when some buckets "
+                "had been updated; load a saved state on all ranks"
+            )
+        self._task = None
+        with torch.no_grad():
+            self._engine.start()
+        found = self.module(*args, **kwargs)
+        if self.options.update_in == "backward":
+            for tensor in tree_leaves(found):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
+        return found
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only add to the gradients; the first one outside makes the step."""
+        before, self._accumulating = self._accumulating, True
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    @property
+    def step(self) -> int:
+        """How many steps have been made: the topology's round."""
+        return self._engine.step
+
+    @property
+    def options(self) -> Options:
+        """What was chosen."""
+        return self._engine.options
+
+    @property
+    def mixing_strength(self) -> float | Callable[[int], float]:
+        """a of (1 - a) x + a W x; may be set between steps, on all ranks to the same."""
+        return self.options.mixing_strength
+
+    @mixing_strength.setter
+    def mixing_strength(self, a: float | Callable[[int], float]) -> None:
+        self._engine.options = replace(self.options, mixing_strength=a)
+
+    def get_lr(self) -> float:
+        """The learning rate of the first group."""
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer.param_groups else 0.0
+
+    # All ranks together.
+
+    @contextmanager
+    def averaged(self) -> Iterator[float]:
+        """In here the model is the average of all; gives this rank's distance from it. For all at once."""
+        distance = self._average()
+        before = [buffer.clone() for buffer in self.module.buffers()]
+        self._flip()
+        self._averaged = True
+        try:
+            yield distance
+        finally:
+            self._averaged = False
+            self._flip()
+            for buffer, content in zip(self.module.buffers(), before, strict=True):
+                buffer.copy_(content)
+
+    def average(self) -> float:
+        """Makes the average of all models that of every rank; gives the distance from it before."""
+        distance = self._average()
+        self._engine.exchanges.drop_all()
+        self._flip()
+        return distance
+
+    def distance_to_average(self) -> float:
+        """The Euclidean norm of the difference of this rank's parameters from the average of all."""
+        return self._average()
+
+    def resend(self) -> None:
+        """To be called on all ranks when parameters were changed by hand: what was sent of them is void."""
+        self._engine.exchanges.drop_all()
+
+    @torch.no_grad()
+    def _average(self) -> float:
+        """Has the average in the spare slots."""
+        exchanges, blocks = self._engine.exchanges, self._engine.blocks
+        if self._averaged or self._engine.updated:
+            raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
+        for i, block in enumerate(blocks):
+            if block.bucket.is_buffers and i not in exchanges.flying:
+                block.take_in()
+        if exchanges.flying:
+            exchanges.await_all()
+        else:
+            exchanges.settle(range(len(blocks)))
+        for block in blocks:
+            averaging.average(block, exchanges, self.size)
+        exchanges.settle([])
+        return averaging.distance(blocks)
+
+    @torch.no_grad()
+    def _flip(self) -> None:
+        for block in self._engine.blocks:
+            block.flip()
+
+    # Saving.
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What `state_dict` holds beside the module's tensors: all that the next step depends on."""
+        if self._averaged or self._engine.updated:
+            raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
+        parts = self._engine.optimizers
+        scaler = self.options.scaler
+        return {
+            "version": STATE_VERSION,
+            "step": self.step,
+            "optimizer": {name: state for part in parts for name, state in part.by_name().items()},
+            "schedules": [part.schedule_state() for part in parts],
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_extra_state` gave; raises BadInput."""
+        if state.get("version") != STATE_VERSION:
+            raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
+        saved = state["optimizer"]
+        for part in self._engine.optimizers:
+            if lacking := [name for name in part.names.values() if name not in saved]:
+                raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
+            part.load_by_name(saved)
+            part.load_schedule(state["schedules"])
+        if self.options.scaler is not None and state["scaler"]:
+            self.options.scaler.load_state_dict(state["scaler"])
+        self._engine.go_on_at(state["step"])
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Goes on from a `state_dict()` of this rank; on all ranks at once."""
+        if assign:
+            raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
+        self._engine.exchanges.drop_all()
+        return super().load_state_dict(state_dict, strict)
+
+    def close(self) -> None:
+        """Ends this rank's part; happens by itself when the process ends."""
+        self._close()
+
+    # The backward pass.
+
+    def _register_hooks(self) -> None:
+        for i, part in enumerate(self._engine.optimizers):
+            for parameter in self._engine.blocks[i].tensors:
+                hook = partial(self._note_gradient, i)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            part.clear()
+
+    def _note_backward(self, gradient: Tensor) -> None:
+        """A backward pass has begun: at its end what did not fire is finished."""
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _note_gradient(self, i: int, parameter: Tensor) -> None:
+        if self._accumulating:
+            return
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
+        if self._task is None:
+            self._note_backward(parameter)
+        if i < self._engine.updated:
+            name = self._engine.optimizers[i].names[id(parameter)]
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: parameter '{name}' got a second gradient in one "
+                "backward pass; use update_in='step'"
+            )
+        self._fired = True
+        self._missing[i].discard(id(parameter))
+        if not self.options.waits_for_all:
+            self._update_complete()
+
+    def _update_complete(self) -> None:
+        """Updates the buckets whose turn it is and whose gradients are all there."""
+        engine = self._engine
+        with torch.no_grad():
+            while engine.updated < len(self._missing) and not self._missing[engine.updated]:
+                engine.update_next()
+                engine.optimizers[engine.updated - 1].clear()
+
+    def _end_backward(self) -> None:
+        self._task = None
+        if not self._fired:
+            return
+        self._fired, self._finishing = False, True
+        try:
+            scaler = self.options.scaler
+            if scaler is None:
+                self.optimizer.step()
+            else:
+                scaler.step(self.optimizer)
+                scaler.update()
+        finally:
+            self._finishing = False
+        self._expect_all()
+
+    def _expect_all(self) -> None:
+        self._missing = [set(part.names) for part in self._engine.optimizers]
+
+    @torch.no_grad()
+    def _update(self, scale: Tensor | None, skip: bool) -> None:
+        """Makes the step of all buckets that have not been updated; see `AllBuckets`."""
+        in_backward = self.options.update_in == "backward"
+        if in_backward and not self._finishing:
+            return
+        parameters = [p for b in self._engine.blocks if not b.bucket.is_buffers for p in b.tensors]
+        if scale is not None and not skip:
+            for p in parameters:
+                if p.grad is not None:
+                    p.grad.div_(scale)
+        if self.options.clip_norm is not None and not skip:
+            nn.utils.clip_grad_norm_(parameters, self.options.clip_norm)
+        self._engine.finish(skip)
+        if in_backward:
+            for part in self._engine.optimizers:
+                part.clear()
+
+
+def joined(
+    meeting: Meeting, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
+) -> tuple[Link, Endpoint]:
+    """This rank's way to the others once all are there, and its end of it on the module's device."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    memory = Memory(plan.nbytes, torch.uint8, parts=len(plan.buckets) + 1)
+    terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
+    for name in ("scheme", "bucket_mb", "buffers", "broadcast"):
+        terms[name] = str(getattr(options, name))
+    link = meeting.join(transport(options.communication), terms, memory, options.deadline)
+    endpoint = link.endpoint if device.type == "cpu" else OnDevice(link.endpoint, memory, device)
+    return link, endpoint
+
+
+def transport(chosen: str | Mapping[str, Any]) -> Communication:
+    """The transport of that name; `auto`: shared memory on a machine, TCP between machines."""
+    found: Communication = made(COMMUNICATIONS, "zeromq" if chosen == "auto" else chosen, {})
+    return found
+
+
+def _hash(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def _end(link: Link, exchanges: Exchanges) -> None:
+    exchanges.release_arrived()
+    link.close()

@@ -1,0 +1,246 @@
+"""What a step of DecentralizedDataParallel costs: beside a local step and torch's DistributedDataParallel.
+
+    decentnode bench wrapper [--small] [--repeats N] [--elements N ...]
+
+Four processes that compute on one thread each, a network of linear layers, SGD. In every repetition all
+contestants make the same steps in turn, in the same processes: `local` talks to nobody, `ddp` averages
+gradients over gloo, `ring` has two neighbors, `one_peer` one. Then the overlap: two processes whose messages
+take 0.8 of the time of a local step, on a link that carries one after the other.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # or every forked process would import it at its first optimizer
+import torch.distributed as dist
+from _forked import run_forked
+from _report import Target, conclude, median, median_ratio, parser, show
+from exchange import free_ports
+from torch import Tensor, nn
+
+from decentnode import DecentralizedDataParallel
+from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.reception import header_bytes
+from decentnode.communication.sieve import Received, Sieve
+from decentnode.communication.wire import Header, Kind
+from decentnode.wrapper.meeting import StoreMeeting
+
+NODES = 4
+WIDTHS = {1_000_000: 500, 10_000_000: 1000}
+BATCH = 16
+DECENT_DP = {1_000_000: 10.8 / 3.4, 10_000_000: 90 / 32}
+"""Step time of Decent-DP's ring over that of a local step, as measured by others on 2 cores."""
+FASTER = 1.5
+WIRE = 0.8
+"""Time on the wire over that of a local step."""
+LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table."""
+
+    elements: int
+    steps: int
+    repeats: int
+    port: int
+
+
+def network(elements: int) -> nn.Module:
+    """Linear layers with so many parameters, about; of one width."""
+    width = WIDTHS.get(elements, 50)
+    layers = max(1, round(elements / width**2))
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def plain_sgd(parameters: Any) -> torch.optim.Optimizer:
+    """The same optimizer for everybody."""
+    return torch.optim.SGD(parameters, lr=1e-6)
+
+
+def batch_of(module: nn.Module, rank: int, size: int = BATCH) -> Tensor:
+    """Inputs of one rank."""
+    width = next(module.parameters()).shape[1]
+    return torch.randn(size, width, generator=torch.Generator().manual_seed(rank))
+
+
+def seconds_per_step(model: nn.Module, inputs: Tensor, optimizer: Any, steps: int) -> float:
+    """One rank's time for a step, after two that are not timed; begun by all ranks at once."""
+    for step in range(steps + 2):
+        if step == 2:
+            dist.barrier()
+            began = time.monotonic()
+        if optimizer is not None:
+            optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+    spent = time.monotonic() - began
+    dist.barrier()
+    return spent / steps
+
+
+def join(rank: int, size: int, port: int) -> None:
+    """As torchrun would start it."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo")
+
+
+def race(case: Case, rank: int) -> dict[str, list[float]]:
+    """In one process: every contestant's seconds per step, repetition by repetition."""
+    join(rank, NODES, case.port)
+    local, ddp, ring, one_peer = (network(case.elements) for _ in range(4))
+    inputs = batch_of(local, rank)
+    parallel = nn.parallel.DistributedDataParallel(ddp)
+    wrapped = DecentralizedDataParallel(ring, plain_sgd, "ring", deadline=LIMIT)
+    pairs = [[0.5 * (i == j or i ^ 1 == j) for j in range(NODES)] for i in range(NODES)]
+    paired = DecentralizedDataParallel(one_peer, plain_sgd, pairs, deadline=LIMIT)
+    contestants: dict[str, Callable[[], float]] = {
+        "local": lambda: seconds_per_step(local, inputs, plain_sgd(local.parameters()), case.steps),
+        "ddp": lambda: seconds_per_step(parallel, inputs, plain_sgd(ddp.parameters()), case.steps),
+        "ring": lambda: seconds_per_step(wrapped, inputs, None, case.steps),
+        "one_peer": lambda: seconds_per_step(paired, inputs, None, case.steps),
+    }
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(case.repeats):
+        for name, run in contestants.items():
+            found[name].append(run())
+    wrapped.close()
+    paired.close()
+    dist.destroy_process_group()
+    return found
+
+
+def slowest(results: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """For each contestant and repetition the time of the slowest rank."""
+    return {
+        name: [max(column) for column in zip(*(r[name] for r in results), strict=True)] for name in results[0]
+    }
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """One line of the table, milliseconds."""
+    times = slowest(run_forked(range(NODES), lambda rank: race(case, rank)))
+    figures: dict[str, Any] = {"elements": case.elements}
+    figures |= {f"{name}_ms": median([1e3 * t for t in found]) for name, found in times.items()}
+    for name in ("ddp", "ring", "one_peer"):
+        figures[f"{name}_of_local"] = median_ratio(times[name], times["local"])
+    figures["ddp_over_ring"] = median_ratio(times["ddp"], times["ring"])
+    return figures
+
+
+# The overlap.
+
+
+class Wire(Sieve):
+    """A link that carries one payload after the other, each for so long as its bytes take."""
+
+    def __init__(self) -> None:
+        self.seconds_per_byte = 0.0
+        self._held: deque[tuple[float, Received]] = deque()
+        self._free = 0.0
+
+    @property
+    def next_release(self) -> float:  # type: ignore[override]
+        return self._held[0][0] if self._held else float("inf")
+
+    def sift(self, message: Received, now: float) -> list[Received]:
+        header = Header.unpack(header_bytes(message[0][0]))
+        if header.kind not in (Kind.PAYLOAD, Kind.NOTICE) or not self.seconds_per_byte:
+            return [message]
+        self._free = max(now, self._free) + self.seconds_per_byte * header.length
+        self._held.append((self._free, message))
+        return []
+
+    def released(self, now: float) -> list[Received]:
+        due = []
+        while self._held and self._held[0][0] <= now:
+            due.append(self._held.popleft()[1])
+        return due
+
+
+class SlowMeeting(StoreMeeting):
+    """Ranks between which there is such a wire."""
+
+    wire: Wire
+
+    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
+        self.wire = Wire()
+        return replace(super().place(processes, directory), sieve=self.wire)
+
+
+def overlap(case: Case, rank: int) -> dict[str, list[float]]:
+    """In one of two processes: seconds per step alone, and with an exchange that takes 0.8 of that."""
+    join(rank, 2, case.port)
+    alone, together = network(case.elements), network(case.elements)
+    inputs = batch_of(alone, rank, 64 * BATCH if case.elements in WIDTHS else BATCH)
+    meeting = SlowMeeting.from_environment(LIMIT)
+    model = DecentralizedDataParallel(
+        together, plain_sgd, "ring", meeting=meeting, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
+    )
+    found: dict[str, list[float]] = {"alone": [], "together": []}
+    for _ in range(case.repeats):
+        optimizer = plain_sgd(alone.parameters())
+        found["alone"].append(seconds_per_step(alone, inputs, optimizer, case.steps))
+        meeting.wire.seconds_per_byte = WIRE * found["alone"][-1] / (4 * case.elements)
+        found["together"].append(seconds_per_step(model, inputs, None, case.steps))
+    model.close()
+    dist.destroy_process_group()
+    return found
+
+
+def measure_overlap(case: Case) -> dict[str, Any]:
+    """How much of the time on the wire is hidden behind the computation."""
+    times = slowest(run_forked(range(2), lambda rank: overlap(case, rank)))
+    return {
+        "elements": case.elements,
+        "wire_of_step": WIRE,
+        "alone_ms": median([1e3 * t for t in times["alone"]]),
+        "together_ms": median([1e3 * t for t in times["together"]]),
+        "efficiency": median_ratio(times["alone"], times["together"]),
+    }
+
+
+def targets_of(table: list[dict[str, Any]]) -> list[Target]:
+    """What has to be reached."""
+    targets = []
+    for figures in table:
+        name = f"d={figures['elements']:g}"
+        if "efficiency" in figures:
+            targets.append(Target(f"{name}, overlap", figures["efficiency"], "at least", 0.95))
+        elif figures["elements"] in DECENT_DP:
+            limit = round(DECENT_DP[figures["elements"]] / FASTER, 2)
+            targets.append(Target(f"{name}, ring of local", figures["ring_of_local"], "at most", limit))
+    return targets
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--elements", type=int, action="append", choices=list(WIDTHS))
+    arguments = options.parse_args()
+    small = arguments.small
+    sizes = [10_000] if small else arguments.elements or list(WIDTHS)
+    repeats = 1 if small else arguments.repeats
+    table = []
+    for elements in sizes:
+        steps = 3 if small else max(5, 40_000_000 // elements)
+        table.append(measure(Case(elements, steps, repeats, free_ports(1))))
+        show(table[-1])
+    table.append(measure_overlap(Case(sizes[0], 3 if small else 5, repeats, free_ports(1))))
+    show(table[-1])
+    ratio = {f"local over ring, d={f['elements']:g}": 1 / f["ring_of_local"] for f in table[:-1]}
+    ratio["overlap"] = table[-1]["efficiency"]
+    conclude("wrapper", small, table, ratio, targets_of(table))
+
+
+if __name__ == "__main__":
+    main()
