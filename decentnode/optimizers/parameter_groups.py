@@ -13,27 +13,21 @@ _NORMS = (
 
 
 def decay_groups(
-    source: nn.Module | Iterable[tuple[str, Parameter]], weight_decay: float
+    module: nn.Module, weight_decay: float, parameters: Iterable[tuple[str, Parameter]] | None = None
 ) -> list[dict[str, Any]]:
-    """Two groups for an optimizer: weights, which decay, and what does not: biases and parameters of norms.
+    """Groups for an optimizer: weights, which decay, and what does not: biases, and parameters of norms.
 
-    `source` is a module or its named parameters; without the module every vector counts as a bias or a norm.
-    Frozen parameters and second names of one parameter are left out, and so is a group without parameters.
+    `parameters` are some of the module's with their names, by default all. Frozen ones and second names of
+    one parameter are left out, and so is a group without parameters.
     """
-    named = source.named_parameters() if isinstance(source, nn.Module) else source
-    norms = _parameters_of_norms(source) if isinstance(source, nn.Module) else set()
-    trained = {id(p): (name, p) for name, p in named if p.requires_grad}.values()
+    norms = {id(p) for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(False)}
+    named = module.named_parameters() if parameters is None else parameters
     groups: tuple[list[Parameter], list[Parameter]] = ([], [])
-    for name, parameter in trained:
+    for name, parameter in {id(p): (name, p) for name, p in named if p.requires_grad}.values():
         stays = parameter.ndim < 2 or id(parameter) in norms or name.rpartition(".")[2] == "bias"
         groups[stays].append(parameter)
     return [
-        {"params": parameters, "weight_decay": decay}
-        for parameters, decay in zip(groups, (weight_decay, 0.0), strict=True)
-        if parameters
+        {"params": group, "weight_decay": decay}
+        for group, decay in zip(groups, (weight_decay, 0.0), strict=True)
+        if group
     ]
-
-
-def _parameters_of_norms(module: nn.Module) -> set[int]:
-    norms = (part for part in module.modules() if isinstance(part, _NORMS))
-    return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
