@@ -13,15 +13,20 @@ _NORMS = (
 
 
 def decay_groups(
-    module: nn.Module, weight_decay: float, parameters: Iterable[tuple[str, Parameter]] | None = None
+    parameters: nn.Module | Iterable[tuple[str, Parameter]],
+    weight_decay: float,
+    module: nn.Module | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for an optimizer: weights, which decay, and what does not: biases, and parameters of norms.
 
-    `parameters` are some of the module's with their names, by default all. Frozen ones and second names of
-    one parameter are left out, and so is a group without parameters.
+    `parameters` are a module's, or some with their names; then `module` tells which of them belong to a norm,
+    and without it every vector counts as such. Frozen ones and second names of one parameter are left out, and
+    so is a group without parameters.
     """
-    norms = {id(p) for part in module.modules() if isinstance(part, _NORMS) for p in part.parameters(False)}
-    named = module.named_parameters() if parameters is None else parameters
+    module = parameters if isinstance(parameters, nn.Module) else module
+    named = parameters.named_parameters() if isinstance(parameters, nn.Module) else parameters
+    parts = module.modules() if module is not None else ()
+    norms = {id(p) for part in parts if isinstance(part, _NORMS) for p in part.parameters(False)}
     groups: tuple[list[Parameter], list[Parameter]] = ([], [])
     for name, parameter in {id(p): (name, p) for name, p in named if p.requires_grad}.values():
         stays = parameter.ndim < 2 or id(parameter) in norms or name.rpartition(".")[2] == "bias"

@@ -293,9 +293,11 @@ def test_weights_decay_and_biases_and_norms_do_not():
     assert {id(p) for p in decaying["params"]} == {id(net.conv.weight), id(net.out.weight)}
     assert len(decaying["params"]) == 2
     assert len(staying["params"]) == 6, "two biases, and weight and bias of two norms"
-    some = decay_groups(net, 0.1, [("norm.weight", net.norm.weight), ("out.weight", net.out.weight)])
+    some = decay_groups([("norm.weight", net.norm.weight), ("out.weight", net.out.weight)], 0.1, net)
     assert [group["params"] for group in some] == [[net.out.weight], [net.norm.weight]]
-    assert len(decay_groups(net, 0.1, [("conv.weight", net.conv.weight)])) == 1
+    named = decay_groups([("a.weight", net.conv.weight), ("a.bias", net.conv.bias)], 0.1)
+    assert [group["params"] for group in named] == [[net.conv.weight], [net.conv.bias]]
+    assert len(decay_groups([("conv.weight", net.conv.weight)], 0.1)) == 1
     AccumAdamW(decay_groups(net, 0.1))
 
 
