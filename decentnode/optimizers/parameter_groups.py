@@ -20,8 +20,8 @@ def decay_groups(
     """Groups for an optimizer: weights, which decay, and what does not: biases, and parameters of norms.
 
     `parameters` are a module's, or some with their names; then `module` tells which of them belong to a norm,
-    and without it every vector counts as such. Frozen ones and second names of one parameter are left out, and
-    so is a group without parameters.
+    and without it every vector counts as such. Frozen ones and second names of one parameter are left out,
+    and so is a group without parameters.
     """
     module = parameters if isinstance(parameters, nn.Module) else module
     named = parameters.named_parameters() if isinstance(parameters, nn.Module) else parameters
