@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.handles import Handle, Message
+from decentnode.communication.handles import Handle
 from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError, StartError
@@ -150,7 +150,7 @@ class Inbox(Mapping[int, Payload]):
                 self.missing[source] = error
                 if isinstance(error, ProtocolError):
                     handle.refuse(error.counted_as)
-        self._payloads = endpoint.landed(came, handle.arrived)
+        self._payloads = endpoint.landed(came, handle)
 
     def __getitem__(self, source: int) -> Payload:
         return self._payloads[source]
@@ -203,8 +203,8 @@ class Endpoint(ABC):
         part is free to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
         """
 
-    def landed(self, payloads: Mapping[int, Payload], messages: Mapping[int, Message]) -> dict[int, Payload]:
-        """What came, by source, where the node's vector lives; `messages` are what brought it."""
+    def landed(self, payloads: Mapping[int, Payload], handle: Handle) -> dict[int, Payload]:
+        """What an exchange brought, by source, where the node's vector lives."""
         return {source: payload.to(self.device) for source, payload in payloads.items()}
 
     def finish_reading(self) -> None:

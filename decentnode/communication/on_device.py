@@ -5,24 +5,28 @@ read it there, where that is shared memory. Coming in, each payload is copied on
 that is kept for its source, and is mixed there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Memory
 from decentnode.communication.copies import Copies, copies_for
-from decentnode.communication.handles import Handle, Key, Message
+from decentnode.communication.handles import Handle, Key
 from decentnode.communication.messages import SharedMessage
 from decentnode.errors import BadInput
-from decentnode.payload import Payload, as_bytes
+from decentnode.payload import Layout, Payload, as_bytes
+
+Place = TypeVar("Place")
 
 
 class OnDevice(Endpoint):
     """Wraps an endpoint: payloads are copied to host memory going out, to the device coming in.
 
-    Host memory for payloads that are no vectors is kept, too: two sets that take turns, because the memory of
-    an exchange is free again when the one after it is done.
+    Host memory for payloads that are no vectors is kept, too: for each part two sets that take turns, because
+    the memory of an exchange is free again when the one after it is done.
     """
 
     def __init__(
@@ -39,29 +43,30 @@ class OnDevice(Endpoint):
         self.slots = (first, second)
         for slot in inner.slots:
             self._copies.lock(slot)
-        self._exchanges = 0
-        self._outboxes: tuple[list[Tensor], list[Tensor]] = ([], [])
-        self._landings: dict[int, Tensor] = {}
+        self._turns: Counter[int] = Counter()
+        self._outboxes: dict[tuple[int, int, int], Tensor] = {}
+        self._landings: dict[tuple[int, int], Tensor] = {}
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> Handle:
-        on_host: dict[int, Payload] = {}
+        part, on_host = key[2], dict[int, Payload]()
+        self._turns[part] ^= 1
         for payload in outgoing.values():
             if id(payload) not in on_host:
-                on_host[id(payload)] = self._taken_out(payload, len(on_host))
-        self._exchanges += 1
+                place = part, self._turns[part], len(on_host)
+                on_host[id(payload)] = self._taken_out(payload, place)
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
         self._copies.finish()
         return self._inner.exchange(moved, sources, key, timeout)
 
-    def landed(self, payloads: Mapping[int, Payload], messages: Mapping[int, Message]) -> dict[int, Payload]:
+    def landed(self, payloads: Mapping[int, Payload], handle: Handle) -> dict[int, Payload]:
         found = {}
         for source, payload in payloads.items():
-            message = messages[source]
+            message = handle.arrived[source]
             if isinstance(message, SharedMessage):
                 self._copies.lock(message.segment.content, read_only=True)
-            landing = self._landing(source, payload)
+            landing = _kept(self._landings, (source, handle.key[2]), payload, self._device_memory)
             self._copies.begin(landing, payload.buffer)
             found[source] = Payload(payload.layout, landing, payload.counts)
         self._copies.join()
@@ -70,18 +75,16 @@ class OnDevice(Endpoint):
     def finish_reading(self) -> None:
         self._copies.finish()
 
-    def _taken_out(self, payload: Payload, number: int) -> Payload:
-        """The `number`-th payload of this exchange in host memory; itself if it lies there already."""
+    def expect(self, layout: Layout) -> None:
+        self._inner.expect(layout)
+
+    def _taken_out(self, payload: Payload, place: tuple[int, int, int]) -> Payload:
+        """A payload in host memory; itself if it lies there already. `place`: part, turn, number."""
         if payload.buffer.device != self.device:
             return payload
         target = self._slot_of(payload.buffer)
         if target is None:
-            outboxes, most = self._outboxes[self._exchanges % 2], payload.layout.max_bytes
-            if number == len(outboxes):
-                outboxes.append(self._copies.host_memory(most))
-            elif outboxes[number].numel() < most:
-                outboxes[number] = self._copies.host_memory(most)
-            target = outboxes[number][: payload.nbytes]
+            target = _kept(self._outboxes, place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
 
@@ -93,13 +96,8 @@ class OnDevice(Endpoint):
                 return as_bytes(inner)[start : start + buffer.numel()]
         return None
 
-    def _landing(self, source: int, payload: Payload) -> Tensor:
-        """The memory of the device that is kept for a source."""
-        kept = self._landings.get(source)
-        if kept is None or kept.numel() < payload.nbytes:
-            most = max(payload.nbytes, payload.layout.max_bytes)
-            kept = self._landings[source] = torch.empty(most, dtype=torch.uint8, device=self.device)
-        return kept[: payload.nbytes]
+    def _device_memory(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def leave(self) -> None:
         self._inner.leave()
@@ -116,6 +114,15 @@ class OnDevice(Endpoint):
 
     def offer(self, vector: Tensor) -> None:
         self._inner.offer(vector)
+
+
+def _kept(
+    memory: dict[Place, Tensor], place: Place, payload: Payload, made: Callable[[int], Tensor]
+) -> Tensor:
+    """Room for a payload in memory that is kept for its place, and made anew where it is too small."""
+    if place not in memory or memory[place].numel() < payload.nbytes:
+        memory[place] = made(max(payload.nbytes, payload.layout.max_bytes))
+    return memory[place][: payload.nbytes]
 
 
 def device_for(name: str, local_rank: int) -> torch.device:

@@ -1,10 +1,12 @@
 """The kernel that mixes on a GPU: run by triton's interpreter, and compiled for two GPUs, without one."""
 
+import importlib.util
 import os
 import pickle
 import re
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,3 +167,21 @@ def test_the_kernel_is_used_where_it_works_and_else_said_why_not(kernel, monkeyp
     told = capsys.readouterr().out
     assert told == "mixing on cpu: without triton (RuntimeError: Failed to find C compiler)\n"
     mixing.fused_on.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_checks_for_a_gpu_run_and_hold_without_one(kernel, monkeypatch):
+    path = Path(__file__).parents[2] / "eval" / "gpu" / "kernels.py"
+    spec = importlib.util.spec_from_file_location("gpu_kernels", path)
+    checks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(checks)
+    monkeypatch.setattr(checks, "DEGREES", (0, 2, 17))
+    monkeypatch.setattr(checks, "LENGTHS", (1, 2049))
+    said = [check(torch.device("cpu")) for check in checks.CHECKS]
+    assert said[1:] == [
+        "24 spoilt vectors noticed", "6 rounds, no locked host memory",
+        "8 chains equal to the bit, 3 but for rounding",
+    ]  # fmt: skip
+    with pytest.raises(AssertionError, match="other bytes"):
+        monkeypatch.setattr(checks.torch, "equal", lambda a, b: False)
+        checks.transforms_are_equal(torch.device("cpu"))

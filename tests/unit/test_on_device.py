@@ -105,7 +105,7 @@ def test_host_memory_that_the_device_cannot_know_is_sent_as_it_is(pair):
     ends, _ = pair
     elsewhere = Payload(dense_layout(1), torch.zeros(4, dtype=torch.uint8))
     ends[0].device = torch.device("meta")
-    assert ends[0]._taken_out(elsewhere, 0) is elsewhere
+    assert ends[0]._taken_out(elsewhere, (0, 0, 0)) is elsewhere
 
 
 def test_memory_that_peers_write_is_locked_once_for_all(pair):
