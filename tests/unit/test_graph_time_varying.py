@@ -1,8 +1,10 @@
 """Graphs that change from round to round: who meets whom, and what a period of them averages."""
 
 import asyncio
+import re
 from itertools import product
 from math import cos, log, pi
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,6 +209,16 @@ def test_an_average_is_exact_only_if_it_is():
     assert convergence(weighted(OnePeerExponential(6)))[0] is None
     assert convergence(WeightedGraph(BaseKPlusOne(5), MetropolisHastings()))[0] is None
     assert convergence(weighted(FullyConnected(5)))[0] == 1
+
+
+def test_the_graph_in_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text()
+    names: dict = {}
+    exec(re.search(r"```python norun\n(.*?)```", text, re.DOTALL)[1], names)
+    graph = names["Odds"](5)
+    assert [graph.targets(i, 0) for i in range(5)] == [(1,), (0,), (3,), (2,), ()]
+    assert not any(graph.targets(i, 1) for i in range(5))
+    assert not measure(weighted(graph)).connected
 
 
 def test_what_the_command_says():
