@@ -43,7 +43,9 @@ class PretendedGpu(TorchFunctionMode):
         there = any(isinstance(x, OnGpu) for x in tensors)
         if name == "__get__" and there and owner in (torch.Tensor.device, torch.Tensor.is_cuda):
             return GPU if owner is torch.Tensor.device else True
-        if name in ("numpy", "tolist", "__array__") and there:
+        if name == "tolist" and there:
+            return self._to(args[0], CPU).tolist()
+        if name in ("numpy", "__array__") and there:
             raise TypeError(f"{name} of a tensor on the GPU; its numbers are not in host memory")
         if name in ("to", "cpu", "copy_"):
             return getattr(self, f"_{name.strip('_')}")(*args, **kwargs)

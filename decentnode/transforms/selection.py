@@ -54,6 +54,8 @@ def largest(score: Tensor, k: int) -> Tensor:
 def _largest_on_device(score: Tensor, k: int) -> Tensor:
     # The bits of scores ascend as they do, and the lower of two equal ones gets the larger number: no two
     # are equal, nobody has to look how many there are, and the result is that of the CPU.
+    if score.dtype == torch.float64:
+        return score.sort(descending=True, stable=True).indices[:k].sort().values
     bits = score.to(torch.float32).view(torch.int32).long() << 32
     order = torch.arange(score.numel() - 1, -1, -1, device=score.device)
     return torch.topk(bits | order, k, sorted=False).indices.sort().values

@@ -100,7 +100,7 @@ class Lockstep:
                     if payload is not None and self.is_live(i, j):
                         assert payload.layout.hash == layout.hash
                         assert payload.nbytes <= layout.max_bytes
-                        found[j] = Payload.parse(layout, payload.buffer.clone())
+                        found[j] = Payload.parse(layout, payload.buffer.clone()).to(self.models.device)
                         arrived.append(found[j].buffer)
                 self.sent += sum(payload.nbytes for payload in outgoing.values())
                 return found

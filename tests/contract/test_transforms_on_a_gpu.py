@@ -7,6 +7,7 @@ from decentnode.payload import Payload
 from decentnode.registry import TRANSFORMS
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
+from decentnode.transforms.selection import largest
 from decentnode.vector import Entry, ParameterLayout
 from tests.pretend import GPU, PretendedGpu, in_memory, on_gpu
 
@@ -15,6 +16,7 @@ MODEL = ParameterLayout(
      Entry("conv", torch.Size([8, 3, 5, 5]), 1230))
 )  # fmt: skip
 N = MODEL.numel
+ROUNDS = 2
 STAY = {
     "cast bf16": [("cast", {})],
     "cast fp16": [("cast", {"dtype": "fp16"})],
@@ -59,11 +61,11 @@ def signal(round):
 
 
 def rounds(stages, place, device):
-    """Three rounds of a sender and a receiver: the bytes, and what came out."""
+    """Some rounds of a sender and a receiver: the bytes, and what came out."""
     sender, receiver = chain_of(stages), chain_of(stages)
     for chain in (sender, receiver):
         chain.begin(place(torch.zeros(N)))
-    for round in range(3):
+    for round in range(ROUNDS):
         context = Context(1, round, 3, own=place(signal(50)))
         payload = sender.encode(place(signal(round)), context)
         assert payload.buffer.device == device and payload.buffer.dtype == torch.uint8
@@ -85,7 +87,19 @@ def test_what_is_on_a_gpu_stays_there_and_is_what_the_cpu_makes(stages, request)
     drawn = sum(FIRST_DRAW[name] for name, _ in stages if name in FIRST_DRAW)
     assert gpu.crossings.out == []
     assert sum(gpu.crossings.into) == drawn
-    assert gpu.crossings.waits <= 3 * max(MOST_WAITS.get(name, 12) for name, _ in stages)
+    assert gpu.crossings.waits <= ROUNDS * max(MOST_WAITS.get(name, 12) for name, _ in stages)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_largest_are_the_same_whatever_the_precision(dtype):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
+    x[::5] = x[3] * (1 + 1e-12)  # larger in fp64, and equal in the others
+    score = x.to(dtype)
+    for k in (0, 1, 100, 101, 499, 500):
+        with PretendedGpu():
+            found = largest(on_gpu(score), k)
+        first = sorted(range(500), key=lambda i: (-float(score[i]), i))[:k]
+        assert in_memory(found).tolist() == sorted(first)
 
 
 def test_what_computes_on_the_host_brings_the_signal_back():
