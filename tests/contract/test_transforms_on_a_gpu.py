@@ -46,7 +46,7 @@ STAY = {
 """Chains that need nothing of the host."""
 FIRST_DRAW = {"low_rank": 2 * (40 + 75)}
 """Numbers that were drawn on the CPU and copied, before round 0 alone."""
-MOST_WAITS = {"random_k": 30}
+MOST_WAITS = {"random_k": 50}
 """Single numbers that the host waits for in a round: whether all are finite, how many there are; else 12."""
 
 
