@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph, View
 from decentnode.graph.text import INTEGER, Defects, Line, filled, read_lines
-from decentnode.registry import MIXINGS
+from decentnode.registry import MIXINGS, name_of
 from decentnode.wording import quoted
 
 Weights = dict[int, float]
@@ -137,7 +137,12 @@ class WeightedGraph:
     """A graph with its mixing weights: one node's view of each round."""
 
     def __init__(self, graph: Graph, mixing: Mixing) -> None:
-        """Raises BadInput when the weights cannot serve the graph."""
+        """Raises BadInput when the weights cannot serve the graph, or it does not know whether it changes."""
+        if graph.static != (graph.period == 1):
+            raise BadInput(
+                f"graph {name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
+                "a graph that changes and repeats is a PeriodicGraph"
+            )
         mixing.check(graph)
         self.graph = graph
         self.mixing = mixing

@@ -248,6 +248,17 @@ def test_a_view_is_of_its_round_and_computed_once_a_period():
     assert [w.most_targets(rank) for rank in (0, 3)] == [2, 1]
 
 
+def test_a_graph_that_contradicts_itself_is_refused():
+    class Torn(Ring):
+        period = 2
+
+    with pytest.raises(BadInput) as caught:
+        WeightedGraph(Torn(4), MetropolisHastings())
+    assert caught.value.defects == (
+        "graph Torn: static is True, but period is 2; a graph that changes and repeats is a PeriodicGraph",
+    )
+
+
 def test_weights_of_a_graph_that_has_none():
     with pytest.raises(BadInput, match="such as base_k_plus_one; use uniform"):
         WeightedGraph(OnePeerExponential(4), FromGraph())
