@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.objective import Objective
+from decentnode.optimizers import decay_groups
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.randomness import generator, key
 from decentnode.tie import Tie
@@ -64,6 +65,8 @@ class TrainingSettings:
     """Fractions are carried: 0.5 of an epoch of 7 steps is 3 steps and 4 steps by turns."""
     clip_norm: PositiveFloat | None = None
     """The largest Euclidean norm of the flat gradient."""
+    decay: Literal["all", "weights"] = "all"
+    """What the optimizer's weight_decay is for; `weights` leaves out biases and norms."""
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
 
     def __post_init__(self) -> None:
@@ -74,6 +77,16 @@ class TrainingSettings:
                 "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
                 "vector; use Adam"
             )
+
+        is_optimizer = isinstance(self.optimizer.cls, type) and issubclass(self.optimizer.cls, Optimizer)
+        if self.decay == "weights" and is_optimizer and not self.optimizer.options.get("weight_decay"):
+            raise BadInput("training.decay: weights needs an optimizer with a weight_decay above 0")
+
+    def trained(self, module: nn.Module) -> list[Any]:
+        """The parameters of a module that the optimizer steps, or groups of them."""
+        if self.decay == "weights":
+            return decay_groups(module, self.optimizer.options["weight_decay"])
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
         """How many steps `rank` makes in `round`; none when it has no samples."""
@@ -218,8 +231,7 @@ class Training:
         self.tie = Tie()
         self.minibatches = Minibatches(shard, settings.batch_size)
         self.objective = Objective(module, settings.loss.make(), vector.layout.channels_last)
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer: Optimizer = settings.optimizer.make(trained)
+        self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from functools import partial
 
 import pytest
@@ -339,9 +340,27 @@ def test_an_experiment_goes_on_inside_a_window(written, tmp_path):
     )
 
 
+def test_biases_may_be_left_out_of_decay(written, tmp_path):
+    overrides = ["training.optimizer={name: SGD, lr: 0.1, weight_decay: 0.5}", "training.scheduler=null"]
+    left_out = Nodes(Experiment.from_yaml(written, [*overrides, "training.decay=weights"]), tmp_path / "some")
+    everything = Nodes(Experiment.from_yaml(written, overrides), tmp_path / "all")
+    optimizer, whole = (nodes.nodes[0].training.optimizer for nodes in (left_out, everything))
+    shapes = [[p.dim() for p in group["params"]] for group in optimizer.param_groups]
+    assert shapes == [[2, 2], [1, 1]]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
+    assert len(whole.param_groups) == 1
+    before = left_out.models
+    assert not torch.equal(left_out.begin().run(0, 1).models, everything.begin().run(0, 1).models)
+    assert not torch.equal(left_out.models, before)
+
+
 @pytest.mark.parametrize(
     ("override", "defect"),
     [
+        (
+            "training.decay=weights training.optimizer={name: SGD, lr: 0.1}",
+            "training.decay: weights needs an optimizer with a weight_decay above 0",
+        ),
         (
             "training.optimizer={name: AccumAdam, accum_iter: 0}",
             "training.optimizer: AccumAdam: accum_iter must be a whole number > 0, not 0",
@@ -363,7 +382,7 @@ def test_an_experiment_goes_on_inside_a_window(written, tmp_path):
 )
 def test_a_mistake_in_yaml_is_one_line(written, override, defect):
     with pytest.raises(ConfigError) as caught:
-        config.load(written, [override])
+        config.load(written, re.split(r" (?=training)", override))
     assert [line.removeprefix("command line: ").split(" (known")[0] for line in caught.value.defects] == [
         defect
     ]
