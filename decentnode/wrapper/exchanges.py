@@ -37,7 +37,7 @@ class Exchanges:
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
         """Begins the exchange of one part in this round."""
-        self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part)
+        self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
         self.flying[part].hold()
 
     def collect(self, part: int, layout: Layout) -> Inbox:
@@ -68,7 +68,8 @@ class Exchanges:
     ) -> Inbox:
         """One exchange that concerns all ranks, waited for; `sources`: all others unless given."""
         self.begin_round()
-        handle = self._exchange(outgoing, self._others if sources is None else list(sources), self._service)
+        awaited = self._others if sources is None else list(sources)
+        handle = self._exchange(outgoing, awaited, self._service, layout)
         self._wait(handle)
         return self._opened(handle, layout)
 
@@ -82,11 +83,14 @@ class Exchanges:
         for part in (*parts, self._service):
             self.begin_round()
             empty = dict.fromkeys(self._others, Payload.empty(nothing))
-            handle = self._exchange(empty, self._others, part)
+            handle = self._exchange(empty, self._others, part, nothing)
             self._wait(handle)
             self._opened(handle, nothing).release()
 
-    def _exchange(self, outgoing: Mapping[int, Payload], sources: Sequence[int], part: int) -> Handle:
+    def _exchange(
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], part: int, layout: Layout
+    ) -> Handle:
+        self.endpoint.expect(layout)
         return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
 
     def _wait(self, handle: Handle) -> None:

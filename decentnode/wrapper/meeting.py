@@ -1,12 +1,15 @@
 """How ranks find each other, and that they mean the same."""
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
 from decentnode.communication.inproc import InProcess
 from decentnode.errors import BadInput, StartError
 
 FAREWELL_SECONDS = 5.0
+LOOK_AGAIN = 0.02
 _made = count()
 Terms = Mapping[str, str]
 """What all ranks must agree on: a hash or a version by what it is of."""
@@ -125,7 +128,7 @@ class StoreMeeting(Meeting):
     store: Any
     master: tuple[str, int] = ("127.0.0.1", 0)
     """Address and port of the store: the way to it shows which address of this machine others can reach."""
-    prefix: str = field(default_factory=lambda: f"decentnode/{next(_made)}")
+    prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
 
     @classmethod
     def from_environment(cls, timeout: float) -> "StoreMeeting":
@@ -144,9 +147,12 @@ class StoreMeeting(Meeting):
             raise BadInput(
                 f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
             )
+        # The agents of torchrun keep a store; elsewhere rank 0 does, for the loop's own process group, too.
+        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        limit = timedelta(seconds=timeout)
         try:
-            store, _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
-        except (RuntimeError, ValueError) as error:
+            store = TCPStore(address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True)
+        except RuntimeError as error:
             raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
         return cls(rank, size, store, (address, port))
 
@@ -155,12 +161,7 @@ class StoreMeeting(Meeting):
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        notes = [own]
-        if store is not None:
-            store.set_timeout(timedelta(seconds=timeout))
-            store.set(f"note/{self.rank}", json.dumps(asdict(own)))
-            notes = [Note(**json.loads(store.get(key))) for key in self._awaited(store, "note", timeout)]
-        compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+        notes = [own] if store is None else self._exchange_notes(store, own, timeout)
         directory, is_ours = self._directory(store, notes, timeout)
         place = self.place(_processes(notes), directory)
         communication.prepare(
@@ -175,17 +176,33 @@ class StoreMeeting(Meeting):
         """Where this rank stands among all."""
         return Place(processes, self.rank, str(directory))
 
-    def _awaited(self, store: Any, kind: str, timeout: float) -> list[str]:
-        """The keys of that kind of all ranks, once they are there; raises StartError."""
-        keys = [f"{kind}/{rank}" for rank in range(self.size)]
+    def _exchange_notes(self, store: Any, own: Note, timeout: float) -> list[Note]:
+        """The notes of all ranks, which mean the same; raises StartError."""
+        store.set_timeout(timedelta(seconds=timeout))
+        store.set(f"note/{self.rank}", json.dumps(asdict(own)))
+        keys = [f"note/{rank}" for rank in range(self.size)]
+        missing: list[int] = []
         try:
             store.wait(keys, timedelta(seconds=timeout))
-        except (RuntimeError, dist.DistError) as error:
+            notes = [Note(**json.loads(store.get(key))) for key in keys]
+            compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+            return notes
+        except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
             raise StartError(
                 f"rank {self.rank}: ranks {missing} of {self.size} did not come within {timeout:.0f} s"
             ) from error
-        return keys
+        finally:
+            self._let_others_read(store, self.size - len(missing), failed=sys.exception() is not None)
+
+    def _let_others_read(self, store: Any, readers: int, failed: bool) -> None:
+        """Where this process keeps the store and is about to end, it waits for a moment for the others."""
+        with contextlib.suppress(RuntimeError):
+            limit = time.monotonic() + FAREWELL_SECONDS
+            read = store.add("read", 1)
+            while failed and self.rank == 0 and read < readers and time.monotonic() < limit:
+                time.sleep(LOOK_AGAIN)
+                read = store.add("read", 0)
 
     def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, bool]:
         """This machine's folder for sockets, and whether it was made by this rank."""
@@ -244,6 +261,10 @@ def _is_there(store: Any, key: str) -> bool:
         return bool(store.check([key]))
     except RuntimeError:
         return False
+
+
+def _restarts() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _number(name: str) -> int:

@@ -126,6 +126,11 @@ class DecentralizedDataParallel(nn.Module):
     def mixing_strength(self, a: float | Callable[[int], float]) -> None:
         self._engine.options = replace(self.options, mixing_strength=a)
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """This rank's end of the transport, with its counters of bytes and of messages refused."""
+        return self._engine.exchanges.endpoint
+
     def get_lr(self) -> float:
         """The learning rate of the first group."""
         return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer.param_groups else 0.0
@@ -313,12 +318,14 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """This rank's way to the others once all are there, and its end of it on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    memory = Memory(plan.nbytes, torch.uint8, parts=len(plan.buckets) + 1)
+    memory = Memory(plan.nbytes, torch.uint8, parts=len(plan.buckets) + 1, device=device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "buffers", "broadcast"):
         terms[name] = str(getattr(options, name))
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
-    endpoint = link.endpoint if device.type == "cpu" else OnDevice(link.endpoint, memory, device)
+    endpoint = link.endpoint
+    if endpoint.device != device:
+        endpoint = OnDevice(endpoint, memory, device)
     return link, endpoint
 
 

@@ -1,14 +1,18 @@
-"""Ranks of DecentralizedDataParallel as threads of one process, and the same training by dense matrices."""
+"""Ranks of DecentralizedDataParallel as threads or processes, and the same training by dense matrices."""
 
 import copy
+import os
 import threading
 from dataclasses import dataclass, field
 
 import torch
+import torch._dynamo  # or every forked process would import it at its first optimizer
 from torch import nn
 
 from decentnode import DecentralizedDataParallel
+from decentnode.errors import DecentnodeError
 from decentnode.wrapper.meeting import Hall
+from tests.contract.troupe import FORK, free_ports
 
 LIMIT = 30.0
 
@@ -115,3 +119,31 @@ class Run:
             late = self.options.get("scheme") == "adapt_then_combine"
             x = w @ y if late else w @ x + (y - x)
         return x
+
+
+def processes(size, work, limit=60.0, absent=(), mute=()):
+    """What `work(rank)` gives in a process for each rank, as torchrun would start it, or the error it raised.
+
+    Ranks that are `absent` are not started, and those that are `mute` answer nothing.
+    """
+    port, answers = free_ports(1), FORK.Queue()
+
+    def perform(rank):
+        torch.set_num_threads(1)
+        place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()})
+        try:
+            answers.put((rank, work(rank)))
+        except DecentnodeError as error:
+            answers.put((rank, f"{type(error).__name__}: {error}"))
+        answers.close()
+        answers.join_thread()
+
+    children = [FORK.Process(target=perform, args=(rank,)) for rank in range(size) if rank not in absent]
+    for child in children:
+        child.start()
+    found = dict(answers.get(timeout=limit) for _ in range(size - len(absent) - len(mute)))
+    for child in children:
+        child.join(limit)
+        assert child.exitcode == 0
+    return found

@@ -1,0 +1,118 @@
+"""DecentralizedDataParallel in processes: how they meet, what carries the models, what they say of losses."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from decentnode.wrapper.topology import weighted_graph
+from tests.contract.ensemble import Run, batches, flat, loss_of, processes, small_network
+from tests.contract.troupe import free_ports
+
+A_TENSOR = 1e-6
+
+
+def matrices(name, size):
+    graph = weighted_graph(name, None, size)
+    return lambda step: torch.tensor(graph.matrix(step))
+
+
+def trained(run, rank):
+    model = run.wrap(None)
+    run.train(model, rank)
+    with model.averaged():
+        average = flat(model)
+    found = flat(model).tolist(), average.tolist(), dict(model.endpoint.refused)
+    model.close()
+    return found
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    """Where temporary folders are made: paths of sockets must be short."""
+    with tempfile.TemporaryDirectory(prefix="w-", dir="/tmp") as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield Path(directory)
+
+
+@pytest.mark.parametrize(
+    ("communication", "scheme"),
+    [
+        ("auto", "communicate_while_adapt"),
+        ("auto", "adapt_then_combine"),
+        ("tcp", "communicate_while_adapt"),
+        ("torch_distributed", "communicate_while_adapt"),
+        ("torch_distributed", "adapt_then_combine"),
+    ],
+)
+def test_processes_train_as_the_equations_say(communication, scheme, folder):
+    chosen = communication
+    if communication == "tcp":
+        # The store takes the first port.
+        chosen = {"name": "zeromq", "local": "tcp", "base_port": free_ports(4) + 1}
+    options = {"communication": chosen, "scheme": scheme, "bucket_mb": A_TENSOR, "deadline": 30.0}
+    run = Run(topology="alternating_ring", options=options)
+    found = processes(3, lambda rank: trained(run, rank))
+    expected = run.oracle(3, matrices("alternating_ring", 3))
+    for rank in range(3):
+        own, average, refused = found[rank]
+        assert torch.allclose(torch.tensor(own).double(), expected[rank], atol=1e-12)
+        assert torch.allclose(torch.tensor(average).double(), expected.mean(0), atol=1e-12)
+        assert refused == {}
+    assert list(folder.iterdir()) == []
+
+
+def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
+    run = Run(topology="fully_connected", options={"scheme": "adapt_then_combine"}, steps=3)
+
+    def work(rank):
+        dist.init_process_group("gloo")
+        ddp = nn.parallel.DistributedDataParallel(small_network())
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for batch in batches(rank, run.steps):
+            optimizer.zero_grad()
+            loss_of(ddp, batch).backward()
+            optimizer.step()
+        ours, _, _ = trained(run, rank)
+        dist.destroy_process_group()
+        return ours, flat(ddp.module).tolist()
+
+    for ours, theirs in processes(2, work).values():
+        assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), atol=1e-12)
+
+
+def test_a_rank_that_dies_is_named_by_its_neighbors_at_once():
+    run = Run(topology="chain", options={"deadline": 60.0}, steps=1000)
+
+    def work(rank):
+        model = run.wrap(None)
+        run.train(model, rank, 0, 3)
+        if rank == 2:
+            return os._exit(0)
+        run.train(model, rank, 3)
+        raise AssertionError("went on")
+
+    found = processes(3, work, absent=(), mute=(2,))
+    assert found[1].startswith("RunFailed: rank 1, step ")
+    assert found[1].endswith("rank 2: its process ended or its link broke")
+    assert found[0].startswith("RunFailed: rank 0, step ")
+    assert "rank 1: left after" in found[0] or "rank 1: its process ended" in found[0]
+
+
+def test_a_process_that_never_comes_is_named():
+    run = Run(options={"deadline": 1.0})
+    found = processes(3, lambda rank: trained(run, rank), absent=(2,))
+    for rank in (0, 1):
+        assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not come within 1 s"
+
+
+def test_processes_that_wrap_something_else_are_named():
+    def work(rank):
+        return trained(Run(network=small_network() if rank else nn.Linear(4, 2).double()), rank)
+
+    for rank, words in processes(2, work).items():
+        assert words.startswith(f"StartError: rank {rank}: parameters differs: ")
