@@ -81,8 +81,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._carried: dict[Key, dict[int, Carried]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in their order."""
-        self._announced: dict[int, set[int]] = {}
-        """By target the layouts that it knows of."""
+        self._announced: dict[int, set[tuple[int, int]]] = {}
+        """By target the layouts that it knows of, and of which part: parts do not wait for each other."""
         self._known: dict[int, dict[int, Size]] = {}
         """By source what its payloads are, by their layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
@@ -129,15 +129,17 @@ class GroupEndpoint(ZeroMQEndpoint):
             for target in through:
                 self._sends[target] = moved.buffer
                 self._carried[key][target] = Carried(group, payload, self._seq)
-        messages = [self._announcement(payload, j, key) for j in through if self._is_news(payload.layout, j)]
+        messages = [
+            self._announcement(payload, j, key) for j in through if self._is_news(payload.layout, j, key[2])
+        ]
         others = [target for target in targets if target not in through]
         return messages + (super()._send(payload.to(_HOST), others, key) if others else [])
 
-    def _is_news(self, layout: Layout, target: int) -> bool:
+    def _is_news(self, layout: Layout, target: int, part: int) -> bool:
         """Whether the size has to be told; notes that it is."""
         known = self._announced.setdefault(target, set())
-        is_news = bool(layout.variable) or layout.hash not in known
-        known.add(layout.hash)
+        is_news = bool(layout.variable) or (layout.hash, part) not in known
+        known.add((layout.hash, part))
         return is_news
 
     def _announcement(self, payload: Payload, target: int, key: Key) -> wire.Outgoing:
