@@ -320,6 +320,12 @@ def _ports_of_training(
         document.add(key, what)
 
 
+def _waiting(document: Document, communication: Communication, failures: FailureSettings) -> None:
+    if isinstance(communication, TorchDistributed) and failures.on_loss == "wait":
+        what = f"{name_of(communication)} goes on without who is lost; use continue or stop, or zeromq"
+        document.add(("failures", "on_loss"), what)
+
+
 def _trust(document: Document, communication: Communication, mapping: Mapping) -> None:
     """What goes through a process group is neither encrypted nor proven to come from a node."""
     addresses = [machine.address for machine in mapping.machines]
@@ -360,6 +366,6 @@ def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _overlap, _losses, _one_process, _trust, _ports, _faults, _faulty_messages, _one_model, _same_steps,
-    _backend, _ports_of_training,
+    _overlap, _losses, _one_process, _trust, _waiting, _ports, _faults, _faulty_messages, _one_model,
+    _same_steps, _backend, _ports_of_training,
 )  # fmt: skip

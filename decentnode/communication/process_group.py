@@ -227,7 +227,9 @@ class NcclGroup(Group):
             self._backend.abort()
 
     def _wait_for_all(self, seconds: float) -> None:
-        _NcclPending((), self._group.barrier(), self).wait(seconds)
+        # Not `barrier`, which guesses a device by the rank.
+        work = self._group.allreduce([torch.zeros(1, device=self.device)])
+        _NcclPending((), work, self).wait(seconds)
 
 
 def tag_of(key: Key) -> int:

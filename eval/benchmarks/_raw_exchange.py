@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import xxhash
 import zmq
 from torch import Tensor
@@ -140,6 +141,24 @@ def frames_loop(case: RawCase, rank: int) -> dict[str, float]:
             models[rank] = own[now]
             mix_all([models[j] for j in range(case.nodes)], own[then])
         return watch.stop(own[case.rounds % 2])
+
+
+def batch_loop(case: RawCase, rank: int) -> dict[str, float]:
+    """`batch_isend_irecv` over gloo, from the vector into memory that is kept: what torch itself offers."""
+    watch, others = Stopwatch(case.warm_up), case.others(rank)
+    store = dist.FileStore(case.endpoints[0].removeprefix("ipc://") + ".store", case.nodes)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=case.nodes)
+    own, received = torch.empty(2, case.elements), torch.empty(case.nodes, case.elements)
+    own[0] = rank
+    for round in range(case.rounds):
+        watch.round(round)
+        now, then = round % 2, 1 - round % 2
+        operations = [dist.P2POp(dist.irecv, received[j], j) for j in others]
+        operations += [dist.P2POp(dist.isend, own[now], j) for j in others]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        mix_all([own[now] if j == rank else received[j] for j in range(case.nodes)], own[then])
+    return watch.stop(own[case.rounds % 2])
 
 
 class Mesh:

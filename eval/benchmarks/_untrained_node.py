@@ -15,6 +15,7 @@ from decentnode.checkpointing import Lineage, NodeCheckpoints
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
 from decentnode.communication.security import Credentials
+from decentnode.communication.torch_distributed import TorchDistributed
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.course import Course
 from decentnode.datasets.base import Samples
@@ -69,7 +70,11 @@ async def run_rounds(node: Node, case: NodeCase) -> dict[str, float]:
 
 def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoint]:
     """The transport of one process, bound and not yet connected, and the node's end of it."""
-    communication = ZeroMQ(local=case.local, base_port=case.base_port)  # type: ignore[arg-type]
+    communication: Communication
+    if case.local == "gloo":
+        communication = TorchDistributed(backend="gloo")
+    else:
+        communication = ZeroMQ(local=case.local, base_port=case.base_port)  # type: ignore[arg-type]
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(case.nodes))
     place = Place(processes, rank, str(case.directory), credentials=case.credentials)
     communication.prepare(place, 4 * case.elements)

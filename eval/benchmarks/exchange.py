@@ -1,10 +1,12 @@
 """How fast nodes exchange and mix models: 4 nodes, a complete graph, no training.
 
-    python eval/benchmarks/exchange.py [--small] [--local shared_memory|ipc|tcp|tcp_keys ...] [--repeats N]
+    python eval/benchmarks/exchange.py [--small] [--local TRANSPORT ...] [--repeats N]
+
+TRANSPORT is shared_memory, ipc, tcp, tcp_keys or gloo.
 
 Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
 right after it, over the same bytes. tcp_keys is tcp with guarded links, as they are between machines; its raw
-loop encrypts as well.
+loop encrypts as well. gloo is torch_distributed; its raw loop is torch's batch_isend_irecv.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 from _forked import run_forked
-from _raw_exchange import RawCase, RawLoop, eventfd_loop, frames_loop, shared_memory_loop
+from _raw_exchange import RawCase, RawLoop, batch_loop, eventfd_loop, frames_loop, shared_memory_loop
 from _report import Target, conclude, median, median_ratio, parser, show
 from _untrained_node import PATIENCE, RUN_ID, NodeCase, build_node, open_communication, run_rounds
 
@@ -31,7 +33,11 @@ PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
 FASTER = dict(zip(SIZES, (6, 10, 30), strict=True))
 OF_SHARED_MEMORY = dict(zip(SIZES, (0.6, 0.8, 0.75), strict=True))
 OF_FRAMES = {1_000_000: 0.9, 10_000_000: 0.9}
-BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9, "tcp_keys": 1e9}
+OF_BATCHES = {1_000_000: 0.95, 10_000_000: 0.95}
+OF_RAW = {
+    "shared_memory": OF_SHARED_MEMORY, "tcp": OF_FRAMES, "tcp_keys": OF_FRAMES, "gloo": OF_BATCHES,
+}  # fmt: skip
+BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9, "tcp_keys": 1e9, "gloo": 1e9}
 """Enough for about a second."""
 FEWEST_ROUNDS, MOST_ROUNDS = 12, 2000
 
@@ -138,6 +144,8 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     """One line of the table: the product and the raw loops, in turn."""
     contestants: dict[str, Callable[[Path], list[dict[str, float]]]] = {"ours": lambda d: node_run(case, d)}
     loops = {"raw": frames_loop}
+    if case.local == "gloo":
+        loops = {"raw": batch_loop}
     if case.local == "shared_memory":
         loops = {"raw": shared_memory_loop, "eventfd": eventfd_loop}
     for name, loop in loops.items():
@@ -162,9 +170,7 @@ def targets_of(figures: dict[str, Any]) -> list[Target]:
     if local == "shared_memory" and elements in PREDECESSOR:
         times = figures["ours_gb_per_s"] / PREDECESSOR[elements]
         targets.append(Target(f"{name}, times decentralizepy", times, "at least", FASTER[elements]))
-    of_raw = {"shared_memory": OF_SHARED_MEMORY, "tcp": OF_FRAMES, "tcp_keys": OF_FRAMES}.get(local, {}).get(
-        elements
-    )
+    of_raw = OF_RAW.get(local, {}).get(elements)
     if of_raw:
         targets.append(Target(f"{name}, of a raw loop", figures["of_raw"], "at least", of_raw))
     return targets

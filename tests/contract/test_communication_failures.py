@@ -87,6 +87,26 @@ def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
     assert max(performance.close_seconds) < 3.5
 
 
+def test_survivors_of_a_group_go_on_in_another_one():
+    """What carries an exchange is noted before the loss of rank 1 and at the end; nobody else is missed."""
+    rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(1, 2, signal.SIGKILL))
+
+    async def part(actor: Actor):
+        formation = actor.endpoint.formation
+        before = formation.group
+        missing, _ = await rounds(actor)
+        carried = [list(by_target) for by_target in actor.endpoint._carried.values()]
+        return before.members, sorted(missing), formation.group.members, carried[-1], before.is_broken
+
+    results = play(GLOO, 4, part, MEMORY, absent=[1]).results
+    everybody, rest = (0, 1, 2, 3), (0, 2, 3)
+    assert results == {
+        0: (everybody, [1], rest, [3], True),
+        2: (everybody, [1], rest, [3], True),
+        3: (everybody, [], rest, [0, 2], True),
+    }
+
+
 @pytest.mark.parametrize(
     ("stage", "nodes"),
     [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5), (GLOO, 4)],

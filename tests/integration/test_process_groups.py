@@ -1,0 +1,95 @@
+"""Runs whose payloads go through a process group: the models are those of one process, bit for bit."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from decentnode.experiment import Experiment
+from decentnode.results import model_hash
+from tests.contract.in_process import Nodes
+from tests.integration.running import Run, run_forked
+
+ROUNDS = 5
+CONFIG = """
+name: grouped
+rounds: {rounds}
+graph: {graph}
+dataset: {{name: synthetic, nodes: 4, samples_per_node: 20, features: 6, classes: 3}}
+model: {{name: mlp, hidden: [8]}}
+training:
+  optimizer: {{name: SGD, lr: 0.1}}
+  batch_size: 10
+  steps_per_round: 2
+sharing: {sharing}
+communication: {communication}
+evaluation: {{every: 0, figures: false}}
+"""
+RING, GLOO = "{name: ring, nodes: 4}", "{name: torch_distributed, backend: gloo}"
+HALF = "{name: hybrid, backend: gloo, group_ranks: [0, 1, 3]}"
+"""Two of the four edges of a ring go through the group."""
+CASES = {
+    "plain": (RING, "gossip", GLOO),
+    "half of the edges": (RING, "gossip", HALF),
+    "sparse differences": (
+        RING,
+        "{name: choco, gamma: 0.2, transforms: [{name: top_k, fraction: 0.1}, auto]}",
+        GLOO,
+    ),
+    "sparse, half of the edges": (RING, "jwins", HALF),
+    "several exchanges in a round": (RING, "{name: power_gossip, rank: 2}", GLOO),
+    "directed": ("{name: exponential, nodes: 4}", "push_sum", GLOO),
+    "another graph in each round": ("{name: base_k_plus_one, nodes: 4}", "gossip", GLOO),
+}
+
+
+def written(tmp_path, graph, sharing, communication, rounds=ROUNDS):
+    path = tmp_path / "grouped.yaml"
+    path.write_text(CONFIG.format(graph=graph, sharing=sharing, communication=communication, rounds=rounds))
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_models_and_bytes_are_those_of_one_process(tmp_path, case):
+    path, run_dir = written(tmp_path, *CASES[case]), tmp_path / "run"
+    assert run_forked(tmp_path / "out", "run", str(path), f"run_dir={run_dir}") == 0
+    nodes = Nodes(Experiment.from_yaml(path, ["communication=inproc"]), tmp_path / "nodes").begin()
+    models = nodes.run(0, ROUNDS).models
+    digests = {rank: hashlib.sha256(model.numpy().data).hexdigest() for rank, model in enumerate(models)}
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["model_hash"] == model_hash(digests)
+    assert summary["bytes_sent"] == summary["bytes_received"] == nodes.bytes_sent
+    members = "all nodes" if GLOO in CASES[case] else "3 of 4 nodes"
+    assert f"communication: a gloo group of {members}" in (tmp_path / "out").read_text()
+
+
+def killed(tmp_path, *overrides):
+    """A run of four nodes on a ring whose rank 2 was killed."""
+    path = written(tmp_path, RING, "gossip", GLOO, rounds=600)
+    run = Run(tmp_path / "run", ["training.steps_per_round=1", "failures.grace=0.5", *overrides], path)
+    run.wait_for_round(20)
+    os.kill(run.pid_of(2), signal.SIGKILL)
+    return run
+
+
+def log(run, rank):
+    return (run.run_dir / "logs" / f"{rank:05d}.log").read_text()
+
+
+def test_a_killed_node_is_named_and_the_others_go_on_in_a_group_of_their_own(tmp_path):
+    run = killed(tmp_path)
+    assert run.wait() == 3, run.text
+    assert "goes on without rank 2: its process ended or its link broke" in run.text
+    for rank in (0, 1, 3):
+        assert log(run, rank).count("goes on with a process group of ranks [0, 1, 3]") == 1
+        assert log(run, rank).count("goes on without rank") == (rank != 0)
+    assert run.summary["finished_nodes"] == 3
+
+
+def test_a_loss_can_end_the_run(tmp_path):
+    run = killed(tmp_path, "failures.on_loss=stop")
+    assert run.wait() == 4, run.text
+    assert re.search(r"rank 1, round \d+: lost rank 2: .* \(failures.on_loss: stop\)", run.text)

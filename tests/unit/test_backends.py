@@ -1,0 +1,103 @@
+"""Which backend carries a process group, and what is refused before a run."""
+
+import pytest
+import torch
+
+from decentnode import config
+from decentnode.communication.backends import RECIPE, Chooser, backend_defect
+from decentnode.communication.group_notes import Facts, Joining, Plan, Size, pack, unpack
+from decentnode.communication.process_group import tag_of
+from decentnode.communication.wire import WireError
+from decentnode.errors import ConfigError
+from tests.integration.running import QUICKSTART
+
+GPUS = {rank: Facts(True, f"machine 0: gpu {rank}", "2.28.9", True) for rank in range(3)}
+SHARED = {rank: Facts(True, "machine 0: gpu 0", "2.28.9", True) for rank in range(3)}
+MIXED = GPUS | {1: Facts(True, "", "2.28.9", True)}
+UNLIKE = GPUS | {2: Facts(True, "machine 1: gpu 0", "2.29.7", True)}
+HALF = GPUS | {3: Facts(False, "", "", True)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "shares", "backend", "reason"),
+    [
+        (GPUS, False, "nccl", "every node has a GPU of its own"),
+        (HALF, False, "nccl", "every node has a GPU of its own"),
+        (SHARED, True, "nccl", "every node has a GPU"),
+        (SHARED, False, "gloo", f"ranks 0, 1, 2 share one GPU ({RECIPE})"),
+        (MIXED, False, "gloo", "rank 1 is on no GPU"),
+        (
+            UNLIKE, False, "gloo",
+            "the versions of NCCL differ: 2.29.7 (rank 2), 2.28.9 (rank 0); "
+            "install the same torch everywhere",
+        ),
+    ],
+)  # fmt: skip
+def test_auto_takes_nccl_where_every_node_has_a_gpu(facts, shares, backend, reason):
+    plan = Chooser("auto", shares)(facts)
+    assert (plan.backend, plan.reason, plan.error) == (backend, reason, "")
+    assert plan.members == [0, 1, 2]
+    if backend == "gloo":
+        refused = Chooser("nccl", shares)(facts)
+        assert refused.error == f"communication.backend: nccl: {reason}"
+
+
+def test_a_group_of_one_is_none():
+    plan = Chooser("auto", False)({0: GPUS[0], 1: HALF[3]})
+    assert (plan.members, plan.backend) == ([], "")
+    assert plan.reason == "fewer than two of the 2 nodes take part in a group"
+
+
+def test_what_a_machine_lacks_is_known_before_the_start(monkeypatch):
+    assert backend_defect("nccl", "cuda", 2).startswith("nccl: this torch has no NCCL; ")
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+    assert backend_defect("nccl", "cpu", 2).startswith("nccl: it carries what lies on GPUs; ")
+    assert backend_defect("nccl", "cuda", 2) == "nccl: torch finds no GPU here; use gloo"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert backend_defect("nccl", "cuda", 2).startswith("nccl: 2 nodes here, but 1 of the GPUs they need; ")
+    assert backend_defect("nccl", "cuda", 1) == backend_defect("auto", "cuda", 2) == ""
+
+
+APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, nodes: 2}]}"
+
+
+@pytest.mark.parametrize(
+    ("override", "defect"),
+    [
+        ("communication={name: hybrid, nodes_per_process: 2}", "communication.nodes_per_process: a process"),
+        ("communication={name: torch_distributed, backend: mpi}", "communication.backend: must be 'auto' or"),
+        ("failures.on_loss=wait", "failures.on_loss: torch_distributed goes on without who is lost"),
+        ("faults=[{name: drop, probability: 0.1}]", "faults[0]: drop strikes messages of ZeroMQ"),
+        (APART, "communication.trusted_network: gloo and NCCL send in plain between machines"),
+        (
+            "communication={name: torch_distributed, trusted_network: true, group_port: 29601}",
+            "communication.group_port: the ports 29601..29602 are needed, but 29601 has another use",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_process_group_cannot_do_is_a_defect_of_the_configuration(override, defect):
+    overrides = ["communication=torch_distributed", "graph={name: ring, nodes: 4}"]
+    if "group_port" in override:
+        overrides.append(APART)
+    with pytest.raises(ConfigError) as refused:
+        config.load(QUICKSTART, [*overrides, override])
+    assert [line for line in refused.value.defects if defect in line], refused.value.defects
+
+
+@pytest.mark.parametrize(
+    "note", [Joining(3, (1, 0, 0), [2], GPUS[0]), Plan(3, [0, 1], None, "gloo", "as asked"), Size(12, 99)]
+)
+def test_notes_come_back_as_they_were(note):
+    assert unpack(pack(note)) == note
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x81\xa4type\xa4eval", b"\x91" * 50_000, bytes(1 << 17)])
+def test_other_bodies_are_refused(body):
+    with pytest.raises(WireError):
+        unpack(body)
+
+
+def test_exchanges_that_are_near_each_other_have_their_own_tags():
+    keys = [(round, phase, part) for round in range(40) for phase in range(4) for part in range(4)]
+    assert len({tag_of(key) for key in keys}) == len(keys)
+    assert tag_of((1 << 30, 3, 3)) < (1 << 31)
