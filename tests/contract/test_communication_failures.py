@@ -1,6 +1,7 @@
 """What nodes see of each other when one dies, stands still, or says what nobody understands."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -13,9 +14,10 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Memory, Place
+from decentnode.communication.process_group import Group
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.errors import StartError
-from decentnode.graph.families import Chain, Ring
+from decentnode.graph.families import Chain, FullyConnected, Ring
 from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import (
     GLOO,
@@ -85,6 +87,15 @@ def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
     }
     assert max(slowest for _, slowest in performance.results.values()) < 2.0
     assert max(performance.close_seconds) < 3.5
+
+
+def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edges():
+    async def part(actor: Actor):
+        await in_rounds(FullyConnected(4), 5, PATIENT)(actor)
+        groups = [one for one in gc.get_objects() if isinstance(one, Group)]
+        return len(groups), sum(buffer.nbytes for buffer in actor.endpoint.courier._buffers.values())
+
+    assert set(play(GLOO, 4, part, MEMORY).results.values()) == {(1, 3 * 4000)}
 
 
 def test_survivors_of_a_group_go_on_in_another_one():

@@ -1271,7 +1271,9 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "communication, unknown": (
         "communication: zeromq",
         "communication: zmq",
-        ["15 communication: unknown communication 'zmq'; did you mean 'zeromq'? (known: inproc, zeromq)"],
+        [
+            "15 communication: unknown communication 'zmq'; did you mean 'zeromq'? (known: hybrid, inproc, torch_distributed, zeromq)"
+        ],
     ),
     "communication, a number": (
         "communication: zeromq",
