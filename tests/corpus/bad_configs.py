@@ -1272,7 +1272,8 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "communication: zeromq",
         "communication: zmq",
         [
-            "15 communication: unknown communication 'zmq'; did you mean 'zeromq'? (known: hybrid, inproc, torch_distributed, zeromq)"
+            "15 communication: unknown communication 'zmq'; did you mean 'zeromq'? "
+            "(known: hybrid, inproc, torch_distributed, zeromq)"
         ],
     ),
     "communication, a number": (
@@ -1303,7 +1304,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "options of another transport": (
         "communication: zeromq",
         "communication: {name: inproc, base_port: 29600}",
-        ["15 communication.base_port: unknown option of inproc"],
+        ["15 communication.base_port: unknown option of inproc (known: overlap)"],
     ),
     "ports beyond the last": (
         "communication: zeromq",
