@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from decentnode.companions import Companions, Follower
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
+from decentnode.job import Job, find_job
 
 if TYPE_CHECKING:
     from decentnode.resuming import Resumption
@@ -73,8 +75,12 @@ def resume(
     overrides: Overrides = None,
 ) -> None:
     """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    from decentnode.environment import own_directory
     from decentnode.resuming import Resumption
 
+    job = find_job()
+    if job and own_directory(run, job).is_dir():
+        run = own_directory(run, job)
     past = Resumption(run, overrides or ())
     launch(past.settings, past.config, overrides or (), past)
 
@@ -88,11 +94,15 @@ def launch(
     torch.set_num_threads(1)
     from decentnode import preflight
     from decentnode.anchoring import anchored
+    from decentnode.environment import settle
     from decentnode.experiment import Experiment
     from decentnode.launcher import Launcher
     from decentnode.live_view import screen_for
 
     with anchored(config, overrides):
+        settings = settle(settings)
+        if past is not None:
+            past.settle(settings)
         machine = this_machine(settings)
         preflight.credentials(settings, machine)
         preflight.check_group(settings, machine)
@@ -299,15 +309,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     fill_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
+    code: int = ExitCode.FAILED
+    companions = None
     try:
-        code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False)
+        job = job_of(words)
+        if job is not None and job.local_rank:
+            sys.exit(Follower(job).wait())
+        companions = Companions(job) if job is not None else None
+        code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
     except BaseException as error:
         if debug:
             traceback.print_exc()
         code = explain(error)
+    finally:
+        if companions is not None:
+            companions.dismiss(code)
     sys.exit(code)
+
+
+def job_of(words: Sequence[str]) -> Job | None:
+    """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
+    job = find_job() if words[:1] in (["run"], ["resume"]) else None
+    return job if job is not None and job.followers else None
 
 
 def fill_standard_streams() -> None:

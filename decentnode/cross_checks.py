@@ -45,9 +45,10 @@ def check_all(document: Document, made: dict[str, Any]) -> None:
 
 def _count(document: Document, graph: Graph, mapping: Mapping) -> None:
     if mapping.num_nodes != graph.num_nodes:
+        origin = f" ({mapping.origin})" if mapping.origin else ""
         document.add(
             ("mapping",),
-            f"the machines carry {mapping.num_nodes} nodes, the graph has {graph.num_nodes}; "
+            f"the machines carry {mapping.num_nodes} nodes{origin}, the graph has {graph.num_nodes}; "
             "correct either, they must be equal",
         )
 

@@ -98,6 +98,11 @@ class Mapping(ABC):
         """The index of the machine that carries `rank`."""
 
     @property
+    def origin(self) -> str:
+        """Who says which machines there are, where it is not the configuration; else empty."""
+        return ""
+
+    @property
     def num_nodes(self) -> int:
         """How many nodes all machines carry together."""
         return sum(machine.nodes for machine in self.machines)
@@ -149,9 +154,25 @@ class Mapping(ABC):
         return f"mapping: no machine has an address of this host ({listed}); correct it, or say machine=K"
 
 
+class Consecutive(Mapping):
+    """Ranks in the order of the machines."""
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(machine.nodes for machine in self.machines)]
+
+    def ranks_of(self, machine: int) -> range:
+        return range(self._starts[machine], self._starts[machine + 1])
+
+    def machine_of(self, rank: int) -> int:
+        if not 0 <= rank < self.num_nodes:
+            raise IndexError(f"rank {rank} is outside 0..{self.num_nodes - 1}")
+        return bisect_right(self._starts, rank) - 1
+
+
 @MAPPINGS.register("linear")
 @dataclass(frozen=True)
-class Linear(Mapping):
+class Linear(Consecutive):
     """Ranks in the order of the machines, as many as each carries (Dhasade et al., 2023, Section 3)."""
 
     machines: tuple[Machine, ...]
@@ -170,18 +191,6 @@ class Linear(Mapping):
         ]
         if twice:
             raise MappingError(*twice)
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *accumulate(machine.nodes for machine in self.machines)]
-
-    def ranks_of(self, machine: int) -> range:
-        return range(self._starts[machine], self._starts[machine + 1])
-
-    def machine_of(self, rank: int) -> int:
-        if not 0 <= rank < self.num_nodes:
-            raise IndexError(f"rank {rank} is outside 0..{self.num_nodes - 1}")
-        return bisect_right(self._starts, rank) - 1
 
 
 def is_own_address(ip: str) -> bool:

@@ -101,7 +101,7 @@ def import_class(path: str) -> type:
 
 
 GRAPHS = Registry("graph", "decentnode.graph")
-MAPPINGS = Registry("mapping", "decentnode.mapping")
+MAPPINGS = Registry("mapping", "decentnode.environment")
 MIXINGS = Registry("weights", "decentnode.mixing")
 SHARINGS = Registry("sharing", "decentnode.sharing")
 TRANSFORMS = Registry("transform", "decentnode.transforms")

@@ -19,6 +19,7 @@ from decentnode.checkpoint import BadCheckpoint
 from decentnode.durable import write_durably
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
+from decentnode.mapping import Consecutive
 from decentnode.notes import Join, Start
 from decentnode.option_types import show
 from decentnode.records import write_atomically
@@ -82,6 +83,10 @@ class Resumption:
         self.seconds = 0.0
         """How long the run has taken, up to where it goes on."""
         self._seconds: dict[int, float] = {}
+
+    def settle(self, settings: Settings) -> None:
+        """Goes on with these, which name the machines that there are now."""
+        self.settings = replace(settings, run_dir=str(self.run_dir))
 
     def refuse_finished(self, ranks: Sequence[int], nodes: int, machine: int) -> None:
         """Raises BadInput when there is nothing left to do here."""
@@ -225,7 +230,11 @@ def refuse_changes(before: Settings, after: Settings) -> None:
 def _comparable(settings: Settings) -> dict[str, Any]:
     """The settings as plain values; of the machines only how many nodes each carries."""
     found = config.resolved(settings)
-    found["mapping"]["machines"] = [machine.nodes for machine in settings.mapping.make().machines]
+    mapping = settings.mapping.make()
+    if isinstance(mapping, Consecutive):
+        # Whoever says so, they carry the same ranks.
+        found["mapping"] = {}
+    found["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
     return found
 
 

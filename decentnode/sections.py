@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
+from decentnode.environment import takes_over
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mixing import default_weights
 from decentnode.option_types import REQUIRED, parameters_of, show, unknown
@@ -213,7 +214,9 @@ def communication_parameters() -> dict[str, tuple[Any, Any]]:
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:
-    """All nodes on this machine."""
+    """The machines that torchrun or srun has started; else all nodes on this one."""
+    if takes_over():
+        return {"name": "environment"}
     return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
 
 

@@ -1,0 +1,117 @@
+"""The machines that torchrun or srun has started, so that nobody lists them in a configuration."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from decentnode.errors import MappingError
+from decentnode.job import Environ, Job, find_job
+from decentnode.mapping import Consecutive, Linear, Machine, is_loopback
+from decentnode.options import Port, Positive
+from decentnode.registry import MAPPINGS
+from decentnode.settings import Plugin, Settings
+
+LOOPBACK = "127.0.0.1"
+MOST_ON_LOOPBACK = 254
+
+
+@MAPPINGS.register("environment")
+@dataclass(frozen=True)
+class Environment(Consecutive):
+    """The machines of torchrun (PyTorch Elastic, 2020) or srun (SLURM: Yoo et al., JSSPP 2003).
+
+    Each machine carries a node for each process that was started there, or `nodes_per_machine`. It is taken
+    by itself where there are several such processes and the configuration says nothing of machines.
+    """
+
+    nodes_per_machine: Positive | None = None
+    """null: as many as processes were started there."""
+    rendezvous_port: Port = 29550
+    """Where machine 0 waits for the others; torchrun itself has 29500 and 29400."""
+
+    def __post_init__(self) -> None:
+        _ = self.machines
+
+    @cached_property
+    def job(self) -> Job:
+        """What was started; raises MappingError where this is no process of any."""
+        found = find_job()
+        if found is None:
+            raise MappingError(
+                "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
+            )
+        return found
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
+        """All of them; an address that is to be learned is none yet."""
+        counts = [self.nodes_per_machine or count for count in self.job.processes]
+        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(counts))]
+        return tuple(map(Machine, addresses, counts))
+
+    @property
+    def origin(self) -> str:
+        each = f", {self.nodes_per_machine} nodes on each" if self.nodes_per_machine else ""
+        return f"{self.job}{each}"
+
+
+def known_addresses(job: Job) -> list[str]:
+    """The machines' addresses where nobody needs to be asked; else empty.
+
+    Where torchrun's store is at a loopback address all machines are this host, and each gets another one.
+    """
+    count = len(job.processes)
+    if count == 1:
+        return [LOOPBACK]
+    if job.hosts:
+        return list(job.hosts)
+    if is_loopback(job.meeting[0]) and count <= MOST_ON_LOOPBACK:
+        return [f"127.0.0.{1 + machine}" for machine in range(count)]
+    return []
+
+
+def takes_over(environ: Environ = os.environ) -> bool:
+    """Whether several processes were started, so that a configuration without machines means those."""
+    job = find_job(environ)
+    return job is not None and job.is_started and job.size > 1
+
+
+def settle(settings: Settings) -> Settings:
+    """The same where the configuration lists the machines; else with those of the job, and which is this one.
+
+    Several machines may share a file system, so each writes to a directory of its own. Raises BadInput, and
+    StartError where the others do not tell their addresses.
+    """
+    mapping = settings.mapping.make()
+    if not isinstance(mapping, Environment):
+        return settings
+    job = mapping.job
+    addresses = known_addresses(job) or _learned(job, settings.failures.start_deadline)
+    machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
+    options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
+    run_dir = settings.run_dir
+    if len(machines) > 1:
+        label = job.label or time.strftime("%Y%m%d-%H%M%S")
+        run_dir = str(own_directory(Path(run_dir or f"runs/{settings.name}-{label}"), job))
+    print(f"{job}: this is machine {job.machine}", flush=True)
+    return replace(
+        settings,
+        mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
+        machine=job.machine if settings.machine is None else settings.machine,
+        run_dir=run_dir,
+    )
+
+
+def _learned(job: Job, seconds: float) -> list[str]:
+    # Imported only here, because it loads torch's own network code.
+    from decentnode.addresses import learned_addresses
+
+    return learned_addresses(job, seconds)
+
+
+def own_directory(run_dir: Path, job: Job) -> Path:
+    """Where this machine writes, of a directory that is named on all machines alike."""
+    name = f"machine-{job.machine}"
+    return run_dir if run_dir.name == name else run_dir / name
