@@ -52,7 +52,9 @@ class Job:
 
     def __str__(self) -> str:
         counts = " + ".join(map(str, self.processes))
-        return f"{self.starter} has started {counts} processes on {len(self.processes)} machines"
+        count = len(self.processes)
+        where = f"{count} machines" if count > 1 else "1 machine"
+        return f"{self.starter} has started {counts} processes on {where}"
 
 
 def find_job(environ: Environ = os.environ) -> Job | None:

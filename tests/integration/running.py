@@ -125,6 +125,11 @@ def run_forked(output: Path, *arguments: str) -> int:
 
     What it prints goes to `output`.
     """
+    return os.waitstatus_to_exitcode(os.waitpid(fork_command(output, *arguments), 0)[1])
+
+
+def fork_command(output: Path, *arguments: str, **environment: str) -> int:
+    """The process of such a command, started at once."""
     import torch._dynamo  # noqa: F401  (once, and not in every fork)
 
     child = os.fork()
@@ -132,10 +137,11 @@ def run_forked(output: Path, *arguments: str) -> int:
         code = 1
         try:
             os.setsid()
+            os.environ.update(environment)
             redirect_output(output)
             cli.main(arguments)
         except SystemExit as end:
             code = int(end.code or 0)
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child

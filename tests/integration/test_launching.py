@@ -1,0 +1,102 @@
+"""The same file under torchrun and srun: two machines that are this host, each with two processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.running import QUICKSTART, ROOT, fork_command, run_forked, wait_until
+
+PORTS = {"plain": 31270, "torchrun": 31274, "srun": 31278, "stopped": 31282}
+SMALL = ["graph={name: ring, nodes: 4}", "rounds=5", "evaluation={every: 0, figures: false}"]
+
+
+def words(run_dir: Path, base_port: int, *overrides: str) -> list[str]:
+    ports = f"communication={{name: zeromq, base_port: {base_port}}}"
+    return ["run", str(QUICKSTART), f"run_dir={run_dir}", *SMALL, ports, *overrides]
+
+
+def rendezvous(port: int) -> str:
+    return f"mapping={{name: environment, rendezvous_port: {port}}}"
+
+
+def model_hash(run_dir: Path) -> str:
+    return json.loads((run_dir / "summary.json").read_text())["model_hash"]
+
+
+def step(machine: int, local_rank: int, job: str) -> dict[str, str]:
+    """What srun would say to a task."""
+    return {
+        "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(2 * machine + local_rank),
+        "SLURM_LOCALID": str(local_rank), "SLURM_NODEID": str(machine),
+        "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    }  # fmt: skip
+
+
+def start_tasks(out: Path, arguments: list[str]) -> list[int]:
+    tasks = [(machine, local_rank) for machine in range(2) for local_rank in range(2)]
+    return [
+        fork_command(
+            out.with_suffix(f".{machine}{local}"),
+            *arguments,
+            **step(machine, local, f"{os.getpid()}{out.name}"),
+        )
+        for machine, local in tasks
+    ]
+
+
+def ended(children: list[int]) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
+    agents = []
+    for machine in range(2):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={machine}"]
+        command += [
+            "--nproc-per-node=2",
+            "--master-addr=127.0.0.1",
+            "--master-port=31286",
+            "-m",
+            "decentnode",
+        ]
+        with (tmp_path / f"agent{machine}.out").open("wb") as out:
+            agents.append(
+                subprocess.Popen(
+                    [*command, *words(tmp_path / "torchrun", PORTS["torchrun"], rendezvous(31287))],
+                    stdout=out, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                )
+            )  # fmt: skip
+    srun = words(tmp_path / "srun", PORTS["srun"], rendezvous(31288))
+    tasks = start_tasks(tmp_path / "tasks", srun)
+    assert run_forked(tmp_path / "plain.out", *words(tmp_path / "plain", PORTS["plain"])) == 0
+    assert ended(tasks) == [0] * 4, (tmp_path / "tasks.00").read_text()
+    codes = [agent.wait(120) for agent in agents]
+    assert codes == [0, 0], (tmp_path / "agent0.out").read_text()
+    hashes = {model_hash(tmp_path / name) for name in ("plain", "torchrun/machine-0", "srun/machine-0")}
+    assert len(hashes) == 1
+
+
+def test_all_processes_end_when_the_job_is_asked_to(tmp_path):
+    forever = words(tmp_path / "run", PORTS["stopped"], "rounds=1000000", rendezvous(31289))
+    tasks = start_tasks(tmp_path / "tasks", forever)
+    record = tmp_path / "run" / "machine-0" / "records" / "00000.jsonl"
+    wait_until(
+        lambda: record.exists() and record.stat().st_size, 60, lambda: (tmp_path / "tasks.00").read_text()
+    )
+    for task in tasks:
+        os.kill(task, signal.SIGTERM)
+    assert ended(tasks) == [143] * 4
+    assert "to go on" in (tmp_path / "tasks.00").read_text()
+
+
+def test_a_bad_number_of_processes_is_one_line_and_ends_all(tmp_path):
+    arguments = words(tmp_path / "run", PORTS["stopped"], "graph={name: ring, nodes: 6}")
+    assert ended(start_tasks(tmp_path / "tasks", arguments)) == [2] * 4
+    said = "".join(path.read_text() for path in tmp_path.glob("tasks.*")).splitlines()
+    assert len(said) == 2  # by each machine
+    assert all(
+        "carry 4 nodes (srun has started 2 + 2 processes on 2 machines), the graph has 6" in s for s in said
+    )

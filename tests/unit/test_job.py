@@ -1,0 +1,253 @@
+"""What torchrun and srun put into the environment, read; and the machines that follow from it."""
+
+import threading
+
+import pytest
+
+from decentnode import addresses, config, environment
+from decentnode.addresses import learned_addresses
+from decentnode.environment import Environment, own_directory, settle
+from decentnode.errors import ConfigError, MappingError, StartError
+from decentnode.host_list import expand_counts, expand_hosts
+from decentnode.job import Job, find_job
+from decentnode.mapping import Linear
+from tests.contract.troupe import free_ports
+from tests.integration.running import QUICKSTART
+
+TORCHRUN = {
+    "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "4", "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True",
+}  # fmt: skip
+SRUN = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "9", "SLURM_LOCALID": "1", 
+    "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "a[1-9]", "SLURM_TASKS_PER_NODE": "4(x9)",
+    "SLURM_STEP_NODELIST": "a[1-3]", "SLURM_STEP_TASKS_PER_NODE": "6(x2),4",
+}  # fmt: skip
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Sets the environment of a process."""
+    for name in {**TORCHRUN, **SRUN}:
+        monkeypatch.delenv(name, raising=False)
+
+    def start(variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        ("a[1-3,07-09],b", "a1 a2 a3 a07 a08 a09 b"),
+        ("n[9-11]", "n9 n10 n11"),
+        ("n[098-101]x", "n098x n099x n100x n101x"),
+        ("r[1-2]n[3,5]", "r1n3 r1n5 r2n3 r2n5"),
+        ("127.0.0.[1-2]", "127.0.0.1 127.0.0.2"),
+        ("gpu-a.b.org,c-[0]", "gpu-a.b.org c-0"),
+    ],
+)
+def test_hosts_are_spelled_out(text, hosts):
+    assert expand_hosts(text) == hosts.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a,",
+        ",a",
+        "a[",
+        "a]",
+        "a[1",
+        "a[]",
+        "a[3-1]",
+        "a[1-]",
+        "a[x]",
+        "a[[1]]",
+        "a[0-99999999]",
+        "a[1-900]b[1-900]",
+    ],
+)
+def test_what_is_no_list_of_hosts_is_refused(text):
+    with pytest.raises(MappingError, match="is no list of hosts, such as"):
+        expand_hosts(text)
+
+
+def test_counts_are_spelled_out():
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+    assert expand_counts("4") == [4]
+    for text in ("", "2(x3", "a", "2,,1", "-1", "1(x99999999)"):
+        with pytest.raises(MappingError, match="is no list of tasks per machine"):
+            expand_counts(text)
+
+
+def test_a_process_of_torchrun():
+    job = find_job(TORCHRUN)
+    assert (job.processes, job.machine, job.local_rank) == ((4, 4, 4, 4), 1, 1)
+    assert (job.size, job.followers, job.hosts, job.meeting) == (16, 3, (), ("host0", 29500))
+    assert not job.hosts_store
+    assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
+    assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
+
+
+def test_a_process_of_srun_knows_its_step():
+    job = find_job(SRUN)
+    assert (job.processes, job.machine, job.local_rank) == ((6, 6, 4), 2, 1)
+    assert (job.hosts, job.label, job.followers) == (("a1", "a2", "a3"), "77.2", 3)
+
+
+def test_a_batch_script_may_ask_but_leads_nobody():
+    script = {name: value for name, value in SRUN.items() if "STEP" not in name}
+    job = find_job(script)
+    assert (len(job.hosts), job.followers, job.is_started) == (9, 0, False)
+    assert not environment.takes_over(script)
+
+
+def test_torchrun_inside_srun_is_torchrun():
+    assert find_job(SRUN | TORCHRUN).starter == "torchrun"
+    assert find_job({}) is None
+    assert find_job({"RANK": "0", "WORLD_SIZE": "2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (TORCHRUN | {"WORLD_SIZE": "15"}, "WORLD_SIZE=15, GROUP_WORLD_SIZE=4, LOCAL_WORLD_SIZE=4"),
+        (TORCHRUN | {"GROUP_RANK": "4"}, "which do not fit"),
+        (TORCHRUN | {"RANK": "one"}, "RANK=one, no whole number"),
+        (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT=, no whole number"),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and says"),
+        (SRUN | {"SLURM_LOCALID": "4"}, "task 4 of machine 2, which does not fit"),
+        (SRUN | {"SLURM_STEP_NODELIST": "a["}, "is no list of hosts"),
+        (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM says nothing in"),
+    ],
+)  # fmt: skip
+def test_numbers_that_make_no_sense_are_refused_in_one_line(variables, message):
+    with pytest.raises(MappingError, match=message) as error:
+        find_job(variables)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_configuration_without_machines_takes_those_of_the_job(started):
+    started(TORCHRUN)
+    mapping = config.load(QUICKSTART).mapping.make()
+    assert isinstance(mapping, Environment)
+    assert [machine.nodes for machine in mapping.machines] == [4] * 4
+    assert [mapping.machine_of(rank) for rank in (0, 3, 4, 15)] == [0, 0, 1, 3]
+
+
+def test_outside_a_job_and_alone_in_one_nothing_changes(started):
+    assert config.load(QUICKSTART).mapping.name == "linear"
+    with pytest.raises(
+        ConfigError, match=r"mapping.*neither torchrun nor srun has started this; do that, or"
+    ):
+        config.load(QUICKSTART, ["mapping=environment"])
+    started(TORCHRUN | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"), "1"))
+    started(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"))
+    assert config.load(QUICKSTART).mapping.name == "linear"
+    chosen = config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 16}"])
+    assert settle(chosen).mapping.make() == Linear(one_machine("127.0.0.1", 16), 29550)
+
+
+def one_machine(address, nodes):
+    return (environment.Machine(address, nodes),)
+
+
+def test_machines_of_the_configuration_stay(started):
+    started(TORCHRUN)
+    listed = "mapping={machines: [{address: 127.0.0.1, nodes: 16}]}"
+    settings = config.load(QUICKSTART, [listed])
+    assert settings.mapping.name == "linear"
+    assert settle(settings) is settings
+
+
+def test_numbers_that_do_not_fit_the_graph_are_told_with_their_origin(started):
+    started(TORCHRUN)
+    with pytest.raises(ConfigError) as error:
+        config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 2}"])
+    assert str(error.value).splitlines() == [
+        "command line: mapping: the machines carry 8 nodes (torchrun has started 4 + 4 + 4 + 4 processes on "
+        "4 machines, 2 nodes on each), the graph has 16; correct either, they must be equal"
+    ]
+
+
+def test_srun_names_its_machines(started):
+    started(SRUN)
+    settings = settle(config.load(QUICKSTART, ["run_dir=here"]))
+    machines = settings.mapping.make().machines
+    assert [(m.address, m.nodes) for m in machines] == [("a1", 6), ("a2", 6), ("a3", 4)]
+    assert (settings.machine, settings.run_dir, settings.mapping.name) == (2, "here/machine-2", "linear")
+    assert settle(config.load(QUICKSTART)).run_dir == "runs/quickstart-77.2/machine-2"
+
+
+def test_a_directory_is_a_machines_own_once(tmp_path):
+    job = find_job(SRUN)
+    assert (
+        own_directory(tmp_path, job)
+        == own_directory(own_directory(tmp_path, job), job)
+        == tmp_path / "machine-2"
+    )
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_several_torchruns_on_one_host_get_an_address_each(started, host):
+    started(TORCHRUN | {"MASTER_ADDR": host})
+    machines = settle(config.load(QUICKSTART)).mapping.make().machines
+    assert [machine.address for machine in machines] == ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
+
+
+def learn(count, seconds=10.0, hosts_store=True, machines=None):
+    """What each machine learns, or the error."""
+    port, found = free_ports(1), {}
+
+    def one(machine):
+        job = Job(
+            "torchrun", "test", (2,) * count, machine, 0, meeting=("127.0.0.1", port), hosts_store=hosts_store
+        )
+        try:
+            found[machine] = learned_addresses(job, seconds)
+        except (MappingError, StartError) as error:
+            found[machine] = error
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in machines or range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_machines_learn_the_same_addresses(monkeypatch):
+    said = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
+    monkeypatch.setattr(addresses, "_what_to_say", lambda job: said[job.machine])
+    assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
+
+
+def test_machines_with_one_address_are_refused():
+    """Real ones, all on this host."""
+    for error in learn(2).values():
+        assert isinstance(error, MappingError)
+        assert "torchrun's machines 0 and 1 have the same address 127.0.0.1; start it once on each" in str(
+            error
+        )
+
+
+@pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])
+def test_what_is_no_address_is_refused(monkeypatch, said):
+    monkeypatch.setattr(
+        addresses, "_what_to_say", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
+    )
+    assert all("machine 1 tells no address but" in str(error) for error in learn(2).values())
+
+
+def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
+    error = learn(2, seconds=0.5, machines=[0])[0]
+    assert isinstance(error, StartError)
+    assert "torchrun: not all machines told their addresses at 127.0.0.1:" in str(error)
+    assert len(str(error).splitlines()) == 1
