@@ -12,7 +12,9 @@ TORCHRUN = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT",
 )  # fmt: skip
-SRUN = ("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_NODEID")
+BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
+"""What the script of a job finds, which srun has not started."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,10 @@ def find_job(environ: Environ = os.environ) -> Job | None:
     """The job that this process is of; None outside. Raises MappingError where its numbers make no sense."""
     if all(name in environ for name in TORCHRUN):
         return _of_torchrun(environ)
-    if all(name in environ for name in SRUN):
+    if all(environ.get(name) for name in SRUN):
         return _of_srun(environ)
+    if all(environ.get(name) for name in BATCH) and not environ.get("SLURM_STEP_ID"):
+        return _of_srun({name: environ[name] for name in BATCH} | {"SLURM_NODEID": "0", "SLURM_LOCALID": "0"})
     return None
 
 

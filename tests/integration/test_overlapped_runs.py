@@ -15,6 +15,7 @@ TRANSPORTS = [
     "{name: zeromq, local: shared_memory, overlap: true}",
     "{name: zeromq, local: tcp, base_port: 31250, overlap: true}",
     "{name: zeromq, local: ipc, nodes_per_process: 2, overlap: true}",
+    "{name: torch_distributed, backend: gloo, overlap: true}",
 ]
 
 
