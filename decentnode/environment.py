@@ -1,7 +1,6 @@
 """The machines that torchrun or srun has started, so that nobody lists them in a configuration."""
 
 import os
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -91,17 +90,23 @@ def settle(settings: Settings) -> Settings:
     addresses = known_addresses(job) or _learned(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    run_dir = settings.run_dir
-    if len(machines) > 1:
-        label = job.label or time.strftime("%Y%m%d-%H%M%S")
-        run_dir = str(own_directory(Path(run_dir or f"runs/{settings.name}-{label}"), job))
     print(f"{job}: this is machine {job.machine}", flush=True)
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
         machine=job.machine if settings.machine is None else settings.machine,
-        run_dir=run_dir,
+        run_dir=_run_dir(settings, job),
     )
+
+
+def _run_dir(settings: Settings, job: Job) -> str | None:
+    if len(job.processes) == 1:
+        return settings.run_dir
+    # Imported only here, because it needs nearly everything else.
+    from decentnode.results import unused_directory
+
+    named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
+    return str(own_directory(Path(settings.run_dir) if settings.run_dir else named, job))
 
 
 def _learned(job: Job, seconds: float) -> list[str]:

@@ -556,7 +556,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "mapping, unknown": (
         "mapping:\n",
         "mapping:\n  name: liner\n",
-        ["6 mapping.name: unknown mapping 'liner'; did you mean 'linear'? (known: linear)"],
+        ["6 mapping.name: unknown mapping 'liner'; did you mean 'linear'? (known: environment, linear)"],
     ),
     "mapping, unknown key": (
         "mapping:\n",
