@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import os
 import resource
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 import torch
 
+from decentnode.allocation import keep_freed_memory
 from decentnode.beacons import Beacons
 from decentnode.checkpointing import Lineage
 from decentnode.clock import Clock
@@ -29,10 +29,6 @@ from decentnode.returning import bring_back
 from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-LARGEST_KEPT_BLOCK = 64 << 20
-MOST_KEPT_BYTES = 128 << 20
-"""What a process keeps of freed memory at most, for its next batch."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +74,6 @@ def _settle_in(inheritance: Inheritance, position: int) -> None:
     keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def keep_freed_memory() -> None:
-    """Lets malloc keep a batch's memory for the next one.
-
-    Otherwise it returns activations to the kernel, which clears every page anew: a third of the time of a
-    convolutional network's evaluation.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
-        libc.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
 def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:

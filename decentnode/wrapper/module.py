@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from decentnode import __version__
+from decentnode.allocation import keep_freed_memory
 from decentnode.communication.base import Communication, Endpoint, Memory
 from decentnode.communication.on_device import OnDevice
 from decentnode.errors import BadInput, RunFailed
@@ -51,6 +52,8 @@ class DecentralizedDataParallel(nn.Module):
         super().__init__()
         self.module = module
         chosen = Options.read(options)
+        if chosen.keep_freed_memory:
+            keep_freed_memory()
         meeting = meeting or StoreMeeting.from_environment(chosen.deadline)
         graph = weighted_graph(topology, weights, meeting.size)
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")

@@ -47,6 +47,8 @@ class Options:
     """Whether all ranks begin with rank 0's parameters and buffers."""
     deadline: float = 300.0
     """Seconds for which a peer may be silent."""
+    keep_freed_memory: bool = True
+    """Whether malloc keeps what gradients leave free, 128 MB at most: the kernel would clear it anew."""
     on_loss: OnLoss = "stop"
     """Whether the loss of a peer is an error, or its weight goes to the own model."""
     communication: str | Mapping[str, Any] = "auto"

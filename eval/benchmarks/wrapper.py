@@ -71,20 +71,29 @@ def batch_of(module: nn.Module, rank: int, size: int = BATCH) -> Tensor:
     return torch.randn(size, width, generator=torch.Generator().manual_seed(rank))
 
 
-def seconds_per_step(model: nn.Module, inputs: Tensor, optimizer: Any, steps: int) -> float:
+@dataclass(frozen=True)
+class Spent:
+    """What one rank needed for a step."""
+
+    seconds: float
+    cpu: float
+    """Processor seconds of the whole process, which other programs disturb less."""
+
+
+def time_steps(model: nn.Module, inputs: Tensor, optimizer: Any, steps: int) -> Spent:
     """One rank's time for a step, after two that are not timed; begun by all ranks at once."""
     for step in range(steps + 2):
         if step == 2:
             dist.barrier()
-            began = time.monotonic()
+            began, computed = time.monotonic(), time.process_time()
         if optimizer is not None:
             optimizer.zero_grad()
         model(inputs).square().mean().backward()
         if optimizer is not None:
             optimizer.step()
-    spent = time.monotonic() - began
+    spent, computed = time.monotonic() - began, time.process_time() - computed
     dist.barrier()
-    return spent / steps
+    return Spent(spent / steps, computed / steps)
 
 
 def join(rank: int, size: int, port: int) -> None:
@@ -94,8 +103,8 @@ def join(rank: int, size: int, port: int) -> None:
     dist.init_process_group("gloo")
 
 
-def race(case: Case, rank: int) -> dict[str, list[float]]:
-    """In one process: every contestant's seconds per step, repetition by repetition."""
+def race(case: Case, rank: int) -> dict[str, list[tuple[float, float]]]:
+    """In one process: every contestant's seconds and processor seconds per step, in each repetition."""
     join(rank, NODES, case.port)
     local, ddp, ring, one_peer = (network(case.elements) for _ in range(4))
     inputs = batch_of(local, rank)
@@ -103,36 +112,51 @@ def race(case: Case, rank: int) -> dict[str, list[float]]:
     wrapped = DecentralizedDataParallel(ring, plain_sgd, "ring", deadline=LIMIT)
     pairs = [[0.5 * (i == j or i ^ 1 == j) for j in range(NODES)] for i in range(NODES)]
     paired = DecentralizedDataParallel(one_peer, plain_sgd, pairs, deadline=LIMIT)
-    contestants: dict[str, Callable[[], float]] = {
-        "local": lambda: seconds_per_step(local, inputs, plain_sgd(local.parameters()), case.steps),
-        "ddp": lambda: seconds_per_step(parallel, inputs, plain_sgd(ddp.parameters()), case.steps),
-        "ring": lambda: seconds_per_step(wrapped, inputs, None, case.steps),
-        "one_peer": lambda: seconds_per_step(paired, inputs, None, case.steps),
+    contestants: dict[str, Callable[[], Spent]] = {
+        "local": lambda: time_steps(local, inputs, plain_sgd(local.parameters()), case.steps),
+        "ddp": lambda: time_steps(parallel, inputs, plain_sgd(ddp.parameters()), case.steps),
+        "ring": lambda: time_steps(wrapped, inputs, None, case.steps),
+        "one_peer": lambda: time_steps(paired, inputs, None, case.steps),
     }
-    found: dict[str, list[float]] = {name: [] for name in contestants}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(case.repeats):
         for name, run in contestants.items():
-            found[name].append(run())
+            spent = run()
+            found[name].append((spent.seconds, spent.cpu))
+    slots = wrapped.endpoint.slots
+    found["extra"] = [(slots[0].nbytes + slots[1].nbytes - 4 * count(ring), 0.0)]
     wrapped.close()
     paired.close()
     dist.destroy_process_group()
     return found
 
 
-def slowest(results: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """For each contestant and repetition the time of the slowest rank."""
-    return {
-        name: [max(column) for column in zip(*(r[name] for r in results), strict=True)] for name in results[0]
-    }
+def count(module: nn.Module) -> int:
+    """How many parameters there are."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def columns(results: list[dict[str, list[Any]]], name: str) -> list[list[Any]]:
+    """What one contestant reached, repetition by repetition, on each rank."""
+    return [list(ranks) for ranks in zip(*(result[name] for result in results), strict=True)]
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """One line of the table, milliseconds."""
-    times = slowest(run_forked(range(NODES), lambda rank: race(case, rank)))
+    """One line of the table, milliseconds: of the slowest rank, and processor time of the mean one."""
+    results = run_forked(range(NODES), lambda rank: race(case, rank))
     figures: dict[str, Any] = {"elements": case.elements}
-    figures |= {f"{name}_ms": median([1e3 * t for t in found]) for name, found in times.items()}
+    times, cpu = {}, {}
+    extra = max(result.pop("extra")[0][0] for result in results)
+    for name in results[0]:
+        ranks = columns(results, name)
+        times[name] = [max(seconds for seconds, _ in found) for found in ranks]
+        cpu[name] = [sum(computed for _, computed in found) / NODES for found in ranks]
+        figures[f"{name}_ms"] = median([1e3 * t for t in times[name]])
+        figures[f"{name}_cpu_ms"] = median([1e3 * t for t in cpu[name]])
     for name in ("ddp", "ring", "one_peer"):
         figures[f"{name}_of_local"] = median_ratio(times[name], times["local"])
+        figures[f"{name}_cpu_of_local"] = median_ratio(cpu[name], cpu["local"])
+    figures["extra_mb"] = round(extra / 1e6, 2)
     figures["ddp_over_ring"] = median_ratio(times["ddp"], times["ring"])
     return figures
 
@@ -189,9 +213,9 @@ def overlap(case: Case, rank: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(case.repeats):
         optimizer = plain_sgd(alone.parameters())
-        found["alone"].append(seconds_per_step(alone, inputs, optimizer, case.steps))
+        found["alone"].append(time_steps(alone, inputs, optimizer, case.steps).seconds)
         meeting.wire.seconds_per_byte = WIRE * found["alone"][-1] / (4 * case.elements)
-        found["together"].append(seconds_per_step(model, inputs, None, case.steps))
+        found["together"].append(time_steps(model, inputs, None, case.steps).seconds)
     model.close()
     dist.destroy_process_group()
     return found
@@ -199,7 +223,8 @@ def overlap(case: Case, rank: int) -> dict[str, list[float]]:
 
 def measure_overlap(case: Case) -> dict[str, Any]:
     """How much of the time on the wire is hidden behind the computation."""
-    times = slowest(run_forked(range(2), lambda rank: overlap(case, rank)))
+    results = run_forked(range(2), lambda rank: overlap(case, rank))
+    times = {name: [max(found) for found in columns(results, name)] for name in results[0]}
     return {
         "elements": case.elements,
         "wire_of_step": WIRE,
@@ -219,6 +244,9 @@ def targets_of(table: list[dict[str, Any]]) -> list[Target]:
         elif figures["elements"] in DECENT_DP:
             limit = round(DECENT_DP[figures["elements"]] / FASTER, 2)
             targets.append(Target(f"{name}, ring of local", figures["ring_of_local"], "at most", limit))
+            bucket_mb = min(4e-6 * figures["elements"], 25)
+            memory = figures["extra_mb"] / (2 * bucket_mb)
+            targets.append(Target(f"{name}, extra memory in buckets per neighbor", memory, "at most", 2))
     return targets
 
 

@@ -13,7 +13,7 @@ import torch
 from decentnode.registry import TRANSFORMS
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("exchange", "experiment", "mix", "scale", "startup", "transforms")
+BENCHMARKS = ("exchange", "experiment", "mix", "scale", "startup", "transforms", "wrapper")
 LIMIT = 120.0
 
 
@@ -98,6 +98,14 @@ def check_transforms(figures: dict) -> None:
     assert figures["gb_per_s"] <= min(figures["encode_gb_per_s"], figures["decode_gb_per_s"])
 
 
+def check_wrapper(figures: dict) -> None:
+    if "efficiency" in figures:
+        assert figures["alone_ms"] > 0 and 0 < figures["efficiency"] < 2
+        return
+    assert figures["ring_of_local"] == pytest.approx(figures["ring_ms"] / figures["local_ms"], rel=0.02)
+    assert 0 < figures["extra_mb"] < 1
+
+
 CHECKS = {
     "exchange": check_exchange,
     "experiment": check_experiment,
@@ -105,6 +113,7 @@ CHECKS = {
     "scale": check_scale,
     "startup": check_startup,
     "transforms": check_transforms,
+    "wrapper": check_wrapper,
 }
 
 

@@ -5,7 +5,7 @@ import resource
 
 import torch
 
-from decentnode.host import keep_freed_memory
+from decentnode.allocation import keep_freed_memory
 
 BLOCKS, ELEMENTS = 6, 4_000_000
 BATCHES = 5
