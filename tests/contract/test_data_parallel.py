@@ -1,23 +1,19 @@
 """The all-reduce baseline against loops written by hand; all ranks are threads of this process."""
 
 import asyncio
-import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from decentnode.communication.base import HostProcess, Place
 from decentnode.communication.collectives import Meeting, choose_backend, gather, reason
 from decentnode.communication.roll_call import RollCall
-from decentnode.data_parallel import DataParallel
 from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.experiment import Experiment
 from decentnode.randomness import generator
-from decentnode.settings import FailureSettings, Plugin
 from tests.contract.in_process import Nodes
+from tests.contract.in_threads import RUN_ID, Ranks, everybody, place_of
 
 CONFIG = """
 name: baseline
@@ -26,75 +22,21 @@ graph: {{name: {graph}, nodes: {nodes}}}
 dataset: {{name: synthetic, nodes: 3, samples_per_node: 40, features: 6, classes: 3}}
 model: {{name: mlp, hidden: [5]}}
 training:
+  name: ddp
   optimizer: {{name: SGD, lr: 0.1}}
   batch_size: 8
   steps_per_round: 3
 sharing: {{name: none}}
-communication: inproc
 evaluation: {{every: 0}}
 """
-PATIENCE = FailureSettings(deadline=30.0, start_deadline=30.0)
-RUN_ID = 5
 
 
-def place_of(rank, nodes, directory):
-    return Place(tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(nodes)), rank, str(directory))
-
-
-def everybody(what, nodes):
-    """What `what(rank)` gives for each rank, all at once; raises what any of them raises."""
-    given, errors = [None] * nodes, []
-
-    def one(rank):
-        try:
-            given[rank] = what(rank)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nodes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return given
-
-
-class Ranks(Nodes):
-    """The nodes of a run with `training.name: ddp`, each in a thread of its own."""
-
-    def __init__(self, tmp_path, *overrides, nodes=3, graph="ring", options=None):
-        self.directory = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        config = self.directory.with_suffix(".yaml")
-        config.write_text(CONFIG.format(nodes=nodes, graph=graph if nodes > 2 else "fully_connected"))
-        experiment = Experiment.from_yaml(config, overrides)
-        coupling = Plugin(cls=DataParallel, options=options or {}, kind="training", name="ddp")
-        self.experiment = Experiment.from_settings(replace(experiment.settings, coupling=coupling))
-        super().__init__(self.experiment, self.directory)
-        self.begin()
-
-    def meet(self):
-        count = len(self.nodes)
-
-        def join(rank):
-            node, place = self.nodes[rank], place_of(rank, count, self.directory)
-            node.training.join(self.experiment.coupling.tie(node, place, RUN_ID, PATIENCE))
-
-        everybody(join, count)
-        return self
-
-    def run(self, first, end):
-        async def rounds(node):
-            for round in range(first, end):
-                await node.run_round(round)
-
-        everybody(lambda rank: asyncio.run(rounds(self.nodes[rank])), len(self.nodes))
-        return self
-
-    def close(self):
-        for node in self.nodes:
-            node.training.tie.close()
+def ranks_of(tmp_path, *overrides, nodes=3, graph="ring"):
+    """The nodes of a run in threads, not yet together."""
+    directory = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+    config = directory.with_suffix(".yaml")
+    config.write_text(CONFIG.format(nodes=nodes, graph=graph if nodes > 2 else "fully_connected"))
+    return Ranks(config, directory, *overrides)
 
 
 def batches_of(experiment, rank, batch_size=8):
@@ -130,7 +72,7 @@ def by_hand(experiment, steps, make=lambda p: torch.optim.SGD(p, lr=0.1), clip=N
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_it_steps_along_the_mean_gradient(tmp_path, nodes):
-    ranks = Ranks(tmp_path, nodes=nodes).meet().run(0, 4)
+    ranks = ranks_of(tmp_path, nodes=nodes).meet().run(0, 4)
     ranks.close()
     expected = by_hand(ranks.experiment, 12)
     assert all(torch.equal(model, ranks.models[0]) for model in ranks.models)
@@ -141,7 +83,7 @@ def test_it_steps_along_the_mean_gradient(tmp_path, nodes):
 
 def test_momentum_and_clipping_see_the_mean_gradient(tmp_path):
     overrides = ["training.optimizer.momentum=0.9", "training.clip_norm=0.5"]
-    ranks = Ranks(tmp_path, *overrides).meet().run(0, 4)
+    ranks = ranks_of(tmp_path, *overrides).meet().run(0, 4)
     ranks.close()
     expected = by_hand(
         ranks.experiment, 12, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), clip=0.5
@@ -150,15 +92,16 @@ def test_momentum_and_clipping_see_the_mean_gradient(tmp_path):
 
 
 def test_it_is_the_average_of_models_that_make_one_plain_step_each(tmp_path):
-    ranks = Ranks(tmp_path, "training.steps_per_round=1", graph="fully_connected").meet().run(0, 6)
+    ranks = ranks_of(tmp_path, "training.steps_per_round=1", graph="fully_connected").meet().run(0, 6)
     ranks.close()
-    overrides = ["training.steps_per_round=1", "sharing=all_reduce"]
-    averaged = Nodes(Experiment.from_yaml(ranks.directory.with_suffix(".yaml"), overrides), tmp_path / "a")
+    overrides = ["training.steps_per_round=1", "sharing=all_reduce", "training.name=local"]
+    config = ranks.directory.with_suffix(".yaml")
+    averaged = Nodes(Experiment.from_yaml(config, [*overrides, "communication=inproc"]), tmp_path / "a")
     torch.testing.assert_close(ranks.models, averaged.begin().run(0, 6).models, atol=1e-6, rtol=0)
 
 
 def test_bytes_are_those_of_a_ring_all_reduce(tmp_path):
-    ranks = Ranks(tmp_path).meet().run(0, 2)
+    ranks = ranks_of(tmp_path).meet().run(0, 2)
     ranks.close()
     gradient = 4 * ranks.experiment.layout.numel
     for node in ranks.nodes:
@@ -167,7 +110,7 @@ def test_bytes_are_those_of_a_ring_all_reduce(tmp_path):
 
 
 def test_records_have_the_loss_of_all_ranks(tmp_path):
-    ranks = Ranks(tmp_path).meet()
+    ranks = ranks_of(tmp_path).meet()
     reports = everybody(lambda rank: asyncio.run(ranks.nodes[rank].training.train(0)), 3)
     ranks.close()
     losses = {report.loss for report in reports}
@@ -177,7 +120,7 @@ def test_records_have_the_loss_of_all_ranks(tmp_path):
         inputs, labels = next(batches_of(ranks.experiment, rank))
         alone.append(nn.functional.cross_entropy(ranks.experiment.network(inputs), labels).item())
     assert len({round(loss, 3) for loss in alone}) == 3
-    one = Ranks(tmp_path, "training.steps_per_round=1").meet()
+    one = ranks_of(tmp_path, "training.steps_per_round=1").meet()
     (report, *_) = everybody(lambda rank: asyncio.run(one.nodes[rank].training.train(0)), 3)
     one.close()
     assert report.loss == pytest.approx(sum(alone) / 3, abs=1e-6)
@@ -185,7 +128,7 @@ def test_records_have_the_loss_of_all_ranks(tmp_path):
 
 def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
     schedule = "training.scheduler={name: ReduceLROnPlateau, patience: 0, factor: 0.5, threshold: 0.02}"
-    ranks = Ranks(tmp_path, schedule).meet().run(0, 12)
+    ranks = ranks_of(tmp_path, schedule).meet().run(0, 12)
     ranks.close()
     rates = [node.training.learning_rate for node in ranks.nodes]
     assert len(set(rates)) == 1 and rates[0] < 0.1
@@ -194,9 +137,9 @@ def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
 
 def test_it_goes_on_bit_for_bit(tmp_path):
     """Three ranks, so that the order of a sum, and with it the pieces that gradients are sent in, matter."""
-    straight = Ranks(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 6)
-    first = Ranks(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 2)
-    second = Ranks(tmp_path, "training.optimizer={name: Adam, lr: 0.01}")
+    straight = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 6)
+    first = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 2)
+    second = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}")
     for old, new in zip(first.nodes, second.nodes, strict=True):
         new.load_state_dict(old.state_dict())
     second.meet().run(2, 6)
@@ -208,7 +151,7 @@ def test_it_goes_on_bit_for_bit(tmp_path):
 def test_the_smallest_part_decides_how_many_steps_all_make(tmp_path):
     partition = "dataset.partition={name: sizes, sizes: [48, 24, 24]}"
     overrides = [partition, "training.steps_per_round=null", "training.epochs_per_round=1.0"]
-    ranks = Ranks(tmp_path, *overrides)
+    ranks = ranks_of(tmp_path, *overrides)
     assert [node.training.minibatches.per_epoch for node in ranks.nodes] == [3, 3, 3]
     ranks.meet().run(0, 2)
     ranks.close()
@@ -217,7 +160,7 @@ def test_the_smallest_part_decides_how_many_steps_all_make(tmp_path):
 
 def test_reshuffled_samples_are_dealt_anew_in_every_epoch(tmp_path):
     partition = "dataset.partition={name: sizes, sizes: [95, 1, 0]}"
-    ranks = Ranks(tmp_path, partition, options={"samples": "reshuffled"})
+    ranks = ranks_of(tmp_path, partition, "training.samples=reshuffled")
     shards = [node.training.shard for node in ranks.nodes]
     first, second = ([shard.order(epoch) for shard in shards] for epoch in (0, 1))
     assert all(len(order) == shard.size == 32 for order, shard in zip(first, shards, strict=True))
@@ -232,7 +175,7 @@ def test_reshuffled_samples_are_dealt_anew_in_every_epoch(tmp_path):
 
 def test_what_cannot_step_together_is_refused(tmp_path):
     with pytest.raises(BadInput, match="rank 2 has no samples"):
-        Ranks(tmp_path, "dataset.partition={name: iid, ranks: [0, 1]}")
+        ranks_of(tmp_path, "dataset.partition={name: iid, ranks: [0, 1]}")
 
 
 class Batchnormed(nn.Sequential):
@@ -250,7 +193,7 @@ class PartlyUnused(nn.Module):
 
 
 def test_the_rehearsal_changes_nothing(tmp_path):
-    ranks = Ranks(tmp_path, f"model='{__name__}:Batchnormed'")
+    ranks = ranks_of(tmp_path, f"model='{__name__}:Batchnormed'")
     before = [copy_of(node.training.module) for node in ranks.nodes]
     ranks.meet()
     assert [copy_of(node.training.module) for node in ranks.nodes] == before
@@ -266,8 +209,8 @@ def copy_of(module):
 def test_a_network_with_unused_parameters_is_known_before_the_first_round(tmp_path):
     model = f"model='{__name__}:PartlyUnused'"
     with pytest.raises(RunFailed, match=r"before round 1: .*find_unused_parameters: true"):
-        Ranks(tmp_path, model).meet()
-    ranks = Ranks(tmp_path, model, options={"find_unused_parameters": True}).meet().run(0, 2)
+        ranks_of(tmp_path, model).meet()
+    ranks = ranks_of(tmp_path, model, "training.find_unused_parameters=true").meet().run(0, 2)
     ranks.close()
     assert all(torch.equal(model, ranks.models[0]) for model in ranks.models)
 
