@@ -210,6 +210,26 @@ def plot(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run directories, two or more.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Accuracy in percent that costs are counted up to; default: what all reach."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
+    draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
+) -> None:
+    """Show runs side by side: a table of accuracy, bytes and time, and figures of the same."""
+    from decentnode import comparison, curves
+
+    print_lines(comparison.compare(curves.read_runs(runs), target))
+    if draw:
+        from decentnode import figures
+
+        print_lines(["", *map(str, figures.plot(runs, out))])
+
+
+@app.command()
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
 ) -> None:

@@ -2176,5 +2176,40 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["sharing.transforms[0].fraction=0.1"],
         ["command line: sharing.transforms.0.fraction: must be a list of transforms, not a mapping"],
     ),
+    "training that nobody knows": (
+        ["training.name=dpp"],
+        ["command line: training.name: unknown training 'dpp'; did you mean 'ddp'? (known: ddp, local)"],
+    ),
+    "an option of ddp without it": (
+        ["training.bucket_mb=3"],
+        ["command line: training.bucket_mb: unknown key (known: ...)"],
+    ),
+    "ddp with a scheme": (
+        ["training.name=ddp"],
+        ["x.yaml:14 sharing: ddp keeps one model on all nodes, so nothing is left to share; use none"],
+    ),
+    "ddp without a process for each node": (
+        ["training.name=ddp", "sharing=none", "communication=inproc"],
+        ["command line: communication: ddp needs a process for each node; ..."],
+    ),
+    "ddp that goes on without a node": (
+        ["training.name=ddp", "sharing=none", "failures={on_loss: wait, restart: {attempts: 1}}"],
+        [
+            "command line: failures.on_loss: ddp cannot go on without a node; ...",
+            "command line: failures.restart.attempts: ddp cannot go on without a node; ...",
+        ],
+    ),
+    "ddp with other steps on each rank": (
+        ["training.name=ddp", "sharing=none", "training.steps_per_round=[1, 2, 2, 2]"],
+        ["command line: training.steps_per_round: ddp makes the same steps on all ranks; give one number"],
+    ),
+    "ddp with an optimizer that looks at the loss": (
+        ["training.name=ddp", "sharing=none", "training.optimizer={name: LBFGS}"],
+        ["command line: training.optimizer: LBFGS looks at each rank's own loss, ..."],
+    ),
+    "ddp with nccl on CPUs": (
+        ["training.name=ddp", "sharing=none", "training.backend=nccl"],
+        ["command line: training.backend: nccl needs a GPU for every node; write device: cuda, or auto"],
+    ),
 }
 """Words after the file BASE."""
