@@ -38,9 +38,9 @@ def _estimate(experiment: Experiment, machine: int) -> int:
 
 
 def _bytes_of_a_node(experiment: Experiment) -> int:
-    """Two slots, the gradient, the snapshot, the copy to train on, and what optimizer and scheme keep."""
+    """Two slots, the gradient, the snapshot, copies of vector or gradient, what optimizer and scheme keep."""
     vector = FLOAT * experiment.layout.numel
-    copies = 4 + experiment.settings.overlap + _optimizer_copies(experiment)
+    copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
     return vector * copies + _scheme_bytes(experiment)
 
 

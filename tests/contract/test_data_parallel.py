@@ -9,6 +9,7 @@ from torch import nn
 
 from decentnode.communication.collectives import Meeting, choose_backend, gather, reason
 from decentnode.communication.roll_call import RollCall
+from decentnode.config import load, resolved
 from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.experiment import Experiment
 from decentnode.randomness import generator
@@ -128,7 +129,7 @@ def test_records_have_the_loss_of_all_ranks(tmp_path):
 
 def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
     schedule = "training.scheduler={name: ReduceLROnPlateau, patience: 0, factor: 0.5, threshold: 0.02}"
-    ranks = ranks_of(tmp_path, schedule).meet().run(0, 12)
+    ranks = ranks_of(tmp_path, schedule, "dataset.partition=natural").meet().run(0, 12)
     ranks.close()
     rates = [node.training.learning_rate for node in ranks.nodes]
     assert len(set(rates)) == 1 and rates[0] < 0.1
@@ -137,9 +138,10 @@ def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
 
 def test_it_goes_on_bit_for_bit(tmp_path):
     """Three ranks, so that the order of a sum, and with it the pieces that gradients are sent in, matter."""
-    straight = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 6)
-    first = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}").meet().run(0, 2)
-    second = ranks_of(tmp_path, "training.optimizer={name: Adam, lr: 0.01}")
+    overrides = ["training.optimizer={name: Adam, lr: 0.01}", "model.hidden=[300]"]
+    straight, first, second = (ranks_of(tmp_path, *overrides) for _ in range(3))
+    straight.meet().run(0, 6)
+    first.meet().run(0, 2)
     for old, new in zip(first.nodes, second.nodes, strict=True):
         new.load_state_dict(old.state_dict())
     second.meet().run(2, 6)
@@ -283,3 +285,11 @@ def test_the_store_of_one_machine_is_a_file(tmp_path):
     meeting = Meeting(place_of(0, 2, tmp_path), "test", 1, RUN_ID)
     meeting.store(5).set("a", "b")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["test.store"]
+
+
+def test_the_shipped_pair_differs_in_what_is_compared_alone():
+    folder = Path(__file__).parents[2] / "configs" / "resnet18"
+    gossip, ddp = (resolved(load(folder / f"{name}.yaml")) for name in ("gossip", "ddp"))
+    assert {key for key in gossip if gossip[key] != ddp[key]} == {"name", "training", "sharing"}
+    training = gossip["training"], ddp["training"]
+    assert {key for key in training[0] if training[0][key] != training[1][key]} == {"name"}
