@@ -26,6 +26,14 @@ class Coupling(ABC):
     port: int | None = None
     """Where rank 0 waits for the others, in a run over several machines."""
 
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        """Whether it sends between these machines where others may be, which nobody has said to be fine."""
+        return False
+
+    def defect(self, device: str, nodes: int) -> str:
+        """Why a machine with so many nodes on such a device cannot take part; empty when it can."""
+        return ""
+
     @abstractmethod
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         """What a rank trains on; `parts` are the samples of each rank by the partition. Raises BadInput."""

@@ -213,6 +213,10 @@ def _one_model(
             ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
         )
     fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+    if isinstance(communication, TorchDistributed):
+        document.add(
+            ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
+        )
     if communication.one_process or fullest > 1:
         what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
         document.add(("communication",), what)
@@ -238,11 +242,6 @@ def _same_steps(document: Document, coupling: Coupling, training: TrainingSettin
     if training.optimizer.cls is torch.optim.LBFGS:
         what = f"LBFGS looks at each rank's own loss, and {name} has one step for all; use another"
         document.add(("training", "optimizer"), what)
-
-
-def _backend(document: Document, coupling: Coupling, device: str) -> None:
-    if getattr(coupling, "backend", "") == "nccl" and device == "cpu":
-        document.add(("training", "backend"), "nccl needs a GPU for every node; write device: cuda, or auto")
 
 
 def is_tree(graph: Graph) -> bool:
@@ -327,15 +326,17 @@ def _waiting(document: Document, communication: Communication, failures: Failure
         document.add(("failures", "on_loss"), what)
 
 
-def _trust(document: Document, communication: Communication, mapping: Mapping) -> None:
+def _trust(document: Document, communication: Communication, coupling: Coupling, mapping: Mapping) -> None:
     """What goes through a process group is neither encrypted nor proven to come from a node."""
     addresses = [machine.address for machine in mapping.machines]
+    what = (
+        "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
+        "where nobody else is in that network, or use"
+    )
     if isinstance(communication, TorchDistributed) and communication.crosses_network(addresses):
-        document.add(
-            ("communication", "trusted_network"),
-            "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
-            "where nobody else is in that network, or use zeromq",
-        )
+        document.add(("communication", "trusted_network"), f"{what} zeromq")
+    if coupling.crosses_network(addresses):
+        document.add(("training", "trusted_network"), f"{what} training.name: local")
 
 
 def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
@@ -368,5 +369,5 @@ def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
     _overlap, _losses, _one_process, _trust, _waiting, _ports, _faults, _faulty_messages, _one_model,
-    _same_steps, _backend, _ports_of_training,
+    _same_steps, _ports_of_training,
 )  # fmt: skip

@@ -12,20 +12,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from decentnode.beacons import Activity
+from decentnode.communication.backends import Backend, Chooser, backend_defect, facts_of
 from decentnode.communication.base import Place
 from decentnode.communication.collectives import (
     Meeting,
-    choose_backend,
-    devices_of_all,
+    facts_of_all,
     gather,
     is_of_collective,
     open_group,
     reason,
 )
+from decentnode.communication.process_group import share_gpu
 from decentnode.communication.roll_call import RollCall
 from decentnode.coupling import Coupling
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput, RunFailed, StartError
+from decentnode.mapping import is_loopback
 from decentnode.options import Port, PositiveFloat
 from decentnode.registry import TRAININGS
 from decentnode.settings import FailureSettings
@@ -54,14 +56,25 @@ class DataParallel(Coupling):
     one_model: ClassVar[bool] = True
     samples: Literal["partition", "reshuffled"] = "partition"
     """partition: each rank its own part; reshuffled: all samples are dealt anew in every epoch."""
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    backend: Backend = "auto"
     """auto: nccl where every node has a GPU of its own, else gloo."""
     port: Port = 29400
     """Where rank 0 waits for the others, on its machine; a run on one machine opens no port for it."""
+    share_gpu: bool = False
+    """Whether NCCL may run with several nodes on one GPU; slow, for tests."""
+    trusted_network: bool = False
+    """Says that nobody else is in the network between the machines, where gradients travel in plain."""
     bucket_mb: PositiveFloat = 25.0
     """Gradients are sent in pieces of this size."""
     find_unused_parameters: bool = False
     """For networks that leave some of their parameters out of a step."""
+
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
+        return reachable and not self.trusted_network
+
+    def defect(self, device: str, nodes: int) -> str:
+        return backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         if self.samples == "reshuffled":
@@ -80,8 +93,14 @@ class DataParallel(Coupling):
         meeting, device = Meeting(place, NAME, self.port, run_id), node.training.vector.values.device
         store = meeting.store(failures.start_deadline, opens=True)
         gather(store, node.rank, meeting.nodes, failures.start_deadline)
-        backend, why = choose_backend(self.backend, devices_of_all(store, meeting, device))
-        print(f"{NAME}: {backend} carries the gradients: {why}", flush=True)
+        own = facts_of(device, place.process.machine, takes_part=True)
+        plan = Chooser(self.backend, self.share_gpu, "training.backend")(facts_of_all(store, meeting, own))
+        if plan.error:
+            raise StartError(plan.error)
+        backend = plan.backend or "gloo"
+        print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
+        if self.share_gpu:
+            share_gpu(node.rank)
         group = open_group(store, meeting, backend, device, failures.deadline)
         roll_call = RollCall(meeting.store(failures.deadline), node.rank, meeting.nodes)
         return GradientTie(self, node, group, roll_call)

@@ -83,6 +83,9 @@ def check_group(settings: Settings, machine: int) -> None:
         nodes = len(settings.mapping.make().ranks_of(machine))
         if defect := communication.defect(settings.device, nodes):
             raise BadInput(f"communication.backend: {defect}")
+    coupling: Coupling = settings.coupling.make()
+    if defect := coupling.defect(settings.device, len(settings.mapping.make().ranks_of(machine))):
+        raise BadInput(f"training.backend: {defect}")
 
 
 def check_ports(settings: Settings, machine: int) -> None:
@@ -154,9 +157,6 @@ def credentials(settings: Settings, machine: int) -> Credentials | None:
     if isinstance(settings.security, KeyFolder):
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
             raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
-        if settings.coupling.make().port is not None and len(settings.mapping.make().machines) > 1:
-            what = f"what {settings.coupling.name} sends between machines is not guarded by keys"
-            raise BadInput(f"security: {what}; write security: none where the network can be trusted")
         return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
     if settings.security == "auto" and needs_keys(settings):
         raise BadInput(

@@ -30,11 +30,13 @@ LOCK_SECONDS = 3.0
 """How long the processes of a launcher that was killed may take to end."""
 MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "machine", "communication", "security", "run_dir",
-    "mapping.rendezvous_port", "training.port",
+    "mapping.rendezvous_port", "training.port", "training.trusted_network",
 )  # fmt: skip
 """Keys that change no number of a model; of `mapping` the addresses, too."""
 MUST_STAY = ("communication.overlap",)
 """What does change numbers, below those."""
+UNIMPORTANT = {"port": None, "trusted_network": None}
+"""Options of a coupling, likewise."""
 MOST_SHOWN = 5
 
 
@@ -207,7 +209,7 @@ def settings_digest(experiment: Experiment) -> str:
         checkpoint=CheckpointSettings(), security="none",
         communication=replace(settings.communication, name="", options=nothing),
         mapping=replace(settings.mapping, name="", options=nothing),
-        coupling=replace(settings.coupling, options={**settings.coupling.options, "port": None}),
+        coupling=replace(settings.coupling, options={**settings.coupling.options, **UNIMPORTANT}),
     )  # fmt: skip
     return config.digest(lasting, experiment.graph.graph)
 

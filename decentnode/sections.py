@@ -86,7 +86,7 @@ class Sections:
         if isinstance(given.get("security"), dict):
             del given["security"]
         found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
-        self.made |= {name: found.get(name) for name in ("machine", "rounds", "device")}
+        self.made |= {name: found.get(name) for name in ("machine", "rounds")}
         if isinstance(self.reader.get(("security",)), dict):
             found["security"] = self._settings(("security",), KeyFolder)
         return found

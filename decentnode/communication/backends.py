@@ -20,6 +20,8 @@ class Chooser:
 
     wanted: Backend
     shares_gpu: bool
+    key: str = "communication.backend"
+    """What the backend is called in a configuration."""
 
     def __call__(self, facts: dict[int, Facts]) -> Plan:
         members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
@@ -34,18 +36,14 @@ class Chooser:
         against_nccl = why_not_nccl(members, self.shares_gpu)
         against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
         if self.wanted == "nccl":
-            return (
-                ("", f"communication.backend: nccl: {against_nccl}") if against_nccl else ("nccl", "as asked")
-            )
+            return ("", f"{self.key}: nccl: {against_nccl}") if against_nccl else ("nccl", "as asked")
         if self.wanted == "gloo":
-            return (
-                ("", f"communication.backend: gloo: {against_gloo}") if against_gloo else ("gloo", "as asked")
-            )
+            return ("", f"{self.key}: gloo: {against_gloo}") if against_gloo else ("gloo", "as asked")
         if not against_nccl:
             return "nccl", "every node has a GPU" + ("" if self.shares_gpu else " of its own")
         if not against_gloo:
             return "gloo", against_nccl
-        return "", f"communication.backend: auto: neither works: {against_nccl}; {against_gloo}"
+        return "", f"{self.key}: auto: neither works: {against_nccl}; {against_gloo}"
 
 
 def why_not_nccl(members: Mapping[int, Facts], shares_gpu: bool) -> str:

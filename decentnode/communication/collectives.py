@@ -1,27 +1,27 @@
 """Process groups of torch.distributed among the nodes of a run: where they meet, and who is missing there.
 
-The devices of the nodes decide what carries a group. Groups are made without torch's global one, so that
-several in a process do not get in each other's way.
+Unlike those of `process_group.py` they never change: they end with the first node that is lost. They, too, are
+made without torch's global group, so that nothing else in the process gets in their way.
 """
 
 import re
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.communication.base import Place
+from decentnode.communication.group_notes import Facts
 from decentnode.errors import StartError
 from decentnode.wording import ranks_in_words
 
-Backend = Literal["gloo", "nccl"]
 LOOK_AGAIN = 0.02
 MOST_NAMED = 8
 # What torch says of a broken collective begins with a place in its own sources and ends in advice.
@@ -98,7 +98,7 @@ def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
 
 
 def open_group(
-    store: Store, meeting: Meeting, backend: Backend, device: torch.device, timeout: float
+    store: Store, meeting: Meeting, backend: str, device: torch.device, timeout: float
 ) -> dist.ProcessGroup:
     """A process group of all nodes, whose operations last at most `timeout` seconds; raises StartError."""
     rank, nodes, limit = meeting.rank, meeting.nodes, timedelta(seconds=timeout)
@@ -130,29 +130,12 @@ def _nccl(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
     return dist.ProcessGroup.BackendType.NCCL, carrier
 
 
-def devices_of_all(store: Store, meeting: Meeting, device: torch.device) -> list[str]:
-    """The device of every rank as `machine/cuda:0`, or `cpu`; all have to ask, and get the same answer."""
-    own = "cpu" if device.type == "cpu" else f"{meeting.place.process.machine}/{device}"
-    store.set(f"device/{meeting.rank}", own)
-    return [store.get(f"device/{rank}").decode() for rank in range(meeting.nodes)]
-
-
-def choose_backend(wanted: Literal["auto", "gloo", "nccl"], devices: Sequence[str]) -> tuple[Backend, str]:
-    """What carries a group of nodes on these devices, and why; raises StartError."""
-    why = ""
-    if "cpu" in devices:
-        why = f"rank {devices.index('cpu')} is on the CPU"
-    elif len(set(devices)) < len(devices):
-        twice = next(device for device in devices if devices.count(device) > 1)
-        sharers = [rank for rank, device in enumerate(devices) if device == twice]
-        why = f"{ranks_in_words(sharers, MOST_NAMED)} share a GPU"
-    elif not dist.is_nccl_available():
-        why = "this torch has no NCCL"
-    if wanted == "nccl" and why:
-        raise StartError(f"backend: nccl needs a GPU for every node, but {why}; use gloo or auto")
-    if wanted == "gloo" or why:
-        return "gloo", why or "asked for"
-    return "nccl", "every node has a GPU of its own"
+def facts_of_all(store: Store, meeting: Meeting, own: Facts) -> dict[int, Facts]:
+    """What every rank has that a group could use; all have to ask, and get the same answer."""
+    store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
+    return {
+        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Facts) for rank in range(meeting.nodes)
+    }
 
 
 def is_of_collective(error: BaseException) -> bool:

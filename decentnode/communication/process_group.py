@@ -310,8 +310,13 @@ class Workshop:
 
 def prepare_nccl(rank: int, shares_gpu: bool) -> None:
     """Sets what NCCL and torch read before the first group is made; what the user has set stays."""
-    settings = dict(NCCL_SETTINGS)
     if shares_gpu:
-        settings |= ONE_GPU | {"NCCL_HOSTID": f"node{rank}"}
-    for name, value in settings.items():
+        share_gpu(rank)
+    for name, value in NCCL_SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+def share_gpu(rank: int) -> None:
+    """Lets this process's NCCL run beside others on its GPU; before the first group is made."""
+    for name, value in (ONE_GPU | {"NCCL_HOSTID": f"node{rank}"}).items():
         os.environ.setdefault(name, value)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.communication.collectives import Meeting, choose_backend, gather, reason
+from decentnode.communication.backends import Chooser
+from decentnode.communication.collectives import Meeting, facts_of_all, gather, reason
+from decentnode.communication.group_notes import Facts
 from decentnode.communication.roll_call import RollCall
 from decentnode.config import load, resolved
 from decentnode.errors import BadInput, RunFailed, StartError
@@ -252,24 +254,14 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
         call.close()
 
 
-@pytest.mark.parametrize(
-    ("wanted", "devices", "expected"),
-    [
-        ("auto", ["cpu", "cpu"], ("gloo", "rank 0 is on the CPU")),
-        ("auto", ["0/cuda:0", "cpu"], ("gloo", "rank 1 is on the CPU")),
-        ("auto", ["0/cuda:0", "1/cuda:0", "0/cuda:0"], ("gloo", "ranks 0 and 2 share a GPU")),
-        ("gloo", ["0/cuda:0", "1/cuda:0"], ("gloo", "asked for")),
-        ("auto", ["0/cuda:0", "1/cuda:0"], ("nccl", "every node has a GPU of its own")),
-    ],
-)
-def test_the_devices_decide_what_carries_gradients(monkeypatch, wanted, devices, expected):
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    assert choose_backend(wanted, devices) == expected
-
-
-def test_nccl_without_a_gpu_for_every_node_is_refused():
-    with pytest.raises(StartError, match="needs a GPU for every node, but ranks 0 and 1 share a GPU"):
-        choose_backend("nccl", ["0/cuda:0", "0/cuda:0"])
+def test_the_ranks_tell_each_other_what_they_have(tmp_path):
+    meetings = [Meeting(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
+    own = [Facts(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
+    found = everybody(lambda rank: facts_of_all(meetings[rank].store(5), meetings[rank], own[rank]), 2)
+    assert found == [dict(enumerate(own))] * 2
+    assert Chooser("auto", False, "training.backend")(found[0]).backend == "nccl"
+    plan = Chooser("nccl", False, "training.backend")({0: own[0], 1: own[0]})
+    assert plan.error.startswith("training.backend: nccl: ranks 0, 1 share one GPU")
 
 
 def test_what_torch_says_is_told_in_one_line():

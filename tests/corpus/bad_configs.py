@@ -2207,9 +2207,18 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["training.name=ddp", "sharing=none", "training.optimizer={name: LBFGS}"],
         ["command line: training.optimizer: LBFGS looks at each rank's own loss, ..."],
     ),
-    "ddp with nccl on CPUs": (
-        ["training.name=ddp", "sharing=none", "training.backend=nccl"],
-        ["command line: training.backend: nccl needs a GPU for every node; write device: cuda, or auto"],
+    "ddp between machines": (
+        [
+            "training.name=ddp",
+            "sharing=none",
+            "security=none",
+            "mapping.machines=[{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, nodes: 2}]",
+        ],
+        [
+            "x.yaml:10 training.trusted_network: gloo and NCCL send in plain between machines, to ports "
+            "that anybody there can reach; write true where nobody else is in that network, or use "
+            "training.name: local"
+        ],
     ),
 }
 """Words after the file BASE."""
