@@ -78,5 +78,6 @@ class Mixture:
 
 
 def _pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """The same piece of each tensor, one after the other, small enough for a cache."""
-    return zip(*(torch.split(x, CHUNK) for x in tensors), strict=True)
+    """The same piece of each tensor, one after the other: small enough for a cache, or all of it on a GPU."""
+    size = CHUNK if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
+    return zip(*(torch.split(x, size) for x in tensors), strict=True)

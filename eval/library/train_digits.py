@@ -1,21 +1,25 @@
 """Trains a small network on the digits with a loop of its own, each rank on its part; prints what it reaches.
 
-    torchrun --nproc-per-node 4 eval/library/train_digits.py [--topology ring] [--epochs 20]
+    torchrun --nproc-per-node 4 eval/library/train_digits.py [--topology ring] [--epochs 20] [--all-reduce]
 
 Every rank has its own images and talks to its neighbors alone. At the end: the accuracy of each rank's model
-and of the average of all, and how far apart they are.
+and of the average of all, and how far apart they are. With --all-reduce the same loop trains one model with
+torch's DistributedDataParallel, for comparison.
 """
 
 import argparse
+from collections.abc import Iterator
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from decentnode import DecentralizedDataParallel
 from decentnode.datasets.base import LoadedDataset
 from decentnode.datasets.digits import Digits
 
 BATCH = 32
+RATE = 2e-3
 
 
 def network() -> nn.Module:
@@ -36,29 +40,47 @@ def accuracy(model: nn.Module, dataset: LoadedDataset) -> float:
     return found
 
 
-def train(topology: str, epochs: int) -> tuple[int, float, float, float]:
-    """Rank, its accuracy, that of the average model, and its distance from it."""
-    dataset = Digits().load(seed=0)
-    model = DecentralizedDataParallel(
-        network(),
-        lambda parameters: torch.optim.Adam(parameters, lr=2e-3),
-        topology,
-        clip_norm=5.0,
-    )
-    own = torch.arange(model.rank, len(dataset.train), model.size)
-    order = torch.Generator().manual_seed(model.rank)
-    steps = len(dataset.train) // model.size // BATCH  # the same on all ranks
+def own_part(dataset: LoadedDataset, rank: int, size: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of one rank, as many as every other has, in a new order in each epoch."""
+    own = torch.arange(rank, len(dataset.train), size)
+    order = torch.Generator().manual_seed(rank)
     for _ in range(epochs):
         shuffled = own[torch.randperm(len(own), generator=order)]
-        for step in range(steps):
-            images, labels = dataset.train.batch(shuffled[step * BATCH : (step + 1) * BATCH])
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()  # computes the gradient, mixes with the neighbors, and makes the step
+        for step in range(len(dataset.train) // size // BATCH):
+            yield dataset.train.batch(shuffled[step * BATCH : (step + 1) * BATCH])
+
+
+def train(topology: str, epochs: int) -> str:
+    """What came of it on this rank."""
+    dataset = Digits().load(seed=0)
+    model = DecentralizedDataParallel(
+        network(), lambda parameters: torch.optim.Adam(parameters, lr=RATE), topology, clip_norm=5.0
+    )
+    for images, labels in own_part(dataset, model.rank, model.size, epochs):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()  # computes the gradient, mixes with the neighbors, and makes the step
     mine = accuracy(model, dataset)
     with model.averaged() as distance:
         together = accuracy(model, dataset)
     model.close()
-    return model.rank, mine, together, distance
+    return f"rank {model.rank}: accuracy {mine:.4f}, of the average {together:.4f}, distance {distance:.3f}"
+
+
+def train_all_reduce(epochs: int) -> str:
+    """The same with one model, whose gradients are averaged over all ranks."""
+    dataset = Digits().load(seed=0)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = nn.parallel.DistributedDataParallel(network())
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for images, labels in own_part(dataset, rank, dist.get_world_size(), epochs):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+    found = accuracy(model, dataset)
+    dist.destroy_process_group()
+    return f"rank {rank}: accuracy {found:.4f} by all-reduce"
 
 
 def main() -> None:
@@ -67,11 +89,14 @@ def main() -> None:
     )
     options.add_argument("--topology", default="ring")
     options.add_argument("--epochs", type=int, default=20)
+    options.add_argument("--all-reduce", action="store_true")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rank, mine, together, distance = train(arguments.topology, arguments.epochs)
-    print(f"rank {rank}: accuracy {mine:.4f}, of the average {together:.4f}, distance {distance:.3f}")
+    if arguments.all_reduce:
+        print(train_all_reduce(arguments.epochs))
+    else:
+        print(train(arguments.topology, arguments.epochs))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """DecentralizedDataParallel in processes: how they meet, what carries the models, what they say of losses."""
 
 import os
+import re
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.contract.ensemble import Run, batches, flat, loss_of, processes, smal
 from tests.contract.troupe import free_ports
 
 A_TENSOR = 1e-6
+ROOT = Path(__file__).parents[2]
 
 
 def matrices(name, size):
@@ -116,3 +119,19 @@ def test_processes_that_wrap_something_else_are_named():
 
     for rank, words in processes(2, work).items():
         assert words.startswith(f"StartError: rank {rank}: parameters differs: ")
+
+
+def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
+    script = runpy.run_path(str(ROOT / "eval" / "library" / "train_digits.py"))
+
+    def work(rank):
+        torch.manual_seed(0)
+        return script["train"]("ring", 15), script["train_all_reduce"](15)
+
+    torch.set_num_threads(1)
+    for ours, theirs in processes(4, work).values():
+        mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])
+        by_all_reduce = float(re.search(r"accuracy ([\d.]+)", theirs)[1])
+        assert by_all_reduce > 0.95
+        assert average > by_all_reduce - 0.01
+        assert mine > by_all_reduce - 0.03
