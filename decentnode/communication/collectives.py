@@ -70,19 +70,24 @@ class Meeting:
         try:
             if not opens:
                 return TCPStore(address, self.port, None, False, limit, wait_for_workers=False)
-            # A store of torch would listen at all addresses of the machine.
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listening = socket.create_server((address, self.port), family=family, backlog=self.nodes)
-            return TCPStore(
-                address, self.port, None, True, limit, wait_for_workers=False, use_libuv=False,
-                master_listen_fd=listening.detach(),
-            )  # fmt: skip
+            return store_at(address, self.port, limit, self.nodes)
         except (OSError, RuntimeError) as error:
             verb = "open" if opens else "reach"
             where = f"its store at {address}, port {self.port}"
             raise StartError(
                 f"rank {self.rank}: {self.name} cannot {verb} {where}: {reason(error)}"
             ) from error
+
+
+def store_at(address: str, port: int, limit: timedelta, backlog: int) -> TCPStore:
+    """A store that others reach at this address alone; port 0: the system chooses. Raises OSError."""
+    # Bound here, because a store of torch would listen at all addresses of the machine.
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.create_server((address, port), family=family, backlog=backlog)
+    return TCPStore(
+        address, listening.getsockname()[1], None, True, limit, wait_for_workers=False, use_libuv=False,
+        master_listen_fd=listening.detach(),
+    )  # fmt: skip
 
 
 def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
@@ -113,11 +118,16 @@ def open_group(
     return group
 
 
-def _gloo(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
-    """Bound to the address that the mapping gives this machine, not to whatever its host name means."""
+def gloo_options(address: str, limit: timedelta) -> Any:
+    """For a group bound to that address, not to whatever this machine's host name means."""
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = limit
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=meeting.place.process.address)]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return options
+
+
+def _gloo(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
+    options = gloo_options(meeting.place.process.address, limit)
     carrier = dist.ProcessGroupGloo(store, meeting.rank, meeting.nodes, options)
     return dist.ProcessGroup.BackendType.GLOO, carrier
 

@@ -6,7 +6,6 @@ left, whatever else in the process uses torch.distributed. Peers are named by th
 
 import contextlib
 import os
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from decentnode.communication.collectives import gloo_options, reason, store_at
 from decentnode.communication.group_notes import Plan
 from decentnode.communication.handles import Key
 from decentnode.errors import StartError
@@ -26,6 +26,7 @@ from decentnode.errors import StartError
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
 UNUSED_TAG = (1 << 31) - 1
+LARGEST_BACKLOG = 1024
 LAST_SECONDS = 3600
 """The limit of an operation that nobody waits for; all others have one of their own."""
 _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
@@ -110,7 +111,7 @@ class _GlooPending:
         try:
             self.work.wait(timedelta(seconds=max(seconds, 0.001)))
         except RuntimeError as error:
-            raise GroupBroken(_first_words(error)) from error
+            raise GroupBroken(reason(error)) from error
 
 
 class GlooGroup(Group):
@@ -121,12 +122,9 @@ class GlooGroup(Group):
 
     def __init__(self, plan: Plan, rank: int, store: Any, address: str, seconds: float) -> None:
         super().__init__(plan, rank)
-        kind: Any = dist.ProcessGroupGloo
-        options = kind._Options()
-        options._devices = [kind.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=seconds)
+        options = gloo_options(address, timedelta(seconds=seconds))
         options._threads = 1
-        self._backend = kind(store, self.index[rank], len(self.members), options)
+        self._backend: Any = dist.ProcessGroupGloo(store, self.index[rank], len(self.members), options)
 
     def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
         tag = tag_of(key)
@@ -136,7 +134,7 @@ class GlooGroup(Group):
             try:
                 work = start([transfer.buffer], self.index[transfer.peer], tag)
             except RuntimeError as error:
-                raise GroupBroken(_first_words(error)) from error
+                raise GroupBroken(reason(error)) from error
             found.append(_GlooPending((transfer,), work))
         return found
 
@@ -173,7 +171,7 @@ class _NcclPending:
             with torch.cuda.device(self.group.device):
                 self.work.wait()
         except RuntimeError as error:
-            raise GroupBroken(_first_words(error)) from error
+            raise GroupBroken(reason(error)) from error
 
 
 class NcclGroup(Group):
@@ -218,7 +216,7 @@ class NcclGroup(Group):
                     start([transfer.buffer], self.index[transfer.peer], 0)
                 work = self._group._end_coalescing(self.device)
         except RuntimeError as error:
-            raise GroupBroken(_first_words(error)) from error
+            raise GroupBroken(reason(error)) from error
         return _NcclPending(tuple(transfers), work, self)
 
     def abort(self) -> None:
@@ -236,12 +234,6 @@ def tag_of(key: Key) -> int:
     """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
     round, phase, part = key
     return ((round * 64 + phase) * 4 + part) % UNUSED_TAG
-
-
-def _first_words(error: RuntimeError) -> str:
-    """The first line of an error of torch, without the place in its sources."""
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return line.rpartition("] ")[2].split(". ")[0][:200] or line[:200]
 
 
 @dataclass
@@ -263,23 +255,13 @@ class Workshop:
     def open_store(self) -> tuple[str, int]:
         """Listens for the members of the next group; returns where. Raises StartError."""
         if self._store is None:
-            listening = self._listen()
-            port = listening.getsockname()[1]
-            self._store = TCPStore(
-                self.address, port, None, True, timedelta(seconds=LAST_SECONDS), wait_for_workers=False,
-                master_listen_fd=listening.detach(),
-                use_libuv=False,
-            )  # fmt: skip
+            limit = timedelta(seconds=LAST_SECONDS)
+            try:
+                self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
+            except OSError as error:
+                why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
+                raise StartError(f"{why} (key communication.group_port)") from error
         return self.address, self._store.port
-
-    def _listen(self) -> socket.socket:
-        # Bound here because a store of torch would listen at all addresses of the machine.
-        try:
-            family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
-            return socket.create_server((self.address, self.port), family=family, backlog=1024)
-        except OSError as error:
-            why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
-            raise StartError(f"{why} (key communication.group_port)") from error
 
     def make(self, plan: Plan, seconds: float) -> Group:
         """Meets the other members; raises GroupBroken when they do not all come in that time."""
@@ -289,7 +271,7 @@ class Workshop:
             group = self._group(plan, store, seconds)
             group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
         except RuntimeError as error:
-            raise GroupBroken(_first_words(error)) from error
+            raise GroupBroken(reason(error)) from error
         return group
 
     def _group(self, plan: Plan, store: Any, seconds: float) -> Group:

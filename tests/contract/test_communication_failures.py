@@ -21,6 +21,7 @@ from decentnode.graph.families import Chain, FullyConnected, Ring
 from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import (
     GLOO,
+    GLOO_MACHINES,
     GROUPED,
     IPC,
     MACHINES,
@@ -98,9 +99,10 @@ def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edge
     assert set(play(GLOO, 4, part, MEMORY).results.values()) == {(1, 3 * 4000)}
 
 
-def test_survivors_of_a_group_go_on_in_another_one():
-    """What carries an exchange is noted before the loss of rank 1 and at the end; nobody else is missed."""
-    rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(1, 2, signal.SIGKILL))
+@pytest.mark.parametrize("stage", [GLOO, GLOO_MACHINES], ids=lambda stage: stage.name)
+def test_survivors_of_a_group_go_on_in_another_one(stage):
+    """What carries an exchange is noted before the loss of rank 0, who led, and at the end."""
+    rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
 
     async def part(actor: Actor):
         formation = actor.endpoint.formation
@@ -109,12 +111,12 @@ def test_survivors_of_a_group_go_on_in_another_one():
         carried = [list(by_target) for by_target in actor.endpoint._carried.values()]
         return before.members, sorted(missing), formation.group.members, carried[-1], before.is_broken
 
-    results = play(GLOO, 4, part, MEMORY, absent=[1]).results
-    everybody, rest = (0, 1, 2, 3), (0, 2, 3)
+    results = play(stage, 4, part, MEMORY, absent=[0]).results
+    everybody, rest = (0, 1, 2, 3), (1, 2, 3)
     assert results == {
-        0: (everybody, [1], rest, [3], True),
-        2: (everybody, [1], rest, [3], True),
-        3: (everybody, [], rest, [0, 2], True),
+        1: (everybody, [0], rest, [2], True),
+        2: (everybody, [], rest, [1, 3], True),
+        3: (everybody, [0], rest, [2], True),
     }
 
 

@@ -47,9 +47,9 @@ class Stage:
         if not self.local:
             return InProcess()
         if self.grouped == "all":
-            return TorchDistributed(self.local, base_port, backend="gloo", trusted_network=True)
+            return TorchDistributed(self.local, base_port, backend="gloo", group_port=base_port + 5)
         if self.grouped:
-            return Hybrid(self.local, base_port, backend="gloo", group_ranks=(0, 1, 2), trusted_network=True)
+            return Hybrid(self.local, base_port, backend="gloo", group_ranks=(0, 1, 2))
         return ZeroMQ(self.local, base_port, self.nodes_per_process)
 
     def processes(self, nodes: int) -> tuple[HostProcess, ...]:
@@ -73,6 +73,7 @@ TCP_SIBLINGS = Stage("tcp, 2 nodes per process", "tcp", 2)
 MACHINES = Stage("two machines", "shared_memory", 1, 2)
 GUARDED = Stage("two machines with keys", "shared_memory", 1, 2, guarded=True)
 GLOO = Stage("gloo", "ipc", grouped="all")
+GLOO_MACHINES = Stage("gloo, two machines", "ipc", machines=2, grouped="all")
 HYBRID = Stage("hybrid", "shared_memory", grouped="some")
 GROUPED = (GLOO, HYBRID)
 STAGES = (*GROUPED, INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
@@ -206,7 +207,7 @@ async def _perform_one(actor: Actor, part: Part) -> object:
 
 
 def _play_apart(stage: Stage, places: list[Place], part: Part, memory: Memory, tick: float, absent) -> Play:
-    base_port = free_ports(len(places))
+    base_port = free_ports(2 * len(places) + 2)
     bound = FORK.Barrier(len(places))
 
     def host(place: Place, pipe):

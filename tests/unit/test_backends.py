@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decentnode import config
+from decentnode import config, preflight
 from decentnode.communication.backends import RECIPE, Chooser, backend_defect
 from decentnode.communication.group_notes import Facts, Joining, Plan, Size, pack, unpack
 from decentnode.communication.process_group import tag_of
@@ -101,3 +101,14 @@ def test_exchanges_that_are_near_each_other_have_their_own_tags():
     keys = [(round, phase, part) for round in range(40) for phase in range(4) for part in range(4)]
     assert len({tag_of(key) for key in keys}) == len(keys)
     assert tag_of((1 << 30, 3, 3)) < (1 << 31)
+
+
+def test_ports_of_groups_between_machines_are_looked_at_before_the_start():
+    near = "mapping={machines: [{address: 127.0.0.1, nodes: 3}, {address: 127.0.0.2, nodes: 1}]}"
+    settings = config.load(
+        QUICKSTART, ["communication=torch_distributed", "graph={name: ring, nodes: 4}", near]
+    )
+    needed = [(ports.key, ports.first, ports.count) for ports in preflight.ports_needed(settings, 0)]
+    assert ("communication.group_port", 29700, 3) in needed
+    alone = config.load(QUICKSTART, ["communication=torch_distributed"])
+    assert preflight.ports_needed(alone, 0) == []

@@ -1,0 +1,176 @@
+"""How ranks agree on a process group and on the next one: without sockets, and groups are only names."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from decentnode.communication.backends import Chooser
+from decentnode.communication.formation import Formation
+from decentnode.communication.group_notes import Facts, Joining, Plan
+from decentnode.communication.process_group import GroupBroken
+from decentnode.errors import StartError
+
+FACTS = Facts(True, "", "", True)
+
+
+class Name:
+    """What stands for a group."""
+
+    def __init__(self, plan):
+        self.generation, self.members, self.is_broken = plan.generation, tuple(plan.members), False
+
+    def abort(self):
+        self.is_broken = True
+
+
+class Workshop:
+    """Makes names; fails as often as it is told to."""
+
+    def __init__(self, rank):
+        self.rank, self.failures, self.device = rank, 0, torch.device("cpu")
+
+    def open_store(self):
+        return "127.0.0.1", 1000 + self.rank
+
+    def make(self, plan, seconds):
+        if self.failures:
+            self.failures -= 1
+            raise GroupBroken("not this time")
+        return Name(plan)
+
+
+class Town:
+    """Some ranks that hear each other at once; who is `deaf` neither hears nor speaks."""
+
+    def __init__(self, ranks, patience=0.3):
+        self.deaf = set()
+        self.formations = {rank: self._formation(rank, patience) for rank in range(ranks)}
+
+    def _formation(self, rank, patience):
+        return Formation(Workshop(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note), patience)
+
+    def post(self, sender, ranks, note):
+        for rank in ranks:
+            if not self.deaf & {sender, rank}:
+                formation = self.formations[rank]
+                hear = {Joining: formation.hear_joining, Plan: formation.hear_plan}[type(note)]
+                hear(sender, note)
+
+    def form(self, seconds=5.0):
+        speaking = [f for rank, f in self.formations.items() if rank not in self.deaf]
+        with ThreadPoolExecutor(len(speaking)) as threads:
+            forming = [
+                threads.submit(f.form_first, self.formations.keys(), Chooser("gloo", False), seconds)
+                for f in speaking
+            ]
+        return [one.result() for one in forming]
+
+    def groups(self, *ranks):
+        """The members of the group that carries what comes next at these ranks, once it is made."""
+        for rank in ranks:
+            thread = self.formations[rank]._thread
+            if thread is not None:
+                thread.join(10.0)
+        return {self.formations[rank].group and self.formations[rank].group.members for rank in ranks}
+
+
+@pytest.fixture
+def town():
+    made = Town(4)
+    plans = made.form()
+    assert [(p.members, p.backend, p.port, p.after) for p in plans] == 4 * [
+        ([0, 1, 2, 3], "gloo", 1000, None)
+    ]
+    return made
+
+
+def test_a_rank_that_never_comes_is_named_by_all():
+    town = Town(3)
+    town.deaf = {2}
+    with pytest.raises(StartError, match=r"^no word from ranks \[2\] about the process group within 0 s$"):
+        town.form(0.3)
+
+
+def test_who_hears_of_no_plan_does_not_wait_for_ever():
+    town = Town(3)
+    town.deaf = {0}
+    with pytest.raises(StartError, match=r"^rank 1: no plan for the process group within 0 s$"):
+        town.form(0.2)
+
+
+def test_an_error_of_the_plan_ends_the_start_everywhere():
+    town = Town(2)
+    chooser = Chooser("nccl", False)
+    with ThreadPoolExecutor(2) as threads:
+        forming = [threads.submit(f.form_first, [0, 1], chooser, 5.0) for f in town.formations.values()]
+    for one in forming:
+        with pytest.raises(StartError, match=r"^communication\.backend: nccl: no node is on a GPU$"):
+            one.result()
+
+
+def test_the_next_group_begins_after_the_furthest_exchange_that_anybody_has_begun(town):
+    for rank, round in {0: 4, 1: 5, 2: 5, 3: 4}.items():
+        assert town.formations[rank].enter((round, 0, 0)) is not None
+    for rank in (0, 1, 2):
+        town.formations[rank].lose([3])
+    assert town.groups(0, 1, 2) == {(0, 1, 2)}
+    assert [town.formations[rank].plan.after for rank in (0, 1, 2)] == 3 * [(5, 0, 0)]
+    assert town.formations[0].enter((5, 0, 0)) is None
+    assert {town.formations[rank].enter((5, 1, 0)) for rank in (0, 1, 2)} == {
+        town.formations[rank].group for rank in (0, 1, 2)
+    }
+
+
+def test_whoever_notices_tells_the_others_and_the_next_rank_leads(town):
+    town.deaf = {0}
+    town.formations[2].lose([0])
+    assert town.groups(2, 1, 3) == {(1, 2, 3)}
+    assert town.formations[3].plan.port == 1001
+
+
+def test_a_silent_rank_is_left_out_and_told_so_when_it_speaks_again(town):
+    town.deaf = {1}
+    old = town.formations[1].group
+    town.formations[3].break_up(town.formations[3].group, "too slow")
+    assert town.groups(3, 0, 2) == {(0, 2, 3)}
+    town.deaf = set()
+    town.formations[1].break_up(old, "closed")
+    assert town.groups(1) == {None}
+    assert town.groups(0, 2, 3) == {(0, 2, 3)}
+    assert town.formations[1].enter((9, 0, 0)) is None
+
+
+def test_a_leader_that_falls_silent_is_replaced(town):
+    town.formations[0].hear_joining = lambda sender, note: None
+    town.deaf = {0}
+    town.formations[1].break_up(town.formations[1].group, "too slow")
+    assert town.groups(1, 2, 3) == {(1, 2, 3)}
+
+
+def test_a_group_that_cannot_be_made_is_tried_again(town):
+    town.formations[1].workshop.failures = 2
+    for rank in range(4):
+        town.formations[rank].break_up(town.formations[rank].group, "a wire fell out")
+    assert town.groups(0, 1, 2, 3) == {(0, 1, 2, 3)}
+    assert len({town.formations[rank].group.generation for rank in range(4)}) == 1
+
+
+def test_nothing_is_begun_while_a_group_is_made(town):
+    formation = town.formations[0]
+    formation.enter((1, 0, 0))
+    town.deaf = {1, 2, 3}
+    formation.break_up(formation.group, "too slow")
+    begun = threading.Thread(target=formation.enter, args=((2, 0, 0),))
+    begun.start()
+    begun.join(0.1)
+    assert begun.is_alive()
+    begun.join(5.0)
+    assert not begun.is_alive() and formation.group is None
+
+
+def test_who_has_ended_is_not_waited_for(town):
+    town.formations[2].leave()
+    town.formations[0].break_up(town.formations[0].group, "too slow")
+    assert town.groups(0, 1, 3) == {(0, 1, 3)}
