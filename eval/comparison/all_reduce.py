@@ -75,8 +75,8 @@ def main() -> int:
     """Runs all, prints the table and the verdicts, and returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=10_000, help="training samples of all nodes together")
-    parser.add_argument("--rounds", type=int, default=78)
-    parser.add_argument("--steps", type=int, default=6, help="steps of a round, 32 samples each")
+    parser.add_argument("--rounds", type=int, default=468)
+    parser.add_argument("--steps", type=int, default=1, help="steps of a round, 32 samples each")
     parser.add_argument("--width", type=int, default=8, help="channels of the first stage; ResNet-18 has 64")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", action="store_true", help="also train without any exchange")
