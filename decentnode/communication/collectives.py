@@ -24,6 +24,9 @@ from decentnode.wording import ranks_in_words
 
 LOOK_AGAIN = 0.02
 MOST_NAMED = 8
+_KEPT: list[dist.ProcessGroup] = []
+"""Groups last as long as the process: torch joins their threads while it holds the interpreter's lock, and
+they may be waiting for that lock to let go of a tensor. Then both would wait for ever."""
 # What torch says of a broken collective begins with a place in its own sources and ends in advice.
 _SOURCE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
 _ADVICE = re.compile(r"\. (?:This is typically|Check the logs|GLHF).*", re.DOTALL)
@@ -115,6 +118,7 @@ def open_group(
     for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
         group._register_backend(torch.device(place), kind, carrier)
     group._set_default_backend(kind)
+    _KEPT.append(group)
     return group
 
 
