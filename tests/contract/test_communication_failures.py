@@ -133,7 +133,8 @@ def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(stage, nodes)
     missing = {rank: missing for rank, (missing, _) in performance.results.items()}
     accusation = {last: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
     assert missing == {rank: accusation if rank == last - 1 else {} for rank in range(last)}
-    assert LONG < performance.results[last - 1][1] < 2.5
+    # A group is made anew in the meantime, where there was one.
+    assert LONG < performance.results[last - 1][1] < (6.0 if stage.grouped else 2.5)
 
 
 def test_a_node_that_was_stopped_learns_that_it_was_given_up():
