@@ -153,6 +153,10 @@ class WeightedGraph:
         self._views: dict[tuple[int, int], View] = {}
 
     async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
+        """One node's place in one round, with its learning rate, as a node of the run asks for it."""
+        return self.view_now(rank, round, learning_rate)
+
+    def view_now(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
         """One node's place in one round, with its learning rate; computed once where the graph repeats."""
         if self._period is None:
             view = self._compute(rank, round)

@@ -19,7 +19,6 @@ from decentnode.wrapper.buckets import Block
 from decentnode.wrapper.exchanges import Exchanges
 from decentnode.wrapper.mixture import Mixture
 from decentnode.wrapper.options import Options
-from decentnode.wrapper.topology import view_of
 
 
 class Engine:
@@ -45,7 +44,7 @@ class Engine:
         self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in the order in which they are."""
         self._graph = graph
-        self._view = self._next_view = view_of(graph, exchanges.rank, 0)
+        self._view = self._next_view = graph.view_now(exchanges.rank, 0)
         self._strength = 1.0
 
     @property
@@ -88,13 +87,13 @@ class Engine:
     def go_on_at(self, step: int) -> None:
         """The next step is this one; nothing may be in flight."""
         self.step = self.exchanges.step = step
-        self._view = view_of(self._graph, self.exchanges.rank, step)
+        self._view = self._graph.view_now(self.exchanges.rank, step)
 
     def _begin_step(self) -> None:
         self.start()
         self.exchanges.step = self.step
         self._strength = self.options.strength(self.step)
-        self._next_view = view_of(self._graph, self.exchanges.rank, self.step + 1)
+        self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
         self.exchanges.begin_round()
 
     def _launch(self, i: int, view: View) -> None:

@@ -29,6 +29,7 @@ from decentnode.errors import BadInput, StartError
 FAREWELL_SECONDS = 5.0
 LOOK_AGAIN = 0.02
 _made = count()
+_stores: dict[tuple[str, int], TCPStore] = {}
 Terms = Mapping[str, str]
 """What all ranks must agree on: a hash or a version by what it is of."""
 
@@ -42,8 +43,6 @@ class Link:
     """To be closed at the end."""
     directory: Path | None = None
     """To be removed at the end."""
-    store: Any = None
-    """Kept: it may be served from here."""
     closed: bool = False
 
     def close(self) -> None:
@@ -147,13 +146,7 @@ class StoreMeeting(Meeting):
             raise BadInput(
                 f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
             )
-        # The agents of torchrun keep a store; elsewhere rank 0 does, for the loop's own process group, too.
-        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        limit = timedelta(seconds=timeout)
-        try:
-            store = TCPStore(address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True)
-        except RuntimeError as error:
-            raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
+        store = _store_at(address, port, rank, size, timeout)
         return cls(rank, size, store, (address, port))
 
     def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
@@ -170,7 +163,7 @@ class StoreMeeting(Meeting):
         endpoint = communication.endpoint(self.rank, memory)
         others = [rank for rank in range(self.size) if rank != self.rank]
         communication.open(others, notes[0].run_id, timeout)
-        return Link(endpoint, communication, directory if is_ours else None, store)
+        return Link(endpoint, communication, directory if is_ours else None)
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
         """Where this rank stands among all."""
@@ -224,6 +217,22 @@ class StoreMeeting(Meeting):
         except OSError:
             return self.master[0]
         return self.master[0] if address.startswith("127.") else address
+
+
+def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:
+    """The store that the ranks share, the same one whenever it is asked for; raises StartError."""
+    # The agents of torchrun keep a store. Elsewhere rank 0 does, for the loop's own process group, too; so it
+    # stays until the process ends.
+    if (address, port) not in _stores:
+        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        limit = timedelta(seconds=timeout)
+        try:
+            _stores[address, port] = TCPStore(
+                address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True
+            )
+        except RuntimeError as error:
+            raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
+    return _stores[address, port]
 
 
 def compare(terms: Mapping[int, Terms], rank: int) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.errors import BadInput
-from decentnode.graph.base import Adjacency, Graph, StaticGraph, View
+from decentnode.graph.base import Adjacency, Graph, StaticGraph
 from decentnode.mixing import ROW_SUM_TOLERANCE, Mixing, WeightedGraph, Weights, complete, default_weights
 from decentnode.option_types import Unfit, parameters_of, typed, unknown
 from decentnode.registry import GRAPHS, MIXINGS, Registry
@@ -60,16 +60,6 @@ def weighted_graph(
         raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
     rule = weights if weights is not None else default_weights(topology)
     return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule, {}))
-
-
-def view_of(graph: WeightedGraph, rank: int, step: int) -> View:
-    """One rank's place in one step."""
-    try:
-        graph.view(rank, step).send(None)
-    except StopIteration as result:
-        view: View = result.value
-        return view
-    raise RuntimeError("a view was not there at once")
 
 
 def digest(graph: WeightedGraph) -> str:

@@ -4,8 +4,9 @@
 
 Four processes that compute on one thread each, a network of linear layers, SGD. In every repetition all
 contestants make the same steps in turn, in the same processes: `local` talks to nobody, `ddp` averages
-gradients over gloo, `ring` has two neighbors, `one_peer` one. Then the overlap: two processes whose messages
-take 0.8 of the time of a local step, on a link that carries one after the other.
+gradients over gloo, `ring` has two neighbors, `one_peer` one. Then the overlap: two processes whose layers
+mostly wait, as for an accelerator, and whose messages take 0.8 of the time of a local step, on a link that
+carries one after the other.
 """
 
 import os
@@ -164,6 +165,38 @@ def measure(case: Case) -> dict[str, Any]:
 # The overlap.
 
 
+class Pause(torch.autograd.Function):
+    """Time that passes, as on an accelerator, forward and twice as long backward; the processor is free."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, seconds: float) -> Tensor:
+        context.seconds = seconds
+        time.sleep(seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        time.sleep(2 * context.seconds)
+        return gradients[0], None
+
+
+class Paused(nn.Module):
+    """A layer that takes its time, however busy the machine is."""
+
+    def __init__(self, layer: nn.Module, seconds: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Pause.apply(self.layer(x), self.seconds)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def slow_network(elements: int) -> nn.Module:
+    """The same layers, of which each takes 30 ms."""
+    return nn.Sequential(*(Paused(layer, 0.01) for layer in network(elements)))  # type: ignore[attr-defined]
+
+
 class Wire(Sieve):
     """A link that carries one payload after the other, each for so long as its bytes take."""
 
@@ -204,8 +237,8 @@ class SlowMeeting(StoreMeeting):
 def overlap(case: Case, rank: int) -> dict[str, list[float]]:
     """In one of two processes: seconds per step alone, and with an exchange that takes 0.8 of that."""
     join(rank, 2, case.port)
-    alone, together = network(case.elements), network(case.elements)
-    inputs = batch_of(alone, rank, 64 * BATCH if case.elements in WIDTHS else BATCH)
+    alone, together = slow_network(case.elements), slow_network(case.elements)
+    inputs = batch_of(alone, rank)
     meeting = SlowMeeting.from_environment(LIMIT)
     model = DecentralizedDataParallel(
         together, plain_sgd, "ring", meeting=meeting, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
