@@ -156,14 +156,24 @@ class StoreMeeting(Meeting):
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
         notes = [own] if store is None else self._exchange_notes(store, own, timeout)
         directory, is_ours = self._directory(store, notes, timeout)
-        place = self.place(_processes(notes), directory)
-        communication.prepare(
-            place, memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
-        )
+        try:
+            place = self.place(_processes(notes), directory)
+            endpoint = self._opened(communication, place, memory, timeout, notes[0].run_id)
+        except BaseException:
+            if is_ours:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return Link(endpoint, communication, directory if is_ours else None)
+
+    def _opened(
+        self, communication: Communication, place: Place, memory: Memory, timeout: float, run_id: int
+    ) -> Endpoint:
+        most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
+        communication.prepare(place, most)
         endpoint = communication.endpoint(self.rank, memory)
         others = [rank for rank in range(self.size) if rank != self.rank]
-        communication.open(others, notes[0].run_id, timeout)
-        return Link(endpoint, communication, directory if is_ours else None)
+        communication.open(others, run_id, timeout)
+        return endpoint
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
         """Where this rank stands among all."""

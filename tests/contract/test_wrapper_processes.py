@@ -34,7 +34,7 @@ def trained(run, rank):
     return found
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(monkeypatch):
     """Where temporary folders are made: paths of sockets must be short."""
     with tempfile.TemporaryDirectory(prefix="w-", dir="/tmp") as directory:
@@ -124,12 +124,16 @@ def test_processes_that_wrap_something_else_are_named():
 def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
     script = runpy.run_path(str(ROOT / "eval" / "library" / "train_digits.py"))
 
-    def work(rank):
-        torch.manual_seed(0)
-        return script["train"]("ring", 15), script["train_all_reduce"](15)
+    def work(kind, *arguments):
+        def perform(rank):
+            torch.manual_seed(0)
+            return script[kind](*arguments)
+
+        return perform
 
     torch.set_num_threads(1)
-    for ours, theirs in processes(4, work).values():
+    found, baseline = processes(4, work("train", "ring", 15)), processes(4, work("train_all_reduce", 15))
+    for ours, theirs in zip(found.values(), baseline.values(), strict=True):
         mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])
         by_all_reduce = float(re.search(r"accuracy ([\d.]+)", theirs)[1])
         assert by_all_reduce > 0.95
