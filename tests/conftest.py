@@ -1,5 +1,10 @@
 """What all tests share."""
 
+import os
+
+# Whether triton's functions are for its interpreter is settled when anything, torch too, first imports it.
+os.environ["TRITON_INTERPRET"] = "1"
+
 import torch
 from hypothesis import settings
 

@@ -218,15 +218,20 @@ class Formation:
                 if self._next is not None:
                     return self._next
                 now, leads = time.monotonic(), self._leader == self.rank
-                if leads and (not self._missing() or now >= limit):
-                    break
-                if now >= limit + seconds:
+                is_due = leads and (not self._missing() or now >= limit)
+                if not is_due and now >= limit + seconds:
                     if not self._joined and self.plan is None:
                         return None
                     self._absent.add(self._leader)
                     limit = now
-                self._news.wait(LOOK_AGAIN)
-        return self._draw_up(choose, seconds) if not self._is_over else None
+                if not is_due:
+                    self._news.wait(LOOK_AGAIN)
+            if is_due:
+                plan = self._draw_up(choose, seconds)
+                if plan is not None:
+                    return plan
+                limit = time.monotonic() + seconds
+        return None
 
     @property
     def _leader(self) -> int:
@@ -246,6 +251,7 @@ class Formation:
             self.blocked(ranks, own.begun)
 
     def _draw_up(self, choose: Choose, seconds: float) -> Plan | None:
+        """The plan that this rank has made, or one that has come; None when it is of no use any more."""
         with self._news:
             missing, absent, generation = self._missing(), set(self._absent), self._generation
             joined = {r: n for r, n in self._joined.items() if n.generation == generation and r not in absent}

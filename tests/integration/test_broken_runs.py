@@ -82,7 +82,8 @@ def test_a_wrong_model_would_be_found():
     from _runs import Trial, faults, run_all
 
     crash = faults({"name": "crash", "ranks": 3, "rounds": 5})
-    plain, struck = run_all([Trial("plain"), Trial("struck", (crash,))], jobs=2)
+    both = run_all([Trial("plain"), Trial("struck", (crash,))], jobs=2)
+    plain, struck = sorted(both, key=lambda outcome: outcome.trial.name)
     plain, struck = sorted((plain, struck), key=lambda outcome: outcome.trial.name)
     graph = load_graph()
     expected = _judge.Expectation(plain, graph, True, frozenset({"crash"}), longest=5.5)
@@ -114,7 +115,9 @@ def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(
     wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
     crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "train"})
     alike = (wait, "checkpoint.every=1", "rounds=15")
-    calm, struck = run_all([Trial("calm", alike), Trial("struck", (*alike, crash))], jobs=2)
+    trials = [Trial("calm", alike), Trial("struck", (*alike, crash))]
+    # They come as they end.
+    calm, struck = sorted(run_all(trials, jobs=2), key=lambda outcome: outcome.trial.name)
     assert struck.code == 0, struck.text
     assert struck.summary["restarted_nodes"] == {"3": 1}
     assert struck.summary["model_hash"] == calm.summary["model_hash"]

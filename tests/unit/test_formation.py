@@ -164,6 +164,26 @@ def test_a_group_that_cannot_be_made_is_tried_again():
     assert {group.members for group in groups} == {(0, 1, 2, 3)}
 
 
+def test_a_plan_that_is_overtaken_while_it_is_drawn_up_is_followed_by_another():
+    """Another rank gives up the same group in that moment."""
+    town = Town(3, patience=10.0)
+    town.form()
+    leader, overtaken = town.formations[0], []
+    open_store = leader.workshop.open_store
+
+    def open_late():
+        if not overtaken:
+            overtaken.append(leader._generation)
+            for rank in (1, 2):
+                leader.hear_joining(rank, Joining(overtaken[0] + 1, None, [], FACTS))
+        return open_store()
+
+    leader.workshop.open_store = open_late
+    leader.break_up(leader.group, "a wire fell out")
+    assert town.groups(0) == {(0, 1, 2)}
+    assert leader.group.generation == overtaken[0] + 1
+
+
 def test_nothing_is_begun_while_a_group_is_made(town):
     formation = town.formations[0]
     formation.enter((1, 0, 0))

@@ -1,9 +1,11 @@
 """The kernel that mixes on a GPU: run by triton's interpreter, and compiled for two GPUs, without one."""
 
 import importlib.util
+import json
 import os
-import pickle
 import re
+import subprocess
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,39 +17,31 @@ from decentnode.sharing import weighted_sum as mixing
 
 # Not imported yet: whether its functions are for the interpreter is settled when they are first seen.
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed here")
+ROOT = Path(__file__).parents[2]
 LENGTHS = (1, 3, 2047, 2048, 2049, 5001)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.fixture(scope="module")
 def kernel():
-    """The module of the kernel, loaded for the interpreter, which has to be told before."""
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
+    """The module of the kernel, which tests/conftest.py has loaded for the interpreter."""
     from decentnode.sharing import fused_mix
 
-    yield fused_mix
-    os.environ.pop("TRITON_INTERPRET")
-    if before is not None:
-        os.environ["TRITON_INTERPRET"] = before
+    return fused_mix
 
 
 def compiled(dtypes: tuple[str, ...], capability: int) -> Counter:
-    """The instructions that the kernel becomes, counted; in a child, which has triton without interpreter."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            with os.fdopen(writer, "wb") as stream:
-                stream.write(pickle.dumps(instructions(dtypes, capability)))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        answer = stream.read()
-    os.waitpid(child, 0)
-    assert answer, "the kernel could not be compiled"
-    return pickle.loads(answer)
+    """The instructions that the kernel becomes, counted; in a fresh interpreter, for triton's compiler."""
+    code = (
+        f"import json; from tests.unit.test_fused_mix import instructions; "
+        f"print(json.dumps(instructions({dtypes!r}, {capability})))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return Counter(json.loads(done.stdout))
 
 
 def instructions(dtypes, capability):
@@ -73,7 +67,6 @@ def instructions(dtypes, capability):
 def test_it_compiles_to_wide_loads_and_fused_adds(dtypes, capability, tmp_path, monkeypatch):
     """Per thread 8 elements, in programs with and without an end in them, of which one loads by 16 bytes."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     found = compiled(dtypes, capability)
     assert found["mul.f32"] == 2 * 8
     assert found["fma.rn.f32"] == 2 * 8 * (len(dtypes) - 1)
