@@ -7,7 +7,6 @@ named by user, job and machine, so that several jobs on one machine do not meet.
 import contextlib
 import hashlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -17,6 +16,7 @@ from types import FrameType
 
 from decentnode.errors import ExitCode, StartError
 from decentnode.job import Job
+from decentnode.readiness import ready
 
 MOST_SECONDS_TO_APPEAR = 60.0
 """How much later than another process of its machine one may start."""
@@ -76,7 +76,7 @@ class Follower:
         if first is None:
             return 128 + self._signal
         with first:
-            while not select.select([first], [], [], LOOK_AGAIN)[0]:
+            while not ready([first.fileno()], seconds=LOOK_AGAIN):
                 if time.monotonic() > self._limit:
                     return 128 + self._signal
             return self._read(first)

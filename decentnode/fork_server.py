@@ -9,7 +9,6 @@ import ctypes
 import gc
 import os
 import secrets
-import select
 import shutil
 import signal
 import struct
@@ -21,6 +20,7 @@ from typing import NoReturn
 from decentnode.beacons import GO_ON, Activity
 from decentnode.errors import ExitCode, RunFailed, StartError
 from decentnode.host import Inheritance, run_host
+from decentnode.readiness import ready
 from decentnode.reports import Exited, Restarted
 
 _PR_SET_PDEATHSIG = 1
@@ -118,7 +118,7 @@ class _Children:
         """Until the last child has ended."""
         while self._position:
             watched = [fd for fd in (self._wake, self._lifeline) if fd is not None]
-            readable, _, _ = select.select(watched, [], [])
+            readable = ready(watched)
             if self._wake in readable:
                 os.read(self._wake, 4096)
             if self._lifeline in readable:

@@ -7,12 +7,13 @@ more, and the last word of a node waits longer than others, for a launcher that 
 
 import fcntl
 import os
-import select
 import struct
 import termios
 import time
 
 import msgspec
+
+from decentnode.readiness import ready
 
 MOST_BYTES = 4096
 """PIPE_BUF on Linux: what the kernel writes in one piece."""
@@ -243,7 +244,7 @@ class Reporter:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                select.select([], [self._fd], [], left)
+                ready([], [self._fd], left)
             except BrokenPipeError:
                 return False
 

@@ -1,6 +1,5 @@
 """The launcher's watch over its nodes: what happens is kept, who asks is answered, who hangs is found."""
 
-import select
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from decentnode.journal import Journal
 from decentnode.lookout import Lookout
 from decentnode.membership import Roster
 from decentnode.memory import MemoryAccount
+from decentnode.readiness import ready
 from decentnode.records import write_atomically
 from decentnode.reports import Failed, Report
 from decentnode.results import Evaluations
@@ -68,10 +68,10 @@ class Vigil:
     def wait(self, fds: list[int], timeout: float) -> None:
         """Waits for input of these, and answers whoever asks meanwhile."""
         if self._control is None:
-            select.select(fds, [], [], timeout)
+            ready(fds, seconds=timeout)
             return
         control = self._control
-        select.select([*fds, *map(FILENO, control.readers)], [*map(FILENO, control.writers)], [], timeout)
+        ready([*fds, *map(FILENO, control.readers)], map(FILENO, control.writers), timeout)
         control.serve()
 
     def complete(self, reports: Iterable[Report]) -> list[Report]:

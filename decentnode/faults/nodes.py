@@ -2,7 +2,6 @@
 
 import os
 import resource
-import select
 import signal
 import time
 import warnings
@@ -14,6 +13,7 @@ from annotated_types import Gt
 from decentnode.beacons import Beacon
 from decentnode.faults.base import ActivityName, NodeFault
 from decentnode.options import PositiveFloat
+from decentnode.readiness import ready
 from decentnode.registry import FAULTS
 
 NAP = 0.05
@@ -64,7 +64,7 @@ def stop_and_continue(pidfd: int, seconds: float) -> None:
             signal.signal(signum, signal.SIG_IGN)
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
         # A pidfd is readable when its process has ended.
-        select.select([pidfd], [], [], seconds)
+        ready([pidfd], seconds=seconds)
         signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     finally:
         os._exit(0)

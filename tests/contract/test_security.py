@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import select
 import socket
 import threading
 import time
@@ -18,6 +17,7 @@ from decentnode.communication.base import Memory
 from decentnode.communication.security import Gatekeeper, KeyPair, came_from, prove_guard, sender_of
 from decentnode.errors import StartError
 from decentnode.payload import Payload, dense_layout
+from decentnode.readiness import ready
 from tests.contract.troupe import RUN_ID, Actor, Stage, credentials, play
 
 LAYOUT = dense_layout(1000)
@@ -78,12 +78,13 @@ class Tap:
         ends = {client: self._onward, self._onward: client}
         with client, self._onward, self._server:
             while True:
-                for ready in select.select(list(ends), [], [])[0]:
-                    content = ready.recv(1 << 16)
+                readable = ready(end.fileno() for end in ends)
+                for end in [one for one in ends if one.fileno() in readable]:
+                    content = end.recv(1 << 16)
                     if not content:
                         return
-                    self.heard += content if ready is client else b""
-                    ends[ready].sendall(content)
+                    self.heard += content if end is client else b""
+                    ends[end].sendall(content)
 
     def transcript(self):
         self._thread.join(5.0)
