@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from decentnode import control, status
 from decentnode.control import Control, NodeStatus, Request, Status, ask
 from decentnode.errors import BadInput, RunFailed
 from decentnode.journal import Journal
+from decentnode.readiness import ready
 from decentnode.reports import DiskProblem, PeerMissing, Stuck, Waiting
 from decentnode.run_files import Live, read_events
 
@@ -44,7 +44,8 @@ class Launcher:
 
     def _run(self):
         while not self.stopped.is_set():
-            select.select(self.control.readers, self.control.writers, [], 0.01)
+            readers, writers = self.control.readers, self.control.writers
+            ready([r.fileno() for r in readers], [w.fileno() for w in writers], 0.01)
             began = time.thread_time()
             self.control.serve()
             self.slowest = max(self.slowest, time.thread_time() - began)
