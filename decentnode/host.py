@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import hashlib
 import os
 import resource
+import signal
 import sys
 import traceback
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ from decentnode.returning import bring_back
 from decentnode.snapshots import Snapshots
 
 FAREWELL_SECONDS = 5.0
+TELL_STACKS = signal.SIGUSR1
+"""Has a process write to its log where each of its threads is, whatever it does."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def run_host(inheritance: Inheritance, position: int, incarnation: int = 0) -> N
 def _settle_in(inheritance: Inheritance, position: int) -> None:
     first = inheritance.experiment.processes[position].ranks[0]
     redirect_output(inheritance.run_dir / "logs" / f"{first:05d}.log")
+    faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
     torch.set_num_threads(inheritance.threads)
     keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -19,7 +19,7 @@ from decentnode.continuity import Continuity
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, hold_signals, name_socket_directory
-from decentnode.host import Inheritance
+from decentnode.host import TELL_STACKS, Inheritance
 from decentnode.introductions import Introductions
 from decentnode.latecomers import RESTART, Latecomers
 from decentnode.membership import Assembly, Roster, State
@@ -44,6 +44,8 @@ PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
 SECONDS_TO_DIE = 2.0
 """How long processes that were killed are waited for."""
+SECONDS_FOR_STACKS = 0.3
+"""How long processes that hang have to write down where."""
 SECONDS_TO_OBSERVE = 2.0
 """How long the last observation may take in a run that was asked to stop."""
 OBSERVER_SECONDS = 60.0
@@ -324,12 +326,15 @@ class Launcher:
 
     def _end_hung_nodes(self) -> None:
         """Ends processes that hang when nobody here gets on unless they end, so that a run always ends."""
-        for position, verdicts in self._vigil.hung().items():
-            for verdict in verdicts:
-                self._take(verdict)
-            self._unsent += verdicts
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[position], signal.SIGKILL)
+        hung = self._vigil.hung()
+        for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
+            self._take(verdict)
+            self._unsent.append(verdict)
+        for last_word in (TELL_STACKS, signal.SIGKILL) if hung else ():
+            for position in hung:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pids[position], last_word)
+            time.sleep(SECONDS_FOR_STACKS if last_word == TELL_STACKS else 0.0)
 
     def _is_left_alone(self) -> bool:
         """Whether machine 0 has ended, or cannot be heard any more."""

@@ -157,7 +157,7 @@ class Mailbox:
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
             self._drop_stale(key)
-            self._unread.setdefault(key[2], {})[seq] = set(targets) - self.gone.keys()
+            self._unread.setdefault(key[2], {})[seq] = set(targets) - self.gone.keys() - self.left
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -207,9 +207,7 @@ class Mailbox:
                 return
             self.make_void(peer)
             self.gone[peer] = error
-            for lane in self._unread.values():
-                for readers in lane.values():
-                    readers.discard(peer)
+            self._drop_reader(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
@@ -234,11 +232,13 @@ class Mailbox:
         """
         with self.lock:
             self.left.add(peer)
-            owed = [
-                h for h in self._open.values() if peer in h.awaited and last is not None and h.key <= last
-            ]
-            if owed and last is not None:
+            awaited = [handle.key for handle in self._open.values() if peer in handle.awaited]
+            # What goes another way than the goodbye may come later, also to an exchange still to begin.
+            owes = last is not None and (last > self._last or any(key <= last for key in awaited))
+            if owes and last is not None and peer not in self.gone:
                 self._leaving[peer] = last
+                self._drop_reader(peer)
+                self._finish_complete()
             else:
                 self.lose(peer, left(peer, last[0] if last else -1))
 
@@ -345,6 +345,12 @@ class Mailbox:
             if readers and number < handle.seq:
                 before |= readers
         return before
+
+    def _drop_reader(self, peer: int) -> None:
+        """This peer reads nothing any more, also nothing that is there already."""
+        for lane in self._unread.values():
+            for readers in lane.values():
+                readers.discard(peer)
 
     def _infer_loss(self, peer: int, key: Key) -> None:
         """Links keep the order: who is in a later exchange than one it is awaited in has sent its payload."""

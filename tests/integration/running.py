@@ -12,10 +12,8 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from decentnode import cli
-from decentnode.logs import redirect_output
+from tests.integration.spawner import ROOT, Command, Spawner
 
-ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
 
@@ -33,22 +31,26 @@ class Run:
     """`resume` goes on with what is in the directory."""
 
     def __post_init__(self) -> None:
-        command = [sys.executable, "-m", "decentnode", self.verb]
-        command += (
+        arguments = [self.verb]
+        arguments += (
             [str(self.config), f"run_dir={self.run_dir}"] if self.verb == "run" else [str(self.run_dir)]
         )
-        command.append(f"evaluation.figures={str(self.figures).lower()}")
+        arguments += [f"evaluation.figures={str(self.figures).lower()}", *self.overrides]
         # Short, because the paths of ipc sockets are limited.
         self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
         weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.output = self.run_dir.with_suffix(".out")
-        paths = f"{ROOT}:{Path(__file__).parent}"
-        own = {"PYTHONPATH": paths, "TMPDIR": str(self.temporary)}
+        own = self.environment | {"TMPDIR": str(self.temporary)}
+        folder = self.run_dir.parent
+        self.process: Command | subprocess.Popen[bytes]
+        if not self.prefix:
+            self.process = start_command(self.output, *arguments, cwd=folder, **own)
+            return
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [*self.prefix, *command, *self.overrides],
+                [*self.prefix, sys.executable, "-m", "decentnode", *arguments],
                 stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                cwd=self.run_dir.parent, env=os.environ | own | self.environment,
+                cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)} | own,
             )  # fmt: skip
 
     def wait(self, seconds: float = 60) -> int:
@@ -57,11 +59,18 @@ class Run:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            raise AssertionError(f"still running after {seconds} s:\n{self.text}") from None
+            raise AssertionError(f"still running after {seconds} s:\n{self.story}") from None
 
     @property
     def text(self) -> str:
         return self.output.read_text(errors="replace")
+
+    @property
+    def story(self) -> str:
+        """What this run and the others beside it, the other machines of a test, have said last."""
+        below = self.run_dir.parent
+        said = [*below.glob("*.out"), *below.glob("*/logs/*.log")]
+        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(said))
 
     @property
     def summary(self) -> dict:
@@ -71,7 +80,7 @@ class Run:
         """Until rank 0 has recorded this round."""
         record = self.run_dir / "records" / "00000.jsonl"
         wait_until(
-            lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.text
+            lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.story
         )
 
     def leftovers(self) -> list[str]:
@@ -120,28 +129,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def run_forked(output: Path, *arguments: str) -> int:
-    """The exit code of a `decentnode` command in a fork of the test, which spares it importing torch.
-
-    What it prints goes to `output`.
-    """
-    return os.waitstatus_to_exitcode(os.waitpid(fork_command(output, *arguments), 0)[1])
+def run_command(output: Path, *arguments: str, seconds: float = 200) -> int:
+    """The exit code of a `decentnode` command; what it prints goes to `output`."""
+    return start_command(output, *arguments).wait(seconds)
 
 
-def fork_command(output: Path, *arguments: str, **environment: str) -> int:
-    """The process of such a command, started at once."""
-    import torch._dynamo  # noqa: F401  (once, and not in every fork)
-
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setsid()
-            os.environ.update(environment)
-            redirect_output(output)
-            cli.main(arguments)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            os._exit(code)
-    return child
+def start_command(output: Path, *arguments: str, cwd: Path = ROOT, **environment: str) -> Command:
+    """Such a command, started at once."""
+    own = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    with output.open("wb") as out:
+        spawner = Spawner.of_this_process()
+        return spawner.start(list(arguments), cwd, os.environ | own | environment, out.fileno())

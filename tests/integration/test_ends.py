@@ -36,6 +36,7 @@ def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
     for rank in range(4):
         assert f"rank {rank}, round 1: trains, but has not got on for " in run.text
         assert run.summary["lost_nodes"][str(rank)].startswith("hung (trains for ")
+        assert "faulty.py" in (run.run_dir / "logs" / f"{rank:05d}.log").read_text(), "where it hung"
     assert kinds(run)["stuck"] == 4
     assert not run.leftovers()
 

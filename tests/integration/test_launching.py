@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.running import QUICKSTART, ROOT, fork_command, run_forked, wait_until
+from tests.integration.running import QUICKSTART, ROOT, run_command, start_command, wait_until
+from tests.integration.spawner import Command
 
 PORTS = {"plain": 31270, "torchrun": 31274, "srun": 31278, "stopped": 31282}
 SMALL = ["graph={name: ring, nodes: 4}", "rounds=5", "evaluation={every: 0, figures: false}"]
@@ -35,10 +36,10 @@ def step(machine: int, local_rank: int, job: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start_tasks(out: Path, arguments: list[str]) -> list[int]:
+def start_tasks(out: Path, arguments: list[str]) -> list[Command]:
     tasks = [(machine, local_rank) for machine in range(2) for local_rank in range(2)]
     return [
-        fork_command(
+        start_command(
             out.with_suffix(f".{machine}{local}"),
             *arguments,
             **step(machine, local, f"{os.getpid()}{out.name}"),
@@ -47,8 +48,8 @@ def start_tasks(out: Path, arguments: list[str]) -> list[int]:
     ]
 
 
-def ended(children: list[int]) -> list[int]:
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+def ended(tasks: list[Command]) -> list[int]:
+    return [task.wait(120) for task in tasks]
 
 
 def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
@@ -71,7 +72,7 @@ def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
             )  # fmt: skip
     srun = words(tmp_path / "srun", PORTS["srun"], rendezvous(31288))
     tasks = start_tasks(tmp_path / "tasks", srun)
-    assert run_forked(tmp_path / "plain.out", *words(tmp_path / "plain", PORTS["plain"])) == 0
+    assert run_command(tmp_path / "plain.out", *words(tmp_path / "plain", PORTS["plain"])) == 0
     assert ended(tasks) == [0] * 4, (tmp_path / "tasks.00").read_text()
     codes = [agent.wait(120) for agent in agents]
     assert codes == [0, 0], (tmp_path / "agent0.out").read_text()
@@ -87,7 +88,7 @@ def test_all_processes_end_when_the_job_is_asked_to(tmp_path):
         lambda: record.exists() and record.stat().st_size, 60, lambda: (tmp_path / "tasks.00").read_text()
     )
     for task in tasks:
-        os.kill(task, signal.SIGTERM)
+        task.send_signal(signal.SIGTERM)
     assert ended(tasks) == [143] * 4
     assert "to go on" in (tmp_path / "tasks.00").read_text()
 

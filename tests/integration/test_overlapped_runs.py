@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.integration.running import ROOT, run_forked
+from tests.integration.running import ROOT, run_command
 
 CONFIG = ROOT / "configs" / "quickstart.yaml"
 SMALL = [
@@ -21,7 +21,7 @@ TRANSPORTS = [
 
 def summary_of(run_dir: Path, *overrides: str, expected: int = 0) -> dict:
     output = run_dir.with_suffix(".out")
-    code = run_forked(output, "run", str(CONFIG), f"run_dir={run_dir}", *SMALL, *overrides)
+    code = run_command(output, "run", str(CONFIG), f"run_dir={run_dir}", *SMALL, *overrides)
     assert code == expected, output.read_text()
     return json.loads((run_dir / "summary.json").read_text())
 

@@ -11,7 +11,7 @@ import pytest
 from decentnode.experiment import Experiment
 from decentnode.results import model_hash
 from tests.contract.in_process import Nodes
-from tests.integration.running import Run, run_forked
+from tests.integration.running import Run, run_command
 
 ROUNDS = 5
 CONFIG = """
@@ -56,7 +56,7 @@ def written(tmp_path, graph, sharing, communication, rounds=ROUNDS):
 @pytest.mark.parametrize("case", CASES)
 def test_models_and_bytes_are_those_of_one_process(tmp_path, case):
     path, run_dir = written(tmp_path, *CASES[case]), tmp_path / "run"
-    assert run_forked(tmp_path / "out", "run", str(path), f"run_dir={run_dir}") == 0
+    assert run_command(tmp_path / "out", "run", str(path), f"run_dir={run_dir}") == 0
     overlap = str("overlap" in CASES[case][2]).lower()
     nodes = Nodes(
         Experiment.from_yaml(path, [f"communication={{name: inproc, overlap: {overlap}}}"]),

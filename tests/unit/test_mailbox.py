@@ -414,6 +414,18 @@ def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(hand):
     assert set(hand.open(key(4), sources=[1]).missing) == {1}
 
 
+def test_what_a_peer_sent_for_an_exchange_still_to_begin_is_waited_for_after_it_has_left(hand):
+    """A payload that travels another way than the goodbye, to a node that sends nothing back."""
+    hand.open(key(3), targets=[1])
+    hand.box.depart(1, key(4))
+    assert hand.box.is_read()
+    handle = hand.open(key(4), sources=[1], targets=[1])
+    assert not handle.done and hand.box.is_read()
+    hand.box.deliver(1, key(4), Letter(4))
+    assert handle.done and set(handle.arrived) == {1}
+    assert set(hand.open(key(5), sources=[1]).missing) == {1}
+
+
 def test_a_peer_that_left_before_it_sent_is_not_waited_for(hand):
     handle = hand.open(key(3), sources=[1])
     hand.box.depart(1, key(2))
