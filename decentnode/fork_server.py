@@ -13,15 +13,17 @@ import shutil
 import signal
 import struct
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from decentnode.beacons import GO_ON, Activity
 from decentnode.errors import ExitCode, RunFailed, StartError
-from decentnode.host import Inheritance, run_host
+from decentnode.host import TELL_STACKS, Inheritance, run_host
 from decentnode.readiness import ready
 from decentnode.reports import Exited, Restarted
+from decentnode.thread_pools import end_thread_pools
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
@@ -30,6 +32,8 @@ KILL, START = b"k", b"s"
 _WHICH = struct.Struct("<II")
 """What follows `START`: the position of a host process, and its new incarnation."""
 MOST_SOCKET_DIRECTORY_BYTES = 80
+SECONDS_FOR_STACKS = 0.3
+"""How long processes that hang have to write down where."""
 
 
 class ForkServer:
@@ -41,6 +45,7 @@ class ForkServer:
         made, is_made = os.pipe()
         gc.collect()
         gc.freeze()
+        end_thread_pools()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._lifeline)
@@ -75,6 +80,15 @@ class ForkServer:
         self._lifeline = -1
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+
+def end_hung(pids: Sequence[int]) -> None:
+    """Ends host processes, each of which first writes to its log where it hangs."""
+    for word, pause in ((TELL_STACKS, SECONDS_FOR_STACKS), (signal.SIGKILL, 0.0)) if pids else ():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, word)
+        time.sleep(pause)
 
 
 def _serve(inheritance: Inheritance, positions: list[int], lifeline: int, is_made: int) -> NoReturn:

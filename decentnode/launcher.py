@@ -1,6 +1,5 @@
 """Starts this machine's host processes, lets the machines meet, watches, and sums up."""
 
-import contextlib
 import fcntl
 import os
 import queue
@@ -18,8 +17,8 @@ from decentnode.communication.security import prove_guard
 from decentnode.continuity import Continuity
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.experiment import Experiment, average_model_test
-from decentnode.fork_server import ForkServer, hold_signals, name_socket_directory
-from decentnode.host import TELL_STACKS, Inheritance
+from decentnode.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
+from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
 from decentnode.latecomers import RESTART, Latecomers
 from decentnode.membership import Assembly, Roster, State
@@ -44,8 +43,6 @@ PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
 SECONDS_TO_DIE = 2.0
 """How long processes that were killed are waited for."""
-SECONDS_FOR_STACKS = 0.3
-"""How long processes that hang have to write down where."""
 SECONDS_TO_OBSERVE = 2.0
 """How long the last observation may take in a run that was asked to stop."""
 OBSERVER_SECONDS = 60.0
@@ -330,11 +327,7 @@ class Launcher:
         for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
             self._take(verdict)
             self._unsent.append(verdict)
-        for last_word in (TELL_STACKS, signal.SIGKILL) if hung else ():
-            for position in hung:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pids[position], last_word)
-            time.sleep(SECONDS_FOR_STACKS if last_word == TELL_STACKS else 0.0)
+        end_hung([self._pids[position] for position in hung])
 
     def _is_left_alone(self) -> bool:
         """Whether machine 0 has ended, or cannot be heard any more."""
