@@ -1,15 +1,15 @@
 """Shows that memory stays flat over many rounds with a large model.
 
-Acceptance figure R7: nodes of a complete graph exchange a large model for 1,000 rounds; after the warm-up
-the memory of a node must grow by less than 1 MB in 100 rounds. What all processes of the run have together
-is looked at every few seconds, shared pages counted once (Pss): pages that several processes share are now
-and then the private ones of any of them, so that what one process has alone goes up and down by some
-hundred MB.
+Acceptance figure R7: a node with 16 neighbors, and these, exchange a model of 45 MB for 1,000 rounds; after
+the warm-up the memory of no node may grow by 1 MB or more in 100 rounds. Every second each process is looked
+at: its own pages, and its part of those that it shares (Pss). The launcher's, where models are averaged every
+so often, goes up and down with that; it is printed for both halves of the run.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from _runs import Trial, run, session_of
+from _runs import Trial, run
 
 MOST_SLOPE = 1.0
 """MB in 100 rounds."""
 WARM_UP = 0.2
 """Share of the samples that is not judged."""
 EVALUATIONS = 50
-EVERY = 2.0
+EVERY = 1.0
 """Seconds between two samples."""
 
 
@@ -32,8 +32,10 @@ EVERY = 2.0
 class Sampler(threading.Thread):
     """Looks at what the run that this process has started has in memory."""
 
-    samples: list[float] = field(default_factory=list)
-    """MB of all its processes."""
+    launcher: list[float] = field(default_factory=list)
+    """MB, one number for each look."""
+    hosts: dict[int, list[float]] = field(default_factory=dict)
+    """The same of each node's process."""
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -45,21 +47,34 @@ class Sampler(threading.Thread):
     def run(self) -> None:
         """Until `stop`."""
         while not self._ended.wait(EVERY):
-            leaders = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            total = sum(proportional_megabytes(pid) for leader in leaders for pid in session_of(int(leader)))
-            if total:
-                self.samples.append(total)
+            for launcher in children(os.getpid()):
+                hosts = [host for server in children(launcher) for host in children(server)]
+                seen = {host: megabytes for host in hosts if (megabytes := proportional_megabytes(host))}
+                if len(seen) == len(hosts) > 0:
+                    self.launcher.append(proportional_megabytes(launcher))
+                    for host, megabytes in seen.items():
+                        self.hosts.setdefault(host, []).append(megabytes)
 
     def stop(self) -> None:
         """Takes no more samples."""
         self._ended.set()
         self.join()
 
-    def slope(self, rounds: int, nodes: int) -> float:
-        """MB of a node in 100 rounds, by least squares over what was seen after the warm-up."""
-        judged = np.array(self.samples[int(WARM_UP * len(self.samples)) :])
-        at = np.linspace(WARM_UP * rounds, rounds, len(judged))
-        return float(100 * np.polyfit(at, judged, 1)[0] / nodes)
+    def slopes(self, rounds: int) -> list[float]:
+        """MB of each node in 100 rounds, by least squares over what was seen after the warm-up."""
+        found = []
+        for samples in self.hosts.values():
+            judged = np.array(samples[int(WARM_UP * len(samples)) :])
+            at = np.linspace(WARM_UP * rounds, rounds, len(judged))
+            found.append(float(100 * np.polyfit(at, judged, 1)[0]))
+        return found
+
+
+def children(pid: int) -> list[int]:
+    """The living processes that this one has started."""
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def proportional_megabytes(pid: int) -> float:
@@ -72,12 +87,13 @@ def proportional_megabytes(pid: int) -> float:
 
 
 def trial(options: argparse.Namespace) -> Trial:
-    """The run; the quadratic model is a vector of as many numbers as wanted."""
-    elements = round(options.megabytes * 1e6 / 4)
+    """The run: a star, whose middle has all the others as neighbors, and nearly all numbers in one matrix."""
+    width, nodes = round(math.sqrt(options.megabytes * 1e6 / 4)), options.neighbors + 1
     return Trial("memory", (
-        f"rounds={options.rounds}", f"graph={{name: fully_connected, nodes: {options.nodes}}}",
-        f"dataset={{name: quadratic, nodes: {options.nodes}, dimension: {elements}, partition: natural}}",
-        f"communication={{name: zeromq, local: {options.local}}}",
+        f"rounds={options.rounds}", f"graph={{name: star, nodes: {nodes}}}",
+        f"dataset={{name: synthetic, nodes: {nodes}, samples_per_node: 8, features: 64, classes: 10}}",
+        f"model={{name: mlp, hidden: [{width}, {width}]}}", "training.loss=CrossEntropyLoss",
+        "training.batch_size=4", f"communication={{name: zeromq, local: {options.local}}}",
         f"evaluation.every={max(1, options.rounds // EVALUATIONS)}", "failures={deadline: 30}",
     ), limit=options.limit)  # fmt: skip
 
@@ -85,7 +101,7 @@ def trial(options: argparse.Namespace) -> Trial:
 def main() -> int:
     """Prints how fast memory grows; 1 when it does so too fast, or the run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--neighbors", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--megabytes", type=float, default=45.0)
     parser.add_argument("--local", default="shared_memory", choices=("shared_memory", "ipc", "tcp"))
@@ -95,17 +111,19 @@ def main() -> int:
     sampler.start()
     outcome = run(trial(options))
     sampler.stop()
-    if outcome.code != 0 or len(sampler.samples) < 10:
-        print(outcome.text, f"exit code {outcome.code}, {len(sampler.samples)} samples")
+    looks = len(sampler.launcher)
+    if outcome.code != 0 or looks < 10 or len(sampler.hosts) != options.neighbors + 1:
+        print(outcome.text, f"exit code {outcome.code}, {looks} looks at {len(sampler.hosts)} processes")
         return 1
-    slope = sampler.slope(options.rounds, options.nodes)
-    most, last = max(sampler.samples), sampler.samples[-1]
-    print(f"all processes together: at most {most:.0f} MB, {last:.0f} MB when seen last")
-    verdict = "met" if slope < MOST_SLOPE else "MISSED"
-    print(f"{verdict}: {slope:+.3f} MB of a node in 100 rounds (below {MOST_SLOPE}); {outcome.seconds:.0f} s")
-    found = {"figure": "R7", "slope": slope, "most_mb": most, "last_mb": last, "seconds": outcome.seconds}
-    print(json.dumps(found))
-    return int(slope >= MOST_SLOPE)
+    slopes = sampler.slopes(options.rounds)
+    most = max(map(max, sampler.hosts.values()))
+    halves = sampler.launcher[: looks // 2], sampler.launcher[looks // 2 :]
+    print(f"nodes: at most {most:.0f} MB; {looks} looks in {outcome.seconds:.0f} s")
+    print(f"launcher: at most {max(halves[0]):.0f} MB in the first half, {max(halves[1]):.0f} in the second")
+    verdict = "met" if max(slopes) < MOST_SLOPE else "MISSED"
+    print(f"{verdict}: {min(slopes):+.3f} to {max(slopes):+.3f} MB in 100 rounds (below {MOST_SLOPE})")
+    print(json.dumps({"figure": "R7", "slopes": slopes, "most_mb": most, "seconds": outcome.seconds}))
+    return int(max(slopes) >= MOST_SLOPE)
 
 
 if __name__ == "__main__":

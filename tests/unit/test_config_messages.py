@@ -6,27 +6,9 @@ import pytest
 
 from decentnode import config
 from decentnode.errors import ConfigError
+from tests.corpus.case import BASE
 
 RING = "4\n0 1\n1 2\n2 3\n3 0\n"
-BASE = """\
-name: trial
-seed: 1
-rounds: 3
-graph: {name: file, path: ring.edges}
-mapping:
-  machines:
-    - {address: 127.0.0.1, nodes: 4}
-dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}
-model: {name: mlp, hidden: [8]}
-training:
-  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}
-  batch_size: 16
-  steps_per_round: 5
-sharing: {name: gossip, weights: metropolis_hastings}
-communication: zeromq
-evaluation: {every: 10}
-failures: {deadline: 60}
-"""
 OUTSIDE = '''\
 """Code of a user."""
 
