@@ -128,7 +128,7 @@ class Launcher:
         self._inflow = Inflow(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         self._socket_dir = name_socket_directory()
-        threads = max(1, (os.cpu_count() or 1) // len(self._local))
+        threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
         inheritance = Inheritance(
             self.experiment, self._snapshots, self._introductions, self._beacons, self._continuity.lineage,
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
