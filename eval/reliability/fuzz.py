@@ -26,13 +26,13 @@ from typing import Any
 
 import torch
 import zmq
+from _mutations import Forge, raw_bytes
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Inbox, Memory, Place
 from decentnode.communication.security import Credentials, KeyPair
 from decentnode.communication.zeromq import ZeroMQ, ZeroMQEndpoint
 from decentnode.payload import Payload, dense_layout
-from eval.reliability._mutations import Forge, raw_bytes
 
 FORK = multiprocessing.get_context("fork")
 ELEMENTS = 1000

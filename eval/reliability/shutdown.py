@@ -6,8 +6,8 @@ node was killed, and by SIGTERM while large models are on their way over TCP. A 
 code is one that its end can have, when no process, socket or directory of it is left within the time that its
 end may take, and when every line of its files can be read.
 
-    python -m eval.reliability.shutdown --runs 1000
-    python -m eval.reliability.shutdown --runs 50 --only sigterm --seed 7     # one way, other instants
+    python eval/reliability/shutdown.py --runs 1000
+    python eval/reliability/shutdown.py --runs 50 --only sigterm --seed 7     # one way, other instants
 """
 
 import argparse
@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from _runs import LOOK_EVERY, Trial, _Running, session_of
 
 from decentnode.errors import BadInput
 from decentnode.records import read_records
 from decentnode.run_files import read_events
-from eval.reliability._runs import LOOK_EVERY, Trial, _Running, session_of
 
 FOUR = ("graph={name: ring, nodes: 4}", "dataset.nodes=4")
 ENDLESS = (*FOUR, "rounds=1000000")

@@ -246,6 +246,15 @@ def check(*command: str) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
+def test_scripts_find_what_they_import_wherever_they_are_started():
+    wrong = [
+        place(path, node)
+        for path, node in nodes(SOURCES, ast.ImportFrom)
+        if (node.module or "").split(".")[0] in ("eval", "tests")
+    ]
+    assert wrong == []
+
+
 def test_ruff_finds_nothing():
     check("ruff", "check", "--quiet", ".")
 
