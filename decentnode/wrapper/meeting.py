@@ -1,6 +1,7 @@
 """How ranks find each other, and that they mean the same."""
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -42,7 +43,9 @@ class Link:
     communication: Communication | None = None
     """To be closed at the end."""
     directory: Path | None = None
-    """To be removed at the end."""
+    """To be removed at the end by its keeper, or by whoever finds that its keeper is gone."""
+    keeper: int | None = None
+    """The keeper's lock on the directory, a descriptor; None at all others."""
     closed: bool = False
 
     def close(self) -> None:
@@ -53,8 +56,10 @@ class Link:
         self.endpoint.leave()
         if self.communication is not None:
             self.communication.close(FAREWELL_SECONDS)
-        if self.directory is not None:
+        if self.directory is not None and (self.keeper is not None or _is_orphaned(self.directory)):
             shutil.rmtree(self.directory, ignore_errors=True)
+        if self.keeper is not None:
+            os.close(self.keeper)
 
 
 class Meeting(ABC):
@@ -155,15 +160,16 @@ class StoreMeeting(Meeting):
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
         notes = [own] if store is None else self._exchange_notes(store, own, timeout)
-        directory, is_ours = self._directory(store, notes, timeout)
+        directory, keeper = self._directory(store, notes, timeout)
         try:
             place = self.place(_processes(notes), directory)
             endpoint = self._opened(communication, place, memory, timeout, notes[0].run_id)
         except BaseException:
-            if is_ours:
+            if keeper is not None:
                 shutil.rmtree(directory, ignore_errors=True)
+                os.close(keeper)
             raise
-        return Link(endpoint, communication, directory if is_ours else None)
+        return Link(endpoint, communication, directory, keeper)
 
     def _opened(
         self, communication: Communication, place: Place, memory: Memory, timeout: float, run_id: int
@@ -207,16 +213,18 @@ class StoreMeeting(Meeting):
                 time.sleep(LOOK_AGAIN)
                 read = store.add("read", 0)
 
-    def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, bool]:
-        """This machine's folder for sockets, and whether it was made by this rank."""
+    def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, int | None]:
+        """This machine's folder for sockets, and the lock of the rank that made it, if that is this one."""
         first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
         if first != self.rank:
             store.wait([f"directory/{first}"], timedelta(seconds=timeout))
-            return Path(store.get(f"directory/{first}").decode()), False
+            return Path(store.get(f"directory/{first}").decode()), None
         directory = tempfile.mkdtemp(prefix="decentnode-")
+        keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(keeper, fcntl.LOCK_EX)
         if store is not None:
             store.set(f"directory/{first}", directory)
-        return Path(directory), True
+        return Path(directory), keeper
 
     def _own_address(self) -> str:
         """The address from which this machine reaches the store."""
@@ -227,6 +235,21 @@ class StoreMeeting(Meeting):
         except OSError:
             return self.master[0]
         return self.master[0] if address.startswith("127.") else address
+
+
+def _is_orphaned(directory: Path) -> bool:
+    """Whether the folder is there without the process that made it, whose lock went with it."""
+    try:
+        found = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(found)
 
 
 def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:

@@ -88,22 +88,26 @@ def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
         assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), atol=1e-12)
 
 
-def test_a_rank_that_dies_is_named_by_its_neighbors_at_once():
-    run = Run(topology="chain", options={"deadline": 60.0}, steps=1000)
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_rank_that_dies_is_named_by_its_neighbors_at_once(dead, folder):
+    run, far = Run(topology="chain", options={"deadline": 60.0}, steps=1000), 2 - dead
 
     def work(rank):
         model = run.wrap(None)
         run.train(model, rank, 0, 3)
-        if rank == 2:
+        if rank == dead:
             return os._exit(0)
-        run.train(model, rank, 3)
-        raise AssertionError("went on")
+        try:
+            run.train(model, rank, 3)
+        finally:
+            model.close()
 
-    found = processes(3, work, absent=(), mute=(2,))
+    found = processes(3, work, absent=(), mute=(dead,))
     assert found[1].startswith("RunFailed: rank 1, step ")
-    assert found[1].endswith("rank 2: its process ended or its link broke")
-    assert found[0].startswith("RunFailed: rank 0, step ")
-    assert "rank 1: left after" in found[0] or "rank 1: its process ended" in found[0]
+    assert found[1].endswith(f"rank {dead}: its process ended or its link broke")
+    assert found[far].startswith(f"RunFailed: rank {far}, step ")
+    assert "rank 1: left after" in found[far] or "rank 1: its process ended" in found[far]
+    assert list(folder.iterdir()) == []
 
 
 def test_a_process_that_never_comes_is_named():
