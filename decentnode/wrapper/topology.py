@@ -13,7 +13,7 @@ from torch import Tensor
 from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
 from decentnode.mixing import ROW_SUM_TOLERANCE, Mixing, WeightedGraph, Weights, complete, default_weights
-from decentnode.option_types import Unfit, parameters_of, typed, unknown
+from decentnode.option_types import REQUIRED, Unfit, describe, parameters_of, typed, unknown
 from decentnode.registry import GRAPHS, MIXINGS, Registry
 
 Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
@@ -84,11 +84,24 @@ def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any
         if option not in parameters:
             raise BadInput(f"{kind.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
     usual = {option: value for option, value in given.items() if option in parameters}
+    for option, (hint, default) in parameters.items():
+        if default is REQUIRED and option not in {**usual, **options}:
+            raise BadInput(f"{kind.kind} {name}: {option}: missing; it must be {describe(hint)}")
+    checked = {
+        option: _typed(f"{kind.kind} {name}: {option}", parameters[option][0], options[option])
+        for option in options
+    }
     try:
-        checked = {option: typed(parameters[option][0], value) for option, value in options.items()}
         return cls(**{**usual, **checked})
-    except (Unfit, TypeError) as error:
+    except TypeError as error:
         raise BadInput(f"{kind.kind} {name}: {error}") from error
+
+
+def _typed(where: str, hint: Any, value: Any) -> Any:
+    try:
+        return typed(hint, value)
+    except Unfit as unfit:
+        raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:

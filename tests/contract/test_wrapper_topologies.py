@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from decentnode.errors import BadInput
 from decentnode.optimizers import AccumAdam, AccumAdamW
 from decentnode.wrapper.topology import weighted_graph
 from tests.contract.ensemble import Run
@@ -51,3 +52,16 @@ def test_windows_of_steps_on_graphs_that_change(topology, optimizer):
     """5 ranks, 5 steps: windows end elsewhere than periods."""
     run = Run(topology=topology, steps=5, optimizer=optimizer, options=EARLY)
     assert worst_error(run, 5) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("topology", "told"),
+    [
+        ("hypercube", "graph hypercube: dimension: missing; it must be a whole number"),
+        ({"name": "regular", "degree": "x"}, "graph regular: degree: must be a whole number >= 0, not 'x'"),
+    ],
+)
+def test_an_option_that_is_missing_or_of_another_type_is_named(topology, told):
+    with pytest.raises(BadInput) as raised:
+        weighted_graph(topology, None, 4)
+    assert str(raised.value).startswith(told)
