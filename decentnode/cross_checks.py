@@ -326,6 +326,13 @@ def _waiting(document: Document, communication: Communication, failures: Failure
         document.add(("failures", "on_loss"), what)
 
 
+def _members(document: Document, communication: Communication, graph: Graph) -> None:
+    ranks = getattr(communication, "group_ranks", None) or ()
+    if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
+        key = ("communication", "group_ranks")
+        document.add(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
+
+
 def _trust(document: Document, communication: Communication, coupling: Coupling, mapping: Mapping) -> None:
     """What goes through a process group is neither encrypted nor proven to come from a node."""
     addresses = [machine.address for machine in mapping.machines]
@@ -368,6 +375,6 @@ def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _overlap, _losses, _one_process, _trust, _waiting, _ports, _faults, _faulty_messages, _one_model,
+    _overlap, _losses, _one_process, _members, _trust, _waiting, _ports, _faults, _faulty_messages, _one_model,
     _same_steps, _ports_of_training,
 )  # fmt: skip

@@ -1276,6 +1276,11 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "(known: hybrid, inproc, torch_distributed, zeromq)"
         ],
     ),
+    "a group of nodes that are not there": (
+        "communication: zeromq",
+        "communication: {name: hybrid, group_ranks: [0, 9]}",
+        ["15 communication.group_ranks: must be ranks of the 4 nodes of the graph, not 9"],
+    ),
     "communication, a number": (
         "communication: zeromq",
         "communication: 5",
