@@ -375,6 +375,6 @@ def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _corrections, _capabilities, _weights, _scheme, _gradient_steps,
-    _overlap, _losses, _one_process, _members, _trust, _waiting, _ports, _faults, _faulty_messages, _one_model,
-    _same_steps, _ports_of_training,
+    _overlap, _losses, _one_process, _members, _trust, _waiting, _ports, _faults, _faulty_messages,
+    _one_model, _same_steps, _ports_of_training,
 )  # fmt: skip

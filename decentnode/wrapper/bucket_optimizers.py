@@ -72,8 +72,10 @@ class BucketOptimizer:
         self.scheduler.load_state_dict(fitting)
 
     def clear(self) -> None:
-        """Forgets the gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """Forgets the gradients, without what torch's `zero_grad` does around it."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter."""

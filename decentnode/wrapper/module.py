@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,19 @@ from decentnode.wrapper.options import Options
 from decentnode.wrapper.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 1
+
+
+@dataclass(slots=True)
+class Backward:
+    """What is known of the backward pass; not in the module, which takes its time to set an attribute."""
+
+    task: int | None = None
+    """The pass at whose end the step is finished."""
+    fired: bool = False
+    """Whether any gradient has come."""
+    finishing: bool = False
+    missing: list[set[int]] = field(default_factory=list)
+    """For each bucket the parameters whose gradients have not come."""
 
 
 class DecentralizedDataParallel(nn.Module):
@@ -69,11 +82,8 @@ class DecentralizedDataParallel(nn.Module):
         self.optimizer = AllBuckets(parts, self._update)
         """All buckets' optimizers as one, for loops that want to look at it."""
         self._engine = Engine(blocks, parts, graph, exchanges, chosen)
-        self._accumulating = self._averaged = self._finishing = self._fired = False
-        self._task: int | None = None
-        """The backward pass at whose end the step is finished."""
-        self._missing: list[set[int]] = []
-        """For each bucket the parameters whose gradients have not come in this backward pass."""
+        self._accumulating = self._averaged = False
+        self._backward = Backward()
         self._expect_all()
         if chosen.update_in == "backward":
             self._register_hooks()
@@ -91,12 +101,12 @@ class DecentralizedDataParallel(nn.Module):
                 f"rank {self.rank}, step {self.step}: the last backward pass ended early, when some buckets "
                 "had been updated; load a saved state on all ranks"
             )
-        self._task = None
+        self._backward.task = None
         with torch.no_grad():
             self._engine.start()
         found = self.module(*args, **kwargs)
         if self.options.update_in == "backward":
-            for tensor in tree_leaves(found):
+            for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
                     tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
         return found
@@ -248,8 +258,8 @@ class DecentralizedDataParallel(nn.Module):
     def _note_backward(self, gradient: Tensor) -> None:
         """A backward pass has begun: at its end what did not fire is finished."""
         task = torch._C._current_graph_task_id()
-        if task != self._task:
-            self._task = task
+        if task != self._backward.task:
+            self._backward.task = task
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
     def _note_gradient(self, i: int, parameter: Tensor) -> None:
@@ -257,7 +267,7 @@ class DecentralizedDataParallel(nn.Module):
             return
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
-        if self._task is None:
+        if self._backward.task is None:
             self._note_backward(parameter)
         if i < self._engine.updated:
             name = self._engine.optimizers[i].names[id(parameter)]
@@ -265,24 +275,24 @@ class DecentralizedDataParallel(nn.Module):
                 f"rank {self.rank}, step {self.step}: parameter '{name}' got a second gradient in one "
                 "backward pass; use update_in='step'"
             )
-        self._fired = True
-        self._missing[i].discard(id(parameter))
+        self._backward.fired = True
+        self._backward.missing[i].discard(id(parameter))
         if not self.options.waits_for_all:
             self._update_complete()
 
     def _update_complete(self) -> None:
         """Updates the buckets whose turn it is and whose gradients are all there."""
-        engine = self._engine
-        with torch.no_grad():
-            while engine.updated < len(self._missing) and not self._missing[engine.updated]:
+        engine, missing = self._engine, self._backward.missing
+        while engine.updated < len(missing) and not missing[engine.updated]:
+            with torch.no_grad():
                 engine.update_next()
                 engine.optimizers[engine.updated - 1].clear()
 
     def _end_backward(self) -> None:
-        self._task = None
-        if not self._fired:
+        self._backward.task = None
+        if not self._backward.fired:
             return
-        self._fired, self._finishing = False, True
+        self._backward.fired, self._backward.finishing = False, True
         try:
             scaler = self.options.scaler
             if scaler is None:
@@ -291,17 +301,17 @@ class DecentralizedDataParallel(nn.Module):
                 scaler.step(self.optimizer)
                 scaler.update()
         finally:
-            self._finishing = False
+            self._backward.finishing = False
         self._expect_all()
 
     def _expect_all(self) -> None:
-        self._missing = [set(part.names) for part in self._engine.optimizers]
+        self._backward.missing = [set(part.names) for part in self._engine.optimizers]
 
     @torch.no_grad()
     def _update(self, scale: Tensor | None, skip: bool) -> None:
         """Makes the step of all buckets that have not been updated; see `AllBuckets`."""
         in_backward = self.options.update_in == "backward"
-        if in_backward and not self._finishing:
+        if in_backward and not self._backward.finishing:
             return
         parameters = [p for b in self._engine.blocks if not b.bucket.is_buffers for p in b.tensors]
         if scale is not None and not skip:

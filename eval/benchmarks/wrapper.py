@@ -41,6 +41,8 @@ FASTER = 1.5
 WIRE = 0.8
 """Time on the wire over that of a local step."""
 LIMIT = 60.0
+KEPT: list[nn.Module] = []
+"""Torch waits for the threads of a process group that ends; they may wait for the interpreter then."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def race(case: Case, rank: int) -> dict[str, list[tuple[float, float]]]:
     local, ddp, ring, one_peer = (network(case.elements) for _ in range(4))
     inputs = batch_of(local, rank)
     parallel = nn.parallel.DistributedDataParallel(ddp)
+    KEPT.append(parallel)
     wrapped = DecentralizedDataParallel(ring, plain_sgd, "ring", deadline=LIMIT)
     pairs = [[0.5 * (i == j or i ^ 1 == j) for j in range(NODES)] for i in range(NODES)]
     paired = DecentralizedDataParallel(one_peer, plain_sgd, pairs, deadline=LIMIT)

@@ -20,6 +20,8 @@ from decentnode.datasets.digits import Digits
 
 BATCH = 32
 RATE = 2e-3
+KEPT: list[nn.Module] = []
+"""Torch waits for the threads of a process group that ends; they may wait for the interpreter then."""
 
 
 def network() -> nn.Module:
@@ -72,6 +74,7 @@ def train_all_reduce(epochs: int) -> str:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = nn.parallel.DistributedDataParallel(network())
+    KEPT.append(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for images, labels in own_part(dataset, rank, dist.get_world_size(), epochs):
         optimizer.zero_grad()

@@ -139,11 +139,16 @@ def processes(size, work, limit=60.0, absent=(), mute=()):
         answers.close()
         answers.join_thread()
 
-    children = [FORK.Process(target=perform, args=(rank,)) for rank in range(size) if rank not in absent]
+    ranks = [rank for rank in range(size) if rank not in absent]
+    children = [FORK.Process(target=perform, args=(rank,), daemon=True) for rank in ranks]
     for child in children:
         child.start()
-    found = dict(answers.get(timeout=limit) for _ in range(size - len(absent) - len(mute)))
-    for child in children:
-        child.join(limit)
-        assert child.exitcode == 0
-    return found
+    try:
+        found = dict(answers.get(timeout=limit) for _ in range(len(ranks) - len(mute)))
+        for child in children:
+            child.join(limit)
+            assert child.exitcode == 0
+        return found
+    finally:
+        for child in children:
+            child.kill()

@@ -17,6 +17,8 @@ from tests.contract.troupe import free_ports
 
 A_TENSOR = 1e-6
 ROOT = Path(__file__).parents[2]
+KEPT = []
+"""Torch waits for the threads of a process group that ends; they may wait for the interpreter then."""
 
 
 def matrices(name, size):
@@ -75,6 +77,7 @@ def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
     def work(rank):
         dist.init_process_group("gloo")
         ddp = nn.parallel.DistributedDataParallel(small_network())
+        KEPT.append(ddp)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         for batch in batches(rank, run.steps):
             optimizer.zero_grad()
