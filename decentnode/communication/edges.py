@@ -7,6 +7,7 @@ such a round neither end mixes the other's model, so W stays symmetric whatever 
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from decentnode.communication.handles import Key
@@ -22,6 +23,9 @@ FIRST_MARGIN, MOST_MARGIN = 1, 64
 """Rounds between the proposal and the round that is proposed; doubled when it comes too late."""
 FAR_AHEAD = 8
 """Rounds by which a peer is ahead before this node goes on where the peer is, instead of being waited for."""
+ANSWER_SECONDS = 3.0
+"""How long a process that comes back waits for answers before it goes on without those that are silent."""
+ASK_AGAIN = 0.2
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 
@@ -134,6 +138,20 @@ class Homecoming:
         self._agreed: set[Pair] = set()
         self._proposed: int | None = None
         self._margin = 0
+
+    def seek(self, pairs: list[Pair], limit: float, post: Callable[[Callable[[], None]], None]) -> None:
+        """Once, in another thread: has all of them asked, and waits until a round is found or none can be.
+
+        Neighbors that come back themselves have to be asked again, until they know where.
+        """
+        self.found.clear()
+        post(lambda: self.ask(pairs))
+        while not self.found.wait(max(0.0, min(ANSWER_SECONDS, limit - time.monotonic()))):
+            if time.monotonic() >= limit:
+                break
+            post(self.stop_waiting)
+        if self.round is None:
+            time.sleep(ASK_AGAIN)
 
     def ask(self, pairs: Iterable[Pair]) -> None:
         """Asks these peers, from the beginning; until they agree they count as lost."""

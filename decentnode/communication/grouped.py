@@ -235,7 +235,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if self._group is not None:
             self.courier.forget(self._group)
         self._say_done(list(self._arrived))
-        self._sockets.post(lambda: self._sockets.ask(self.mailbox, 0.0))
+        self._ask(0.0)
 
     def _say_held_up(self, ranks: Iterable[int], key: Key) -> None:
         home = self._sockets.place.home

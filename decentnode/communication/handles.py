@@ -62,7 +62,7 @@ class Handle:
             future = loop.create_future()
             if self._mailbox.ask is not None:
                 loop.call_later(FIRST_ASK, self._keep_asking, loop, FIRST_ASK)
-            self._call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
+            self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
         self._check()
         return self
@@ -80,9 +80,14 @@ class Handle:
     def wait(self, timeout: float) -> bool:
         """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
         self._begin_to_wait()
+        attend = self._mailbox.attend
+        return self.sleep(timeout) if attend is None else attend(self, timeout)
+
+    def sleep(self, timeout: float) -> bool:
+        """Waits for other threads to take in what comes; false when it took longer."""
         finished = threading.Lock()
         finished.acquire()
-        self._call_when_done(finished.release)
+        self.call_when_done(finished.release)
         return finished.acquire(timeout=timeout)
 
     def hold(self) -> None:
@@ -126,7 +131,8 @@ class Handle:
             pause = self._ask(pause)
             loop.call_later(pause, self._keep_asking, loop, pause)
 
-    def _call_when_done(self, wake: Callable[[], Any]) -> None:
+    def call_when_done(self, wake: Callable[[], Any]) -> None:
+        """Has `wake` called in the thread that finishes the exchange; at once where that was done."""
         with self._mailbox.lock:
             if not self.done:
                 self._wake.append(wake)

@@ -53,6 +53,8 @@ class Mailbox:
         """The exchange that was begun last; None before any was."""
         self.ask: Callable[[], None] | None = None
         """Asks peers for what is missing; None where nothing is ever lost."""
+        self.attend: Callable[[Handle, float], bool] | None = None
+        """Waits for an exchange and takes in what comes by itself; None: another thread takes it in."""
         self.asked: dict[int, Key] = {}
         """The latest exchange whose payload a peer was asked for: it may come twice."""
         self.ask_for: Callable[[int, Key], None] = lambda peer, key: None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
+from decentnode.communication.bells import Ringer
 from decentnode.communication.edges import Edges, Tell, farewell
 from decentnode.communication.handles import Key
 from decentnode.communication.mailbox import Mailbox
@@ -39,7 +40,7 @@ class Listener(Protocol):
 
 @dataclass
 class Reception:
-    """Belongs to the thread that serves the sockets."""
+    """Belongs to the thread that serves the sockets; notices and acknowledgements are for any thread."""
 
     place: Place
     mailboxes: dict[int, Mailbox]
@@ -59,6 +60,8 @@ class Reception:
     """Models that were asked for, by local rank; None until one has come."""
     listener: "Listener | None" = None
     """Who is told of a process group, in a transport that has one."""
+    ringer: Ringer | None = None
+    """Who is told which processes have read something of ours."""
     _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
@@ -74,10 +77,12 @@ class Reception:
         self.mailboxes[self.place.process.ranks[0]].refuse(reason)
 
     def forget(self, process: int) -> None:
-        """Drops the shared memory of a process that is gone."""
+        """Drops the shared memory of a process that is gone, and rings it no more."""
         ranks = self.place.processes[process].ranks
         for rank in ranks:
             self.segments.forget(rank)
+        if self.ringer is not None:
+            self.ringer.forget(process)
         if self.listener is not None:
             self.listener.lose(ranks)
 
@@ -117,6 +122,8 @@ class Reception:
             raise wire.WireError("checksum")
         if header.ack:
             mailbox.acknowledged(header.sender, header.ack)
+            if self.ringer is not None and header.ack >> wire.SEQ_BITS == self.place.incarnation:
+                self.ringer.answered(process)
         self._give(mailbox, process, header, body)
 
     def _check_incarnation(self, process: int, header: wire.Header) -> None:

@@ -19,22 +19,22 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import Place
+from decentnode.communication.bells import Bell
 from decentnode.communication.connections import Connections, make_router
 from decentnode.communication.edges import Edges, Homecoming
 from decentnode.communication.handles import Key
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
-from decentnode.communication.mailbox import PATIENCE, Mailbox
+from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.patience import Patience
 from decentnode.communication.polling import has_input
 from decentnode.communication.reception import Listener, Reception
 from decentnode.communication.security import Gatekeeper
+from decentnode.communication.sieve import Received
 from decentnode.communication.wire import Kind
 from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
-ANSWER_SECONDS = 3.0
-"""How long a process that comes back waits for answers before it goes on without those that are silent."""
 LOOK_AGAIN = 0.005
-ASK_AGAIN = 0.2
 
 
 class Sockets(threading.Thread):
@@ -62,6 +62,7 @@ class Sockets(threading.Thread):
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._connections = Connections(most_bytes)
         self._edges = Edges(self.mailboxes, self._tell)
+        self.patience = Patience(self.mailboxes, self._tell)
         if place.incarnation:
             self._edges.homecoming = Homecoming(self.mailboxes, self._tell)
         self._reception = Reception(
@@ -73,6 +74,7 @@ class Sockets(threading.Thread):
             self._restarted,
             self._connections.blame,
         )
+        self._bell: Bell | None = None
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         guards = (self._guarded, *self._gate.sockets) if self._gate else ()
@@ -110,10 +112,26 @@ class Sockets(threading.Thread):
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
         self._connections.listen(endpoint)
 
-    def introduce(self, rank: int, segment: wire.SharedSegment | None) -> None:
+    def hang_bells(self) -> None:
+        """Has the processes of this machine ring, and rings them; before `carry`. Raises StartError."""
+        if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
+            self._bell = Bell(self.place, self._take, self._reception.refuse)
+            self._reception.ringer = self._bell.ringer
+
+    def carry(self, mailbox: Mailbox, segment: wire.SharedSegment | None) -> None:
         """Adds a local node, and its shared memory, to the greeting; before the thread is started."""
+        self.mailboxes[mailbox.rank] = mailbox
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
-        self.hello = wire.Hello([*self.hello.ranks, rank], segments)
+        self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
+        if self._bell is not None and mailbox.alone and self._sieve is None:
+            mailbox.attend = self._bell.attend
+        else:
+            self.serve_bell()
+
+    def serve_bell(self) -> None:
+        """Has the thread take in what is rung, because no node does so while it waits."""
+        if self._bell is not None and (bell := (self._bell.fileno(), zmq.POLLIN)) not in self._polled:
+            self._polled = [*self._polled, bell]
 
     def listen(self, listener: Listener) -> None:
         """Has somebody told what peers say of a process group; before the thread is started."""
@@ -148,8 +166,9 @@ class Sockets(threading.Thread):
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
         """Sends at once over links that exist, which spares waking the thread; it makes the others first."""
-        if not self._links.send_over_existing(messages):
-            self.post(lambda: self._links.send(messages))
+        unsent = self._bell.ringer.ring(messages) if self._bell else messages
+        if unsent and not self._links.send_over_existing(unsent):
+            self.post(lambda: self._links.send(unsent))
 
     def meet(self, processes: set[int], timeout: float) -> None:
         """Connects and waits for a hello from every process; raises StartError naming silent ranks.
@@ -171,13 +190,7 @@ class Sockets(threading.Thread):
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         while homecoming.round is None and time.monotonic() < limit and self._any_lives(pairs):
-            # Neighbors that come back themselves are asked again, until they know where.
-            homecoming.found.clear()
-            self.post(lambda: homecoming.ask(pairs))
-            while not homecoming.found.wait(min(ANSWER_SECONDS, timeout)) and time.monotonic() < limit:
-                self.post(homecoming.stop_waiting)
-            if homecoming.round is None:
-                time.sleep(ASK_AGAIN)
+            homecoming.seek(pairs, limit, self.post)
         if homecoming.round is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
         return homecoming.round
@@ -232,6 +245,8 @@ class Sockets(threading.Thread):
                 self._receive(self._router)
             elif ready is self._guarded:
                 self._receive(self._guarded)
+            elif self._bell is not None and ready == self._bell.fileno():
+                self._bell.hear()
             elif ready == self._wakeup:
                 os.eventfd_read(self._wakeup)
                 while self._commands:
@@ -281,9 +296,14 @@ class Sockets(threading.Thread):
         for router in filter(None, (self._router, self._guarded)):
             while has_input(router):
                 self._receive(router)
+        if self._bell is not None:
+            self._bell.hear()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
         """Takes in one message: routing id, header, body; further frames are counted and dropped."""
+        if self._bell is not None:
+            # A sender rings before it says anything else: what it rang with has been there before.
+            self._bell.hear()
         router.recv(zmq.NOBLOCK)
         header = router.recv(copy=False)
         frames = [header]
@@ -292,7 +312,10 @@ class Sockets(threading.Thread):
             frames = [*frames[:2], frame]
         if self._connections.next_look != NEVER:
             self._connections.note(header)
-        message = (frames, router is self._guarded)
+        self._take((frames, router is self._guarded))
+
+    def _take(self, message: Received) -> None:
+        """Takes in a message; in any thread if it came by the bell and there is no sieve."""
         taken = self._sieve.sift(message, time.monotonic()) if self._sieve else [message]
         self._reception.take(taken)
 
@@ -325,36 +348,13 @@ class Sockets(threading.Thread):
     def _tick(self, now: float, late: float) -> None:
         if self._gate is not None:
             self._gate.serve()
-        for mailbox in self.mailboxes.values():
-            if late > TICK:
-                mailbox.forgive(late)
-            for key, error in mailbox.overdue(now):
-                mailbox.give_up(error.peer, error)
-                self._tell(Kind.WITHDRAW, mailbox.rank, error.peer, key)
-            self.ask(mailbox)
-            for key, peers in mailbox.waiting(now):
-                for peer in sorted(self._neighbors(mailbox) - peers):
-                    self._tell(Kind.WAITING, mailbox.rank, peer, key)
+        linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
+        self.patience.judge(now, linked, forgive=late if late > TICK else 0.0)
         self._edges.propose(self._is_reachable)
-
-    def ask(self, mailbox: Mailbox, patience: float = PATIENCE) -> None:
-        """Asks for what a node has been waiting for, for longer than `patience` seconds."""
-        for key, peers in mailbox.waiting(time.monotonic(), patience):
-            for peer in sorted(peers):
-                self.ask_for(mailbox, peer, key)
-
-    def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        """Asks a peer for what it has sent in an exchange."""
-        mailbox.asked[peer] = max(key, mailbox.asked.get(peer, key))
-        self._tell(Kind.MISSING, mailbox.rank, peer, key)
 
     def _is_reachable(self, rank: int) -> bool:
         process = self.place.home[rank]
         return process == self.place.own or process in self._links.processes
-
-    def _neighbors(self, mailbox: Mailbox) -> set[int]:
-        linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
-        return (linked | self.mailboxes.keys()) - mailbox.gone.keys() - {mailbox.rank}
 
     def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         sibling = self.mailboxes.get(peer)
@@ -392,5 +392,7 @@ class Sockets(threading.Thread):
             self._gate.close()
             self._guarded.close(0)
         self._router.close(0)
+        if self._bell is not None:
+            self._bell.close()
         self._links.close()
         self._context.term()

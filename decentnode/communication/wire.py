@@ -13,9 +13,12 @@ import xxhash
 MAGIC = b"DCNT"
 VERSION = 3
 MOST_CONTROL_BYTES = 64 * 1024
+SEQ_BITS = 24
+"""Exchanges of one incarnation are numbered with that many bits; the higher ones are the incarnation."""
 _HEADER = struct.Struct("<4sHBBQIIIIHHIIIQII")
 HEADER_BYTES = _HEADER.size
 _UNSIGNED = _HEADER.size - 4
+_KIND_AT = 6
 _CHECKSUM = struct.Struct("<I")
 _LOW_32_BITS = (1 << 32) - 1
 LOW_8_BITS = (1 << 8) - 1
@@ -127,6 +130,11 @@ class Header(NamedTuple):
             kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation, knows,
             body_digest,
         )  # fmt: skip
+
+
+def kind_of(header: bytes) -> int:
+    """The kind that a packed header names; nothing is checked."""
+    return header[_KIND_AT]
 
 
 def checksum(plain: bytes) -> int:

@@ -23,8 +23,6 @@ from decentnode.options import Port, Positive
 from decentnode.payload import Payload
 from decentnode.registry import COMMUNICATIONS
 
-SEQ_BITS = 24
-"""Exchanges of one incarnation are numbered with that many bits; the higher ones are the incarnation."""
 SLOW_LINK = 10e6
 """Bytes per second below which a payload may be repeated although it is still on its way."""
 
@@ -52,7 +50,7 @@ class ZeroMQEndpoint(Endpoint):
         self.rank = rank
         self.counters = ByteCounters()
         # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
-        self._seq = place.incarnation << SEQ_BITS
+        self._seq = place.incarnation << wire.SEQ_BITS
         self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
         self.refused = self.mailbox.refused
         self.segment = segment
@@ -62,7 +60,7 @@ class ZeroMQEndpoint(Endpoint):
         self.mailbox.send_again = self._send_again
         self.mailbox.make_void = self._make_void
         self.mailbox.ask_for = self._ask_for
-        self.mailbox.ask = lambda: sockets.post(lambda: sockets.ask(self.mailbox, FIRST_ASK))
+        self.mailbox.ask = lambda: self._ask(FIRST_ASK)
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._turns: Counter[int] = Counter()
@@ -115,6 +113,7 @@ class ZeroMQEndpoint(Endpoint):
     def leave(self) -> None:
         self.mailbox.ended = True
         last = self.mailbox.sent_last
+        self._sockets.post(self._sockets.serve_bell)
         messages = self._acknowledgements()
         for rank, process in self._sockets.place.home.items():
             if rank in self._siblings:
@@ -183,8 +182,13 @@ class ZeroMQEndpoint(Endpoint):
             self._sent.setdefault(key, {})[target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
+    def _ask(self, patience: float) -> None:
+        sockets, box = self._sockets, self.mailbox
+        sockets.post(lambda: sockets.patience.ask(box, time.monotonic(), patience))
+
     def _ask_for(self, peer: int, key: Key) -> None:
-        self._sockets.post(lambda: self._sockets.ask_for(self.mailbox, peer, key))
+        sockets, box = self._sockets, self.mailbox
+        sockets.post(lambda: sockets.patience.ask_for(box, peer, key))
 
     def _make_void(self, peer: int) -> None:
         self._void[peer] = self._seq
@@ -248,6 +252,8 @@ class ZeroMQ(Communication):
 
     def prepare(self, place: Place, most_bytes: int) -> None:
         self._sockets = Sockets(place, lambda process: self._endpoint_of(place, process), most_bytes)
+        if self.local == "shared_memory":
+            self._sockets.hang_bells()
         if self.local != "tcp":
             self._sockets.bind(ipc_endpoint(place, place.own))
         if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
@@ -265,8 +271,7 @@ class ZeroMQ(Communication):
         endpoint = self._make(rank, memory, (first, second), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
-        self._sockets.mailboxes[rank] = endpoint.mailbox
-        self._sockets.introduce(rank, segment.public if segment else None)
+        self._sockets.carry(endpoint.mailbox, segment.public if segment else None)
         return endpoint
 
     def _make(

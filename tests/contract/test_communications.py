@@ -2,16 +2,18 @@
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from decentnode.communication.base import HEADER_BYTES, Inbox, Memory
+from decentnode.communication.wire import Header, Kind
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
 from decentnode.payload import Field, Form, Layout, Payload, Role, dense_layout
-from tests.contract.troupe import INPROC, MACHINES, SHARED, STAGES, TCP, Actor, play
+from tests.contract.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, play
 
 NODES = 4
 ELEMENTS = 20_000
@@ -198,6 +200,33 @@ async def look_twice(actor: Actor):
 @pytest.mark.parametrize("stage", [INPROC, SHARED], ids=lambda stage: stage.name)
 def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
     assert play(stage, 2, look_twice, MEMORY).results[1] == [2.0]
+
+
+async def what_links_carry(actor: Actor):
+    """The kinds of messages over links in ten rounds after the first two."""
+    links, carried = actor.endpoint._sockets._links, Counter()
+    send = links.send
+
+    def counting(messages):
+        carried.update(Kind(Header.unpack(header).kind).name for _, header, _ in messages)
+        send(messages)
+
+    others = [rank for rank in range(3) if rank != actor.rank]
+    for round in range(12):
+        if round == 2:
+            links.send = counting
+        slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
+        inbox = await actor.exchange(
+            dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR
+        )
+        assert [inbox[j]["vector"][0] for j in others] == [j + round for j in others]
+    links.send = send
+    return carried
+
+
+@pytest.mark.parametrize("stage", [SHARED, SHARED_SIBLINGS], ids=lambda stage: stage.name)
+def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(stage):
+    assert play(stage, 3, what_links_carry, MEMORY).results == {rank: Counter() for rank in range(3)}
 
 
 async def other_layout(actor: Actor):
