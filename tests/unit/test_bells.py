@@ -1,4 +1,4 @@
-"""Bells: what is rung is heard once and whole, nobody waits in vain, and what is not rung goes another way."""
+"""Bells: what is rung is heard once and whole, nobody waits in vain, and the rest goes another way."""
 
 import os
 import stat
