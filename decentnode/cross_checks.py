@@ -202,7 +202,7 @@ def why_not_taken_back(sharing: Sharing, coupling: Coupling | None = None) -> st
 
 def _one_model(
     document: Document, coupling: Coupling, sharing: Sharing, failures: FailureSettings,
-    communication: Communication, mapping: Mapping,
+    communication: Communication, mapping: Mapping, overlap: bool,
 ) -> None:  # fmt: skip
     """Where all nodes step together there is nothing to share, and nobody may be missing."""
     if not coupling.one_model:
@@ -212,6 +212,9 @@ def _one_model(
         document.add(
             ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
         )
+    if overlap:
+        what = f"{name} overlaps its all-reduce with the backward pass by itself; leave it out"
+        document.add(("communication", "overlap"), what)
     fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
     if isinstance(communication, TorchDistributed):
         document.add(

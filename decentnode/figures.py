@@ -48,6 +48,8 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 STD_ALPHA, RANGE_ALPHA = 0.26, 0.13
 AVERAGE_WIDTH = 1.3
+BAR_WIDTH = 12
+"""Points across of what is a band where there is more than one point."""
 MOST_MARKED = 30
 """Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
@@ -177,7 +179,8 @@ def _curves(runs: Sequence[Run], quantity: Quantity, axis: Axis) -> Panel:
             _draw_spread(axes, x, y, color, marker)
             if any(map(isfinite, y.average)):
                 dashes = INK if len(runs) == 1 else color
-                axes.plot(x, y.average, color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH)
+                tick = "_" if len(x) == 1 else ""
+                axes.plot(x, y.average, color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, marker=tick)
         axes.set(xlabel=axis.label, ylabel=f"{quantity.name}{quantity.unit}")
         axes.xaxis.set_major_locator(_locator(axis))
         axes.set_title(f"{quantity.name.capitalize()} against {axis.name}")
@@ -192,8 +195,11 @@ def _locator(axis: Axis) -> MaxNLocator:
 def _draw_spread(axes: Axes, x: list[float], y: Spread, color: str, marker: str) -> None:
     """A line for the mean, a dark band for the standard deviation, a light one for all nodes."""
     low, high = ([m + sign * d for m, d in zip(y.mean, y.std, strict=True)] for sign in (-1, 1))
-    axes.fill_between(x, y.least, y.most, color=color, alpha=RANGE_ALPHA, linewidth=0)
-    axes.fill_between(x, low, high, color=color, alpha=STD_ALPHA, linewidth=0)
+    for bottom, top, alpha in ((y.least, y.most, RANGE_ALPHA), (low, high, STD_ALPHA)):
+        if len(x) == 1:
+            axes.vlines(x, bottom, top, color=color, alpha=alpha, linewidth=BAR_WIDTH)
+        else:
+            axes.fill_between(x, bottom, top, color=color, alpha=alpha, linewidth=0)
     axes.plot(x, y.mean, color=color, marker=_marker(marker, x))
 
 

@@ -78,13 +78,12 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
 
 def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, when this machine cannot take part in the process group."""
-    communication = settings.communication.make()
-    if isinstance(communication, TorchDistributed):
-        nodes = len(settings.mapping.make().ranks_of(machine))
-        if defect := communication.defect(settings.device, nodes):
-            raise BadInput(f"communication.backend: {defect}")
+    communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
+    group = communication if isinstance(communication, TorchDistributed) else None
+    if group is not None and (defect := group.defect(settings.device, ranks)):
+        raise BadInput(f"communication.backend: {defect}")
     coupling: Coupling = settings.coupling.make()
-    if defect := coupling.defect(settings.device, len(settings.mapping.make().ranks_of(machine))):
+    if defect := coupling.defect(settings.device, len(ranks)):
         raise BadInput(f"training.backend: {defect}")
 
 

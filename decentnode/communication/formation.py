@@ -67,21 +67,56 @@ class Formation:
     # The node's thread.
 
     def form_first(self, candidates: Iterable[int], choose: Choose, seconds: float) -> Plan:
-        """Agrees with all candidates on the first group and makes it; raises StartError, in one line."""
+        """Agrees with all candidates on the first group and makes it; raises StartError, in one line.
+
+        When one of its members ends in the meantime, another is made without it.
+        """
         with self._news:
             self._candidates, self._generation, self._is_forming = frozenset(candidates), 1, True
-        plan = self._agree(seconds, choose)
-        if plan is None:
-            raise StartError(f"rank {self.rank}: no plan for the process group within {seconds:.0f} s")
-        if plan.error:
-            raise StartError(plan.error)
-        try:
-            made = self._make(plan, seconds)
-        except GroupBroken as error:
-            why = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
-            raise StartError(f"rank {self.rank}: {why} within {seconds:.0f} s: {error}") from error
-        self._settle(plan, made)
-        return plan
+        while True:
+            plan = self._agree(seconds, choose)
+            if plan is None:
+                raise StartError(f"rank {self.rank}: no plan for the process group within {seconds:.0f} s")
+            if plan.error:
+                raise StartError(plan.error)
+            try:
+                if self._settle(plan, self._make_unless_lost(plan, seconds)):
+                    return plan
+            except GroupBroken as error:
+                why = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
+                raise StartError(f"rank {self.rank}: {why} within {seconds:.0f} s: {error}") from error
+            self._try_again(plan)
+
+    def _make_unless_lost(self, plan: Plan, seconds: float) -> Group | None:
+        """As `_make`, but waits for nobody who is gone: then the plan is out of date."""
+        ends: list[Group | Exception | None] = []
+        is_awaited = True
+
+        def make() -> None:
+            end: Group | Exception | None
+            try:
+                end = self._make(plan, seconds)
+            except (GroupBroken, StartError) as error:
+                end = error
+            with self._news:
+                ends.append(end)
+                self._news.notify_all()
+            if isinstance(end, Group) and not is_awaited:
+                end.abort()
+
+        threading.Thread(target=make, name="decentnode-forming", daemon=True).start()
+        with self._news:
+            self._news.wait_for(lambda: ends or self._is_outdated(plan), seconds + LOOK_AGAIN)
+            is_awaited = bool(ends)
+            if not ends and not self._is_outdated(plan):
+                raise GroupBroken("it takes too long")
+        end = ends[0] if is_awaited else None
+        if isinstance(end, Exception) and not self._is_outdated(plan):
+            raise end
+        return None if isinstance(end, Exception) else end
+
+    def _is_outdated(self, plan: Plan) -> bool:
+        return plan.generation < self._generation or not self._absent.isdisjoint(plan.members)
 
     def enter(self, key: Key) -> Group | None:
         """Begins an exchange, and says which group carries it; waits while one is being made."""
@@ -199,11 +234,11 @@ class Formation:
                 made = self._make(plan, max(self._patience, 1.0))
             except (GroupBroken, StartError) as error:
                 print(f"the process group of ranks {plan.members} was not made: {error}", flush=True)
-                with self._news:
-                    self._generation, self._next = max(self._generation, plan.generation + 1), None
+                self._try_again(plan)
                 continue
             if self._settle(plan, made):
                 return
+            self._try_again(plan)
         self._settle(None, None)
 
     def _agree(self, seconds: float, choose: Choose) -> Plan | None:
@@ -241,8 +276,8 @@ class Formation:
         """Says what has changed, to all who may take part; while it lasts, that this rank is only held up."""
         with self._news:
             own = self._joining()
-            # Before the first plan nobody is lost, and nobody but the leader needs to know.
-            audience = self._candidates - self._absent if self.plan is not None else {self._leader}
+            # At first nobody is lost, and nobody but the leader needs to know.
+            audience = self._candidates - self._absent if self._generation > 1 else {self._leader}
             ranks = sorted(audience - {self.rank})
         if own != self._announced:
             self._announced = own
@@ -287,10 +322,16 @@ class Formation:
         needed = self.rank in plan.members and len(plan.members) > 1
         return self.workshop.make(plan, seconds) if needed else None
 
+    def _try_again(self, plan: Plan) -> None:
+        """What comes after a plan that was of no use."""
+        with self._news:
+            if self._generation <= plan.generation:
+                self._generation, self._next = plan.generation + 1, None
+
     def _settle(self, plan: Plan | None, group: Group | None) -> bool:
         """Goes on with that group; false when another generation has begun in the meantime."""
         with self._news:
-            if plan is not None and plan.generation < self._generation:
+            if plan is not None and self._is_outdated(plan):
                 if group is not None:
                     group.abort()
                 return False

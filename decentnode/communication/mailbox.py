@@ -127,6 +127,12 @@ class Mailbox:
         with self.lock:
             return peer in self._returning
 
+    def counted_on_by(self, peers: Iterable[int], before: int) -> set[int]:
+        """Which of these peers wait for this node in some round before that one."""
+        with self.lock:
+            back = {peer for peer, first in self._returning.items() if first < before}
+            return (set(peers) - self.gone.keys() - {self.rank}) | back
+
     def has_dropped(self, peer: int, round: int) -> bool:
         """Whether the edge to a peer that is still there does not count in this round."""
         with self.lock:

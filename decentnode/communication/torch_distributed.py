@@ -54,9 +54,9 @@ class TorchDistributed(ZeroMQ):
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
         return reachable and not self.trusted_network
 
-    def defect(self, device: str, nodes: int) -> str:
-        """Why a machine with so many nodes on such a device cannot take part; empty when it can."""
-        return backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
+    def defect(self, device: str, ranks: Sequence[int]) -> str:
+        """Why a machine with these nodes on such a device cannot take part; empty when it can."""
+        return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
 
     def takes_part(self, rank: int, memory: Memory) -> bool:
         """Whether the edges of a local node may go through the group."""
@@ -115,8 +115,10 @@ class Hybrid(TorchDistributed):
     group_ranks: tuple[NonNegative, ...] | None = None
     """The nodes in the group, wherever they live; null: those on GPUs."""
 
-    def defect(self, device: str, nodes: int) -> str:
-        return ""  # a machine without GPUs has its nodes outside the group
+    def defect(self, device: str, ranks: Sequence[int]) -> str:
+        # Unless they are named, a machine without GPUs has its nodes outside the group.
+        members = set(self.group_ranks or ()) & set(ranks)
+        return super().defect(device, sorted(members)) if members else ""
 
     def takes_part(self, rank: int, memory: Memory) -> bool:
         if self.group_ranks is not None:

@@ -132,7 +132,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def skip_to(self, round: int) -> None:
         home, siblings = self._sockets.place.home, self._siblings
-        for rank in home.keys() - self.mailbox.gone.keys() - {self.rank}:
+        for rank in self.mailbox.counted_on_by(home.keys(), before=round):
             header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
             if rank in siblings:
                 self._sockets.overhear(rank, header)

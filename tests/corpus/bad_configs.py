@@ -2193,6 +2193,13 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["training.name=ddp"],
         ["x.yaml:14 sharing: ddp keeps one model on all nodes, so nothing is left to share; use none"],
     ),
+    "ddp with an exchange to overlap": (
+        ["training.name=ddp", "sharing=none", "communication.overlap=true"],
+        [
+            "command line: communication.overlap: ddp overlaps its all-reduce with the backward pass by "
+            "itself; leave it out"
+        ],
+    ),
     "ddp without a process for each node": (
         ["training.name=ddp", "sharing=none", "communication=inproc"],
         ["command line: communication: ddp needs a process for each node; ..."],

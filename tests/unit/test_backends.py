@@ -7,6 +7,7 @@ from decentnode import config, preflight
 from decentnode.communication.backends import RECIPE, Chooser, backend_defect
 from decentnode.communication.group_notes import Facts, Joining, Plan, Size, pack, unpack
 from decentnode.communication.process_group import tag_of
+from decentnode.communication.torch_distributed import Hybrid
 from decentnode.communication.wire import WireError
 from decentnode.errors import ConfigError
 from tests.integration.running import QUICKSTART
@@ -56,6 +57,12 @@ def test_what_a_machine_lacks_is_known_before_the_start(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert backend_defect("nccl", "cuda", 2).startswith("nccl: 2 nodes here, but 1 of the GPUs they need; ")
     assert backend_defect("nccl", "cuda", 1) == backend_defect("auto", "cuda", 2) == ""
+
+
+def test_members_of_a_hybrid_that_are_named_need_what_the_backend_needs():
+    named = Hybrid(backend="nccl", group_ranks=(0, 1))
+    assert named.defect("cpu", (0, 1, 2)).startswith("nccl: ")
+    assert named.defect("cpu", (2, 3)) == Hybrid(backend="nccl").defect("cpu", (0, 1)) == ""
 
 
 APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, nodes: 2}]}"

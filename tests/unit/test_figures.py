@@ -95,6 +95,16 @@ def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
     assert axes.get_title(loc="left") == "Test accuracy against rounds"
 
 
+def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
+    only = make_run(tmp_path / "only", row(9, 0.5, 0.7, average_model_accuracy=0.8))
+    with matplotlib.rc_context(figures.STYLE):
+        axes = Figure().add_subplot()
+        figures._panels(curves.read_runs([only]))["accuracy_rounds"](axes)
+    assert [line.get_marker() for line in axes.lines] == ["o", "_"]
+    widest, _ = (bar.get_segments()[0][:, 1].tolist() for bar in axes.collections)
+    assert widest == pytest.approx([50, 70])
+
+
 def test_one_run_is_drawn_with_its_labels(run, tmp_path) -> None:
     paths = figures.plot([run], tmp_path / "out")
     assert paths[0] == tmp_path / "out" / "overview.png"

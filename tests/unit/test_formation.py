@@ -27,7 +27,9 @@ class Name:
 
 
 class Workshop:
-    """Makes names; fails as often as it is told to."""
+    """Makes names; fails as often as it is told to, and waits for who is `dead` as long as it may."""
+
+    dead = frozenset()
 
     def __init__(self, rank):
         self.rank, self.failures, self.device = rank, 0, torch.device("cpu")
@@ -39,6 +41,9 @@ class Workshop:
         if self.failures:
             self.failures -= 1
             raise GroupBroken("not this time")
+        if self.dead & set(plan.members):
+            time.sleep(seconds)
+            raise GroupBroken("somebody did not come")
         return Name(plan)
 
 
@@ -109,6 +114,28 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
     for one in forming:
         with pytest.raises(StartError, match=r"^communication\.backend: nccl: no node is on a GPU$"):
             one.result()
+
+
+@pytest.mark.parametrize(("dead", "noticed_by"), [(3, [0]), (3, [2]), (0, [1]), (0, [2, 3]), (2, [0, 1, 3])])
+def test_who_ends_while_the_first_group_is_made_is_not_waited_for(dead, noticed_by):
+    town, began = Town(4), time.monotonic()
+    for formation in town.formations.values():
+        formation.workshop.dead = {dead}
+    with ThreadPoolExecutor(4) as threads:
+        forming = {
+            rank: threads.submit(formation.form_first, range(4), Chooser("gloo", False), 3.0)
+            for rank, formation in town.formations.items()
+        }
+        time.sleep(0.5)
+        town.deaf = {dead}
+        for rank in noticed_by:
+            town.formations[rank].lose([dead])
+        plans = [forming[rank].result() for rank in range(4) if rank != dead]
+        assert time.monotonic() - began < 2.5, "no longer than it takes to agree anew"
+        with pytest.raises(StartError, match=r"could not be made within 3 s: somebody did not come$"):
+            forming[dead].result()
+    alive = tuple(rank for rank in range(4) if rank != dead)
+    assert {tuple(plan.members) for plan in plans} == {alive} == town.groups(*alive)
 
 
 def test_the_next_group_begins_after_the_furthest_exchange_that_anybody_has_begun(town):

@@ -445,6 +445,16 @@ def test_who_is_suspended_is_waited_for_and_may_answer_in_the_same_round(hand):
     assert handle.done and set(handle.arrived) == {1}
 
 
+def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(hand):
+    """It waited for the deadline for what never came, because it was not told of the skip."""
+    for peer in (1, 2, 3):
+        hand.box.lose(peer, PeerLost(peer, "was silent"))
+    assert hand.box.readmit(1, 50)
+    assert hand.box.readmit(2, 60)
+    assert hand.box.counted_on_by(range(5), before=60) == {1, 4}
+    assert hand.box.counted_on_by(range(5), before=61) == {1, 2, 4}
+
+
 def test_what_was_asked_for_and_comes_twice_is_not_counted_as_refused(hand):
     hand.open(key(3), sources=[1, 2])
     hand.box.asked[1] = key(3)
