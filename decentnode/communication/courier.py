@@ -1,4 +1,4 @@
-"""Carries one node's payloads through its process group, and waits for them in a thread of its own."""
+"""Carries one node's payloads through its process group; who waits for an exchange waits for them, too."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.group_notes import Size
-from decentnode.communication.handles import Key
+from decentnode.communication.handles import Handle, Key
 from decentnode.communication.process_group import Group, GroupBroken, Pending, Transfer
 
 SHORTEST_WAIT = 0.05
@@ -44,7 +44,7 @@ class Task:
 
 
 class Customer(Protocol):
-    """What is told of payloads, in the thread of the courier."""
+    """What is told of payloads, in the thread that waits for them."""
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         """A payload has come."""
@@ -60,11 +60,13 @@ class Customer(Protocol):
         """Whether nothing that was sent to that peer will be read."""
 
 
-class Courier(threading.Thread):
-    """Posts transfers, in the threads that know of them, and delivers what has come."""
+class Courier:
+    """Posts transfers, in the threads that know of them, and delivers what has come to whoever waits for it.
+
+    What the group receives while nobody waits lies where it belongs, and is delivered later.
+    """
 
     def __init__(self, customer: Customer) -> None:
-        super().__init__(name="decentnode-courier", daemon=True)
         self._customer = customer
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -126,11 +128,8 @@ class Courier(threading.Thread):
             for sends in self._unreaped.values():
                 sends[:] = [(swap, pending) for swap, pending in sends if swap.group is not group]
 
-    def stop(self, timeout: float) -> None:
-        """Ends the thread; nothing is under way any more, or the group has been given up."""
-        self._tasks.put(None)
-        if self.ident is not None:
-            self.join(timeout)
+    def stop(self) -> None:
+        """Lets go of everything; nothing is under way any more, or the group has been given up."""
         with self._lock:
             self._swaps, self._unreaped, self._buffers = {}, {}, {}
 
@@ -168,14 +167,26 @@ class Courier(threading.Thread):
             self._buffers[source, swap.key[2]] = buffer
         return buffer[: size.length]
 
-    # The thread.
+    def attend(self, handle: Handle, timeout: float) -> bool:
+        """Waits for an exchange, and for one transfer after the other; false when it took longer.
 
-    def run(self) -> None:
-        """Waits for one thing after the other."""
-        while (task := self._tasks.get()) is not None:
-            in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
-            if not (task.swap.group.is_broken or in_vain):
-                self._wait(task)
+        A transfer is waited for until its own limit, whatever `timeout` says, or until its group is given up.
+        """
+        own, limit = threading.get_ident(), time.monotonic() + timeout
+        handle.call_when_done(lambda: None if threading.get_ident() == own else self._tasks.put(None))
+        while not handle.done:
+            try:
+                task = self._tasks.get(timeout=max(0.0, limit - time.monotonic()))
+            except queue.Empty:
+                break
+            if task is not None:
+                self._carry_out(task)
+        return handle.done
+
+    def _carry_out(self, task: Task) -> None:
+        in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
+        if not (task.swap.group.is_broken or in_vain):
+            self._wait(task)
 
     def _wait(self, task: Task) -> None:
         swap = task.swap

@@ -73,6 +73,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.formation = formation
         self._most_bytes = most_bytes
         self.courier = Courier(self)
+        self.mailbox.attend = self.courier.attend
         self._layout: Layout | None = None
         self._group: Group | None = None
         self._sources: dict[int, frozenset[int]] = {}
@@ -154,7 +155,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Sends a note to other ranks, in any thread."""
         self._sockets.dispatch([self._note(rank, note) for rank in ranks])
 
-    # What comes through the group, in the courier's thread.
+    # What comes through the group, in the thread that waits for it.
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         source = transfer.peer

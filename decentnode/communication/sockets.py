@@ -123,7 +123,7 @@ class Sockets(threading.Thread):
         self.mailboxes[mailbox.rank] = mailbox
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
-        if self._bell is not None and mailbox.alone and self._sieve is None:
+        if self._bell is not None and mailbox.alone and self._sieve is None and mailbox.attend is None:
             mailbox.attend = self._bell.attend
         else:
             self.serve_bell()

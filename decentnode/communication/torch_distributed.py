@@ -87,7 +87,6 @@ class TorchDistributed(ZeroMQ):
         assert formation is not None and place is not None, "endpoint comes first"
         endpoint = self._endpoints[formation.rank]
         assert isinstance(endpoint, GroupEndpoint)
-        endpoint.courier.start()
         if place.incarnation:
             formation.leave()  # the others have gone on: ZeroMQ carries this one's edges
             return
@@ -103,7 +102,7 @@ class TorchDistributed(ZeroMQ):
             self._formation.close(timeout)
         for endpoint in self._endpoints.values():
             if isinstance(endpoint, GroupEndpoint):
-                endpoint.courier.stop(timeout)
+                endpoint.courier.stop()
 
 
 @COMMUNICATIONS.register("hybrid")
