@@ -129,7 +129,7 @@ class GlooGroup(Group):
     def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
         tag = tag_of(key)
         found: list[Pending] = []
-        for transfer in transfers:
+        for transfer in sorted(transfers, key=lambda transfer: transfer.sends):
             start = self._backend.send if transfer.sends else self._backend.recv
             try:
                 work = start([transfer.buffer], self.index[transfer.peer], tag)
