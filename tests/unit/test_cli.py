@@ -420,8 +420,8 @@ def test_too_few_files_are_said(monkeypatch):
     assert preflight.file_shortage(settings, 0) == ""
     monkeypatch.setattr(preflight, "raise_file_limit", lambda: 70)
     assert preflight.file_shortage(settings, 0) == (
-        "open files: a process here needs about 76, the limit is 70; "
-        "raise it as root (ulimit -n 76), or take a sparser graph"
+        "open files: a process here needs about 92, the limit is 70; "
+        "raise it as root (ulimit -n 92), or take a sparser graph"
     )
     assert preflight.file_shortage(config.load(QUICKSTART, ["communication=inproc"]), 0) == ""
 
