@@ -22,7 +22,7 @@ from decentnode.settings import KeyFolder, Settings
 
 FILES_PER_PROCESS = 64
 FILES_PER_NEIGHBOR = 7
-"""What a host process opens for each: two connections, three for the link and its monitor, a segment, a pipe."""
+"""What a host process opens for each: two connections, three for link and monitor, a segment, a pipe."""
 FIRST_FREE_FOR_ALL = 1024
 """Lower ports belong to root."""
 KEY_FOLDER = "keys"

@@ -29,8 +29,6 @@ BODY_BYTES = 8
 RECORD_BYTES = wire.HEADER_BYTES + BODY_BYTES
 READ_BYTES = 512 * RECORD_BYTES
 NO_BODY = bytes(BODY_BYTES)
-NOTHING = bytes(RECORD_BYTES)
-"""A record that only wakes who waits."""
 WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -55,8 +53,11 @@ class Bell:
             raise StartError(
                 f"no named pipe can be made: {error} (communication.local=ipc needs none)"
             ) from error
+        # Not the pipe itself: the thread of the sockets reads that, too, and would swallow the wake-up.
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._waker, select.POLLIN)
         self._hearing = threading.Lock()
         self._attending = threading.Lock()
 
@@ -78,12 +79,12 @@ class Bell:
         if len(record) < RECORD_BYTES:
             # Whoever wrote it, the next read begins with a whole one again.
             self._refuse("record length")
-        elif (kind := wire.kind_of(record)) in RUNG:
+        elif (kind := wire.kind_of(record)) not in RUNG:
+            self._refuse("kind")
+        else:
             end = RECORD_BYTES if kind == Kind.NOTICE else wire.HEADER_BYTES
             header, body = record[: wire.HEADER_BYTES], record[wire.HEADER_BYTES : end]
             self._take(([zmq.Frame(header), zmq.Frame(body)], False))
-        elif record != NOTHING:
-            self._refuse("kind")
 
     def attend(self, handle: Handle, timeout: float) -> bool:
         """Waits for an exchange and takes in what comes; false when it took longer than `timeout` seconds."""
@@ -93,23 +94,27 @@ class Bell:
             own, limit = threading.get_ident(), time.monotonic() + timeout
             handle.call_when_done(lambda: None if threading.get_ident() == own else self._wake())
             while not handle.done and (left := limit - time.monotonic()) > 0:
-                if self._poll.poll(math.ceil(left * 1000)):
-                    self.hear()
+                for ready, _ in self._poll.poll(math.ceil(left * 1000)):
+                    if ready == self._waker:
+                        os.eventfd_read(ready)
+                    else:
+                        self.hear()
             return handle.done
         finally:
             self._attending.release()
 
     def _wake(self) -> None:
-        # A full pipe wakes as well, and a closed one wakes nobody.
+        # After `close` nobody waits.
         with contextlib.suppress(OSError):
-            os.write(self._fd, NOTHING)
+            os.eventfd_write(self._waker, 1)
 
     def close(self) -> None:
         """Ends it, and rings nobody any more; who rings it is told so by the pipe."""
         self.ringer.close()
         self._path.unlink(missing_ok=True)
-        fd, self._fd = self._fd, -1
-        os.close(fd)
+        own, self._fd, self._waker = (self._fd, self._waker), -1, -1
+        for fd in own:
+            os.close(fd)
 
 
 class Ringer:
