@@ -71,7 +71,7 @@ class Rendezvous:
     def wait(self, timeout: float) -> bool:
         """Whether a message is here, or comes within `timeout` seconds."""
         limit = time.monotonic() + timeout
-        gates = self._gate.sockets if self._gate else []
+        gates = [self._gate.questions] if self._gate else []
         polled = [(socket, zmq.POLLIN) for socket in (self._socket, *gates)]
         while True:
             zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))

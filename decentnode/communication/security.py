@@ -99,13 +99,15 @@ def came_from(frame: zmq.Frame, machine: int) -> bool:
 class Gatekeeper:
     """Answers whose key is admitted to the guarded sockets of one context, and counts who is refused.
 
-    It has no thread: whoever owns the context polls `sockets` and calls `serve`. (ZAP, RFC 27)
+    It has no thread: whoever owns the context calls `serve` when `questions` is readable, and now and then
+    in any case. (ZAP, RFC 27)
     """
 
     def __init__(
         self, context: "zmq.Context[Socket]", credentials: Credentials, refuse: Callable[[str], None]
     ) -> None:
         """`refuse` gets the reason for each connection that was turned away."""
+        self._context = context
         self._credentials = credentials
         self._refuse = refuse
         self._machines = {z85.decode(key): str(i).encode() for i, key in enumerate(credentials.public)}
@@ -117,17 +119,23 @@ class Gatekeeper:
         """When connections came of which nothing else has been heard."""
 
     @property
-    def sockets(self) -> list[Socket]:
-        """What to poll: readable when there is something to `serve`."""
-        return [self._questions, *(monitor for _, monitor in self._guarded)]
+    def questions(self) -> Socket:
+        """What to poll: readable when somebody waits for an answer; all else waits for the next `serve`."""
+        return self._questions
 
     def guard(self, socket: Socket) -> None:
         """Makes a socket admit the listed machines alone; before it is bound."""
         self._credentials.guard_server(socket)
-        self._guarded.append((socket, socket.get_monitor_socket(_EVENTS)))
+        where = f"inproc://gate-{len(self._guarded)}"
+        socket.monitor(where, _EVENTS)
+        monitor = self._context.socket(zmq.PAIR)
+        # The thread that carries all links writes the events, and would wait for room.
+        monitor.set(zmq.RCVHWM, 0)
+        monitor.connect(where)
+        self._guarded.append((socket, monitor))
 
     def serve(self) -> None:
-        """Answers what has been asked so far; once a second or so, it also finds who did not even ask."""
+        """Answers what has been asked so far, and counts who was refused, also who did not even ask."""
         while has_input(self._questions):
             self._questions.send_multipart(self._answer(self._questions.recv_multipart(zmq.NOBLOCK)))
         for _, monitor in self._guarded:

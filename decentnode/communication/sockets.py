@@ -77,7 +77,7 @@ class Sockets(threading.Thread):
         self._bell: Bell | None = None
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        guards = (self._guarded, *self._gate.sockets) if self._gate else ()
+        guards = (self._guarded, self._gate.questions) if self._gate else ()
         watched = (self._router, self._wakeup, self._links.fileno(), *guards)
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK

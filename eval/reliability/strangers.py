@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch._dynamo  # or every launcher would import it
@@ -120,20 +120,41 @@ def wait_until_there(path: Path) -> None:
 Connection = zmq.Socket[bytes] | socket.socket
 
 
+class Mark(NamedTuple):
+    """Where the victim is, and what all attacked nodes have computed so far."""
+
+    round: int
+    processor_seconds: float
+
+
+def processor_seconds(session: int) -> float:
+    """What the living processes that a launcher started, and it itself, have taken of the processors."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            ticks += (int(fields[3]) == session) * (int(fields[11]) + int(fields[12]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 class Attacker:
     """Opens connections to one port, of all kinds in turn."""
 
-    def __init__(self, port: int, credentials: Credentials, run_id: int, record: Path) -> None:
+    def __init__(
+        self, port: int, credentials: Credentials, run_id: int, record: Path, victims: list[int]
+    ) -> None:
         """`credentials` are those of machine 1; `record` grows by a line with every round of the victim."""
         self.made: Counter[str] = Counter()
-        self.bursts: list[tuple[int, int]] = []
-        """First and last round of each."""
+        self.bursts: list[tuple[Mark, Mark]] = []
+        """Beginning and end of each."""
+        self._victims = victims
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 20 * BURST)  # closed ones need a while to go
         self._endpoint = f"tcp://{ADDRESSES[0]}:{port}"
         self._port = port
         self._run_id = run_id
-        self._record = record
+        self._record = record.open("rb")
+        self._rounds = 0
         misled = replace(credentials, public=(KeyPair.make().public,))
         self._guards: dict[str, Callable[[zmq.Socket[bytes]], None]] = {
             "unknown key": lambda s: replace(credentials, own=KeyPair.make()).guard_client(s, 0),
@@ -143,17 +164,21 @@ class Attacker:
         }  # fmt: skip
 
     def round(self) -> int:
-        """Where the victim is."""
-        return self._record.read_bytes().count(b"\n")
+        """Where the victim is; reads what is new alone, since the attacker's own work shares the machine."""
+        self._rounds += self._record.read().count(b"\n")
+        return self._rounds
+
+    def _mark(self) -> Mark:
+        return Mark(self.round(), sum(map(processor_seconds, self._victims)))
 
     def burst(self, count: int) -> None:
         """Opens so many connections at once, holds them a little, and closes them."""
-        first = self.round()
+        first = self._mark()
         sockets = [self._connect(KINDS[self.made.total() % len(KINDS)]) for _ in range(count)]
         time.sleep(SETTLE)
         for one in sockets:
             one.close()
-        self.bursts.append((first, self.round()))
+        self.bursts.append((first, self._mark()))
 
     def _connect(self, kind: str) -> Connection:
         self.made[kind] += 1
@@ -184,7 +209,8 @@ class Attacker:
 
 def attack(attacker: Attacker, connections: int, burst: int, pause: float, victims: list[int]) -> None:
     """Burst after burst, until enough connections were made or the run has ended."""
-    os.nice(10)  # The victims' work is to be measured, not who gets the processor.
+    # The victims' work is to be measured, not who gets the processor: strangers have one of their own.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     while attacker.made.total() < connections:
         # Nobody listens any more where the run ends during a burst.
         with contextlib.suppress(ConnectionError):
@@ -194,15 +220,26 @@ def attack(attacker: Attacker, connections: int, burst: int, pause: float, victi
             return
 
 
-def round_seconds(record: Path, bursts: list[tuple[int, int]]) -> tuple[float, float]:
-    """The median round of the victim during bursts and between them, in seconds."""
+def round_seconds(record: Path, bursts: list[tuple[Mark, Mark]]) -> tuple[float, float]:
+    """The median round of the victim between bursts and during them, in seconds."""
     ends = [one.seconds for one in read_records(record)]
     times = [late - early for early, late in pairwise(ends)]
-    under = {round for first, last in bursts for round in range(first, last)}
+    under = {round for first, last in bursts for round in range(first.round, last.round)}
     last = max(under, default=0)
     during = [t for round, t in enumerate(times) if round in under]
     between = [t for round, t in enumerate(times[:last]) if round not in under]
-    return statistics.median(during or [0.0]), statistics.median(between or [0.0])
+    return statistics.median(between or [0.0]), statistics.median(during or [0.0])
+
+
+def work_per_round(bursts: list[tuple[Mark, Mark]]) -> tuple[float, float]:
+    """What the nodes compute in a round between bursts and during them, in seconds of one processor."""
+    between = [(early[1], late[0]) for early, late in pairwise(bursts)]
+    return _work_per_round(between), _work_per_round(bursts)
+
+
+def _work_per_round(spans: list[tuple[Mark, Mark]]) -> float:
+    rounds = sum(late.round - early.round for early, late in spans)
+    return sum(late.processor_seconds - early.processor_seconds for early, late in spans) / max(1, rounds)
 
 
 def refusals(records: Path) -> Counter[str]:
@@ -231,7 +268,7 @@ def run_attacked(folder: Path, options: argparse.Namespace) -> Attacker:
         record = victim / "run" / "records" / "00000.jsonl"
         wait_until_there(record)
         credentials = load_credentials(folder / "keys", 1, 2)
-        attacker = Attacker(BASE, credentials, int((victim / "id").read_text()), record)
+        attacker = Attacker(BASE, credentials, int((victim / "id").read_text()), record, pids)
         attack(attacker, options.connections, options.burst, options.pause, pids)
     except BaseException:
         wait_for(pids, 0.0)
@@ -258,14 +295,15 @@ def main() -> int:
         (code,) = wait_for([alone], RUN_SECONDS)
         same = code == 0 and model_of(folder / "alone") == model_of(folder / "0")
         same = same and losses(folder / "alone") == losses(folder / "0")
-        during, between = round_seconds(record, attacker.bursts)
+        times, work = round_seconds(record, attacker.bursts), work_per_round(attacker.bursts)
         refused = refusals(record)
     made = dict(attacker.made)
     print(f"connections made: {attacker.made.total()} ({made}) in {len(attacker.bursts)} bursts")
     print(f"refused by rank 0: {dict(refused)}")
     verdict = "yes: no message got through" if same else "NO"
     print(f"every round and the models as in a run that nobody attacked: {verdict}")
-    print(f"median round: {1e3 * between:.2f} ms between bursts, {1e3 * during:.2f} ms during bursts")
+    for what, (between, during) in (("median round", times), ("processor time of all nodes a round", work)):
+        print(f"{what}: {1e3 * between:.3f} ms between bursts, {1e3 * during:.3f} ms during bursts")
     return 0 if same and attacker.made.total() >= arguments.connections else 1
 
 

@@ -169,7 +169,7 @@ class TestGatekeeper:
         connected.send_multipart([b"first", bytes(most)])
         limit, frames = time.monotonic() + seconds, []
         while not refused and not frames and time.monotonic() < limit:
-            zmq.zmq_poll([(one, zmq.POLLIN) for one in (bound, *gate.sockets)], 100)
+            zmq.zmq_poll([(one, zmq.POLLIN) for one in (bound, gate.questions)], 100)
             gate.serve()
             if bound.get(zmq.EVENTS) & zmq.POLLIN:
                 frames = bound.recv_multipart(copy=False)[1:]
@@ -215,6 +215,27 @@ class TestGatekeeper:
         connected.send(b"anybody here?")
         assert bound.poll(300) == 0
         context.destroy(0)
+
+    def test_connections_of_which_nobody_takes_note_hold_nothing_up(self):
+        """Events about them fill no queue that the thread of all links would have to wait for."""
+        context, refused = zmq.Context(), []
+        gate = Gatekeeper(context, credentials(1)[0], refused.append)
+        bound, plain, sender = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PULL, zmq.PUSH))
+        gate.guard(bound)
+        ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (bound, plain)]
+        for _ in range(1500):
+            with socket.create_connection(("127.0.0.1", ports[0]), 5.0) as stranger:
+                stranger.sendall(b"\xff".ljust(9, b"\0") + b"\x7f\x03\0NULL".ljust(55, b"\0"))
+                stranger.recv(64)
+        sender.connect(f"tcp://127.0.0.1:{ports[1]}")
+        sender.send(b"after them all")
+        came = plain.poll(5000)
+        gate.serve()
+        gate.close()
+        for one in (bound, plain, sender):
+            one.close(0)
+        context.term()
+        assert came and len(refused) > 1000
 
     @pytest.mark.parametrize(
         "change",
