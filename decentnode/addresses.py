@@ -42,12 +42,16 @@ def _what_to_say(job: Job) -> dict[int, str]:
     """What this machine can say of addresses; machine 0 does not know which of its own the others reach."""
     if job.machine == 0:
         return {}
-    host, port = job.meeting
+    own, other = both_ends(*job.meeting)
+    return {job.machine: own} | ({0: other} if job.machine == 1 else {})
+
+
+def both_ends(host: str, port: int) -> tuple[str, str]:
+    """This machine's address on the way to a host, and that host's; raises OSError. Nothing is sent."""
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
-        own, other = probe.getsockname()[0], probe.getpeername()[0]
-    return {job.machine: own} | ({0: other} if job.machine == 1 else {})
+        return probe.getsockname()[0], probe.getpeername()[0]
 
 
 def _part(store: Store, machines: int, is_master: bool, seconds: float) -> None:

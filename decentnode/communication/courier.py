@@ -27,11 +27,17 @@ class Swap:
     sends: dict[int, Tensor]
     sizes: dict[int, Size | None]
     """By source what is expected; None: the source has yet to say."""
-    limit: float
-    """When the group is given up, as `time.monotonic` counts, so that what it holds can come by ZeroMQ."""
+    patience: float
+    """Seconds of waiting after which the group is given up, so that what it holds can come by ZeroMQ."""
     has_sent: bool = False
     under_way: set[int] = field(default_factory=set)
     """Sources whose payloads are waited for."""
+    _limit: float = 0.0
+
+    def limit(self) -> float:
+        """When that is, as `time.monotonic` counts; whoever asks first begins to wait."""
+        self._limit = self._limit or time.monotonic() + self.patience
+        return self._limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,8 @@ class Task:
 
     swap: Swap
     pending: Pending
-    limit: float
+    timer: Swap
+    """Whose patience counts."""
 
 
 class Customer(Protocol):
@@ -91,7 +98,7 @@ class Courier:
             unreaped = self._unreaped.pop(part, [])
             failed = self._post(swap)
             for before, pending in unreaped:
-                self._tasks.put(Task(before, pending, swap.limit))
+                self._tasks.put(Task(before, pending, swap))
         self._report(swap, failed)
 
     def told(self, source: int, key: Key, size: Size) -> bool:
@@ -154,7 +161,7 @@ class Courier:
             return error
         for pending in posted:
             if any(not transfer.sends for transfer in pending.transfers):
-                self._tasks.put(Task(swap, pending, swap.limit))
+                self._tasks.put(Task(swap, pending, swap))
             else:
                 self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
         return None
@@ -189,11 +196,11 @@ class Courier:
             self._wait(task)
 
     def _wait(self, task: Task) -> None:
-        swap = task.swap
+        swap, limit = task.swap, task.timer.limit()
         try:
-            task.pending.wait(max(SHORTEST_WAIT, task.limit - time.monotonic()))
+            task.pending.wait(max(SHORTEST_WAIT, limit - time.monotonic()))
         except GroupBroken as error:
-            took_too_long = time.monotonic() >= task.limit  # after which no backend's group is of use
+            took_too_long = time.monotonic() >= limit  # after which no backend's group is of use
             peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}
             self._customer.fell_through(swap.group, peers, str(error))
             return

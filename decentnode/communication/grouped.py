@@ -1,6 +1,5 @@
 """Nodes whose payloads go through a process group of torch.distributed, on all edges or on some."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -108,9 +107,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._say_done(s for s in list(self._arrived) if s[0] in self.mailbox.left)
         self._say_done(s for s in list(self._arrived) if s[0] in uninformed and s[1] == key[2])
         if self._group is not None:
-            limit = time.monotonic() + SHARE_OF_DEADLINE * timeout
-            expected = self._expected(self._group, sources)
-            self.courier.begin(Swap(self._group, key, self._sends, expected, limit))
+            expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
+            self.courier.begin(Swap(self._group, key, self._sends, expected, patience))
         return handle
 
     def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:

@@ -1,6 +1,7 @@
 """What concerns all ranks at once: the model they begin with, and the average of all models."""
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -30,6 +31,8 @@ def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: Exchanges) -> 
                 piece.copy_(part)
         inbox.release()
     exchanges.settle([])
+    # What lies between tensors is mixed as well: were it not zero, it would grow in every step.
+    area.zero_()
 
 
 def _batches(tensors: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
@@ -59,31 +62,37 @@ def _memory_of(tensor: Tensor) -> Tensor:
     return as_bytes(flat)
 
 
-def average(block: Block, exchanges: Exchanges, size: int) -> None:
-    """Writes the mean over all ranks of a block into its spare slot, which nobody may read at the time.
+def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
+    """Writes the mean over these ranks of a block into its spare slot, which nobody may read at the time.
 
-    Each rank sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
+    Each of them sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
+    Should one of them be lost meanwhile, its share stays what it is on this rank, with a warning.
     """
-    own, means = _shares(block.values, size), _shares(block.spare, size)
-    layout = dense_layout(own[0].numel(), block.bucket.dtype)
-    outgoing = {j: Payload.dense(share) for j, share in enumerate(own) if j != exchanges.rank}
-    inbox = exchanges.with_all(outgoing, None, layout)
-    received = {j: payload["vector"] for j, payload in inbox.items()}
-    weights = dict.fromkeys(sorted((*received, exchanges.rank)), 1 / (1 + len(received)))
-    share = own[exchanges.rank]
-    Mixture(exchanges.step, exchanges.rank, weights, share, received, block).write(means[exchanges.rank])
+    own, means = _shares(block.values, living), _shares(block.spare, living)
+    layout = dense_layout(own[living[0]].numel(), block.bucket.dtype)
+    rank, others = exchanges.rank, [j for j in living if j != exchanges.rank]
+    takes_part = rank in own
+    outgoing = {j: Payload.dense(own[j]) for j in others} if takes_part else {}
+    inbox = exchanges.with_all(outgoing, others if takes_part else [], layout)
+    if takes_part:
+        received = {j: payload["vector"] for j, payload in inbox.items()}
+        weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
+        Mixture(exchanges.step, rank, weights, own[rank], received, block).write(means[rank])
     inbox.release()
-    inbox = exchanges.with_all(exchanges.to_others(means[exchanges.rank]), None, layout)
-    for j, payload in inbox.items():
-        means[j].copy_(payload["vector"])
+    inbox = exchanges.with_all(exchanges.to_others(means[rank]) if takes_part else {}, others, layout)
+    for j in others:
+        means[j].copy_(inbox[j]["vector"] if j in inbox else own[j])
+    lost = [j for j in others if j not in inbox]
     inbox.release()
+    if lost:
+        warnings.warn(f"{exchanges.here}: ranks {lost} were lost amid an average", stacklevel=2)
 
 
-def _shares(flat: Tensor, size: int) -> list[Tensor]:
-    """As many pieces of one length as there are ranks; the last ones overlap where it cannot be divided."""
-    length = -(-flat.numel() // size)
-    starts = [min(j * length, flat.numel() - length) for j in range(size)]
-    return [flat[start : start + length] for start in starts]
+def _shares(flat: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
+    """A piece for each rank, all of one length; the last ones overlap where it cannot be divided."""
+    length = -(-flat.numel() // len(ranks))
+    starts = {j: min(i * length, flat.numel() - length) for i, j in enumerate(ranks)}
+    return {j: flat[start : start + length] for j, start in starts.items()}
 
 
 def distance(blocks: Sequence[Block]) -> float:

@@ -31,10 +31,12 @@ class BucketOptimizer:
             for entry, tensor in zip(block.bucket.entries, block.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         ]
-        self.optimizer = make(named)
+        self.optimizer = _made(make, named)
         self.names = {id(parameter): name for name, parameter in named}
-        given = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        if unknown := given - self.names.keys():
+        self.parameters = [parameter for _, parameter in named]
+        self.chosen = [p for group in self.optimizer.param_groups for p in group["params"]]
+        """Those that the optimizer was given; the others are mixed, and no more."""
+        if unknown := {id(p) for p in self.chosen} - self.names.keys():
             raise BadInput(
                 f"the optimizer factory took {len(unknown)} parameters that it was not given: "
                 "it is called once per bucket, and makes the optimizer of those parameters alone"
@@ -66,16 +68,12 @@ class BucketOptimizer:
             return
         first = next(iter(self.names.values()))
         state: dict[str, Any] = next((one["state"] for one in saved if first in one["names"]), {})
-        groups = len(self.optimizer.param_groups)
-        # Lists have an entry for each group; those of a bucket with other groups do not fit.
-        fitting = {k: v for k, v in state.items() if not isinstance(v, list) or len(v) == groups}
-        self.scheduler.load_state_dict(fitting)
+        self.scheduler.load_state_dict(_fitted(state, self.scheduler.state_dict()))
 
     def clear(self) -> None:
         """Forgets the gradients, without what torch's `zero_grad` does around it."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter."""
@@ -87,8 +85,10 @@ class BucketOptimizer:
 
     def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """The inverse of `by_name`, of these or more parameters; in whichever buckets they were."""
-        state = self.optimizer.state_dict()
-        for group, numbered in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
+        if lacking := [self.names[id(p)] for p in self.chosen if self.names[id(p)] not in saved]:
+            raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
+        state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
+        for group, numbered in zip(groups, state["param_groups"], strict=True):
             for p, number in zip(group["params"], numbered["params"], strict=True):
                 found = saved[self.names[id(p)]]
                 numbered.update(found["options"])
@@ -96,6 +96,34 @@ class BucketOptimizer:
                 if found["state"]:
                     state["state"][number] = dict(found["state"])
         self.optimizer.load_state_dict(state)
+        # Torch makes new groups, but schedules and `AllBuckets` hold on to these.
+        for group, loaded in zip(groups, self.optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        self.optimizer.param_groups = groups
+
+
+def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    try:
+        return make(named)
+    except ValueError as error:
+        last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
+        raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
+
+
+def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A schedule's saved state; lists of another length stay as they are: the number of groups is another."""
+    found = dict(own)
+    for key, value in saved.items():
+        mine = own.get(key)
+        if isinstance(value, list) and isinstance(mine, list):
+            if len(value) == len(mine):
+                # Schedules that are made of schedules keep theirs in a list.
+                pairs = zip(value, mine, strict=True)
+                found[key] = [_fitted(v, m) if isinstance(m, Mapping) else v for v, m in pairs]
+        else:
+            found[key] = value
+    return found
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +142,9 @@ class AllBuckets(Optimizer):
         self, parts: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
     ) -> None:
         """`update` makes the step of all buckets, given what gradients are scaled by and whether to skip."""
-        super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], {})
+        # Some schedules look there for what the optimizer can do.
+        defaults = parts[0].optimizer.defaults if parts else {}
+        super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], defaults)
         self.param_groups = [group for part in parts for group in part.optimizer.param_groups]
         self.parts = parts
         self._update = update
@@ -125,3 +155,12 @@ class AllBuckets(Optimizer):
             raise BadInput("step: closures are for optimizers that look several times; none of them is here")
         scale: Tensor | None = getattr(self, "grad_scale", None)
         self._update(scale, bool(getattr(self, "found_inf", False)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and options of each parameter by its name; `model.state_dict()` has them, too."""
+        return {name: state for part in self.parts for name, state in part.by_name().items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`, also with other buckets; raises BadInput."""
+        for part in self.parts:
+            part.load_by_name(state_dict)

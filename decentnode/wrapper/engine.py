@@ -66,13 +66,12 @@ class Engine:
         if not self.updated:
             self._begin_step()
         i = self.mixed[self.updated]
-        self.updated += 1
-        if not self.publishes_early:
+        if self.publishes_early:
+            self._adapt_while_combining(self.blocks[i], i, skip)
+        else:
             self._adapt(self.blocks[i], i, skip)
-            self._launch(i, self._view)
-            return
-        self._adapt_while_combining(self.blocks[i], i, skip)
-        self._launch(i, self._next_view)
+        self._launch(i, self._next_view if self.publishes_early else self._view)
+        self.updated += 1
 
     def finish(self, skip: bool = False) -> None:
         """Updates the blocks that are left, and ends the step."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
@@ -42,9 +43,10 @@ class Exchanges:
 
     def collect(self, part: int, layout: Layout) -> Inbox:
         """What a launched exchange has brought; to be released when it was read. Raises RunFailed."""
-        handle = self.flying.pop(part)
-        self._wait(handle)
-        return self._opened(handle, layout)
+        self._wait(self.flying[part])
+        inbox = self._opened(self.flying[part], layout)
+        del self.flying[part]
+        return inbox
 
     def await_all(self) -> None:
         """Waits until everything in flight has come, and leaves it there."""
@@ -77,6 +79,24 @@ class Exchanges:
         """The same flat tensor for everybody else."""
         return dict.fromkeys(self._others, Payload.dense(content))
 
+    def living(self) -> list[int]:
+        """Who takes part in what concerns all ranks: nobody whom any of them has lost."""
+        if not self._tolerant:
+            return sorted((*self._others, self.rank))
+        present = torch.ones(len(self._others) + 1, dtype=torch.uint8, device=self.endpoint.device)
+        layout = dense_layout(present.numel(), torch.uint8)
+        # Twice: who is heard in the first exchange, and whom all that are heard have heard.
+        for _ in range(2):
+            said = present.clone()
+            inbox = self.with_all(self.to_others(said), None, layout)
+            for j in self._others:
+                if j not in inbox:
+                    present[j] = 0
+                else:
+                    present &= inbox[j]["vector"]
+            inbox.release()
+        return [j for j, is_there in enumerate(present.tolist()) if is_there] or [self.rank]
+
     def settle(self, parts: Iterable[int]) -> None:
         """Waits until nobody reads anything any more that was sent in these parts."""
         nothing = dense_layout(0)
@@ -99,7 +119,7 @@ class Exchanges:
             awaited = (
                 ", ".join(f"rank {j}" for j in sorted(handle.awaited)) or "readers of an earlier exchange"
             )
-            raise RunFailed(f"{self._here}: waited {seconds:.0f} s for {awaited}")
+            raise RunFailed(f"{self.here}: waited {seconds:.0f} s for {awaited}")
 
     def _opened(self, handle: Handle, layout: Layout) -> Inbox:
         inbox = Inbox(handle, layout, self.endpoint)
@@ -109,10 +129,11 @@ class Exchanges:
 
     def failure(self, error: PeerError | ValueError) -> RunFailed:
         """The error with this rank and step in its words."""
-        failed = RunFailed(f"{self._here}: {error}")
+        failed = RunFailed(f"{self.here}: {error}")
         failed.__cause__ = error
         return failed
 
     @property
-    def _here(self) -> str:
+    def here(self) -> str:
+        """This rank and step, in words."""
         return f"rank {self.rank}, step {self.step}"

@@ -23,9 +23,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from decentnode.addresses import both_ends
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
 from decentnode.communication.inproc import InProcess
 from decentnode.errors import BadInput, StartError
+from decentnode.job import find_job
+from decentnode.mapping import is_loopback
 
 FAREWELL_SECONDS = 5.0
 LOOK_AGAIN = 0.02
@@ -120,6 +123,9 @@ class Note:
     machine: str
     """Equal where memory can be shared."""
     address: str
+    """Where the machine is reached, as far as it knows."""
+    master: str
+    """Where it reaches the store."""
     run_id: int
 
 
@@ -139,7 +145,10 @@ class StoreMeeting(Meeting):
         """As torchrun, or an initialized torch.distributed, has it; alone where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
+            if size > 1 and "MASTER_ADDR" not in os.environ:
+                return cls(rank, size, *_store_of_default_group())
         elif "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+            _refuse_tasks_of_srun()
             warnings.warn("no RANK in the environment: a single process, without torchrun", stacklevel=3)
             return cls(0, 1, None)
         else:
@@ -155,7 +164,7 @@ class StoreMeeting(Meeting):
         return cls(rank, size, store, (address, port))
 
     def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
-        own = Note(dict(terms), machine_id(), self._own_address(), secrets.randbits(63))
+        own = Note(dict(terms), machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
@@ -179,6 +188,8 @@ class StoreMeeting(Meeting):
         endpoint = communication.endpoint(self.rank, memory)
         others = [rank for rank in range(self.size) if rank != self.rank]
         communication.open(others, run_id, timeout)
+        if communication.news:
+            print(communication.news, flush=True)
         return endpoint
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
@@ -217,8 +228,11 @@ class StoreMeeting(Meeting):
         """This machine's folder for sockets, and the lock of the rank that made it, if that is this one."""
         first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
         if first != self.rank:
-            store.wait([f"directory/{first}"], timedelta(seconds=timeout))
-            return Path(store.get(f"directory/{first}").decode()), None
+            try:
+                return Path(store.get(f"directory/{first}").decode()), None
+            except RuntimeError as error:
+                why = f"rank {first}, the first on this machine, made no folder within {timeout:.0f} s"
+                raise StartError(f"rank {self.rank}: {why}") from error
         directory = tempfile.mkdtemp(prefix="decentnode-")
         keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(keeper, fcntl.LOCK_EX)
@@ -226,15 +240,12 @@ class StoreMeeting(Meeting):
             store.set(f"directory/{first}", directory)
         return Path(directory), keeper
 
-    def _own_address(self) -> str:
-        """The address from which this machine reaches the store."""
+    def _addresses(self) -> tuple[str, str]:
+        """The address from which this machine reaches the store, and that of the store."""
         try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect(self.master)
-                address: str = probe.getsockname()[0]
+            return both_ends(*self.master)
         except OSError:
-            return self.master[0]
-        return self.master[0] if address.startswith("127.") else address
+            return self.master[0], self.master[0]
 
 
 def _is_orphaned(directory: Path) -> bool:
@@ -288,14 +299,36 @@ def machine_id() -> str:
 
 
 def _processes(notes: list[Note]) -> tuple[HostProcess, ...]:
+    """Where all ranks are. The store's machine may know itself by an address that means itself anywhere."""
+    seen = next((note.master for note in notes if not is_loopback(note.master)), "")
     machines: dict[str, list[int]] = {}
     for rank, note in enumerate(notes):
         machines.setdefault(note.machine, []).append(rank)
     numbers = {machine: number for number, machine in enumerate(machines)}
     return tuple(
-        HostProcess(numbers[note.machine], machines[note.machine].index(rank), (rank,), note.address)
+        HostProcess(
+            numbers[note.machine],
+            machines[note.machine].index(rank),
+            (rank,),
+            seen if seen and is_loopback(note.address) else note.address,
+        )
         for rank, note in enumerate(notes)
     )
+
+
+def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
+    """That of an initialized torch.distributed, and where it is."""
+    found = store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return found, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
+
+
+def _refuse_tasks_of_srun() -> None:
+    """Raises BadInput in one of several processes that would all train alone."""
+    job = find_job()
+    if job is not None and job.is_started and job.size > 1:
+        raise BadInput(f"{job}, but set no RANK; have srun start torchrun, once on each machine")
 
 
 def _is_there(store: Any, key: str) -> bool:

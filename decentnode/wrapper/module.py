@@ -82,6 +82,7 @@ class DecentralizedDataParallel(nn.Module):
         self.optimizer = AllBuckets(parts, self._update)
         """All buckets' optimizers as one, for loops that want to look at it."""
         self._engine = Engine(blocks, parts, graph, exchanges, chosen)
+        self._register_state_dict_hooks()
         self._accumulating = self._averaged = False
         self._backward = Backward()
         self._expect_all()
@@ -193,8 +194,9 @@ class DecentralizedDataParallel(nn.Module):
             exchanges.await_all()
         else:
             exchanges.settle(range(len(blocks)))
+        living = exchanges.living()
         for block in blocks:
-            averaging.average(block, exchanges, self.size)
+            averaging.average(block, exchanges, living)
         exchanges.settle([])
         return averaging.distance(blocks)
 
@@ -205,6 +207,10 @@ class DecentralizedDataParallel(nn.Module):
 
     # Saving.
 
+    def _register_state_dict_hooks(self) -> None:
+        # Else what is saved is the memory that parameters are views of, with all of both slots.
+        self.module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
+
     def get_extra_state(self) -> dict[str, Any]:
         """What `state_dict` holds beside the module's tensors: all that the next step depends on."""
         if self._averaged or self._engine.updated:
@@ -214,7 +220,8 @@ class DecentralizedDataParallel(nn.Module):
         return {
             "version": STATE_VERSION,
             "step": self.step,
-            "optimizer": {name: state for part in parts for name, state in part.by_name().items()},
+            "optimizer": self.optimizer.state_dict(),
+            "mixing_strength": None if callable(self.mixing_strength) else self.mixing_strength,
             "schedules": [part.schedule_state() for part in parts],
             "scaler": None if scaler is None else scaler.state_dict(),
         }
@@ -223,12 +230,12 @@ class DecentralizedDataParallel(nn.Module):
         """Takes over what `get_extra_state` gave; raises BadInput."""
         if state.get("version") != STATE_VERSION:
             raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
-        saved = state["optimizer"]
+        self.optimizer.load_state_dict(state["optimizer"])
         for part in self._engine.optimizers:
-            if lacking := [name for name in part.names.values() if name not in saved]:
-                raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
-            part.load_by_name(saved)
             part.load_schedule(state["schedules"])
+        strength = state.get("mixing_strength")
+        if strength is not None and not callable(self.mixing_strength):
+            self.mixing_strength = strength
         if self.options.scaler is not None and state["scaler"]:
             self.options.scaler.load_state_dict(state["scaler"])
         self._engine.go_on_at(state["step"])
@@ -239,6 +246,11 @@ class DecentralizedDataParallel(nn.Module):
         """Goes on from a `state_dict()` of this rank; on all ranks at once."""
         if assign:
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
+        if self._engine.updated:
+            # The others count on what this rank has not sent of the step that ended early.
+            with torch.no_grad():
+                self._engine.finish(skip=True)
+            self._begin_anew()
         self._engine.exchanges.drop_all()
         return super().load_state_dict(state_dict, strict)
 
@@ -304,6 +316,13 @@ class DecentralizedDataParallel(nn.Module):
             self._backward.finishing = False
         self._expect_all()
 
+    def _begin_anew(self) -> None:
+        """Forgets a backward pass that ended early."""
+        self._backward = Backward()
+        self._expect_all()
+        for part in self._engine.optimizers:
+            part.clear()
+
     def _expect_all(self) -> None:
         self._backward.missing = [set(part.names) for part in self._engine.optimizers]
 
@@ -312,8 +331,13 @@ class DecentralizedDataParallel(nn.Module):
         """Makes the step of all buckets that have not been updated; see `AllBuckets`."""
         in_backward = self.options.update_in == "backward"
         if in_backward and not self._backward.finishing:
+            if scale is not None:
+                raise BadInput(
+                    "the scaler comes too late: the backward pass has made the step, with scaled gradients; "
+                    "give it to the wrapper (scaler=...), or use update_in='step'"
+                )
             return
-        parameters = [p for b in self._engine.blocks if not b.bucket.is_buffers for p in b.tensors]
+        parameters = [p for part in self._engine.optimizers for p in part.chosen]
         if scale is not None and not skip:
             for p in parameters:
                 if p.grad is not None:
@@ -331,7 +355,8 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """This rank's way to the others once all are there, and its end of it on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    memory = Memory(plan.nbytes, torch.uint8, parts=len(plan.buckets) + 1, device=device)
+    said = meeting.size if options.on_loss == "continue" else 0  # who lives: see Exchanges.living
+    memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "buffers", "broadcast"):
         terms[name] = str(getattr(options, name))
@@ -346,6 +371,14 @@ def transport(chosen: str | Mapping[str, Any]) -> Communication:
     """The transport of that name; `auto`: shared memory on a machine, TCP between machines."""
     found: Communication = made(COMMUNICATIONS, "zeromq" if chosen == "auto" else chosen, {})
     return found
+
+
+def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A hook of `state_dict`: gives the tensors memory of their own."""
+    for name, value in state.items():
+        is_copy_wanted = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+        if is_copy_wanted and value.untyped_storage().nbytes() > value.nbytes:
+            state[name] = value.clone()
 
 
 def _hash(text: str) -> str:

@@ -1,5 +1,6 @@
 """From the name of a topology, a graph, or a matrix of weights to a graph with weights."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,7 +51,7 @@ def weighted_graph(
 ) -> WeightedGraph:
     """The graph of `size` nodes with its weights; raises BadInput."""
     if isinstance(topology, str | Mapping):
-        topology = made(GRAPHS, topology, {"nodes": size})
+        topology = made(GRAPHS, topology, {"nodes": size} | _per_machine())
     if not isinstance(topology, Graph):
         if weights is not None:
             raise BadInput("weights: the topology is a matrix of weights already")
@@ -60,6 +61,12 @@ def weighted_graph(
         raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
     rule = weights if weights is not None else default_weights(topology)
     return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule, {}))
+
+
+def _per_machine() -> dict[str, int]:
+    """How many ranks each machine has, where torchrun says so."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return {"per_machine": int(text)} if text.isdecimal() else {}
 
 
 def digest(graph: WeightedGraph) -> str:
