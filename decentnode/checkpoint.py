@@ -16,7 +16,7 @@ import torch
 
 from decentnode import __version__
 from decentnode.durable import make_folder, remove_temporaries, sync_folder, write_durably
-from decentnode.errors import BadInput
+from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.state_tree import BadTree, Packer, Unpacker
 from decentnode.tensor_file import BadTensors, pieces, tensors_in
 
@@ -181,7 +181,7 @@ def _read_manifest(path: Path) -> _Manifest:
             content == msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), sealed.manifest)) + b"\n"
         )
         manifest = msgspec.json.decode(text, type=_Manifest)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise BadCheckpoint(f"{path}: is no manifest of a checkpoint: {error}"[:500]) from error
     if manifest.schema != SCHEMA:
         raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {SCHEMA}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from decentnode.errors import DecentnodeError, RunFailed
+from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
 from decentnode.run_files import Live
 from decentnode.wording import quoted
 
@@ -159,7 +159,7 @@ class Control:
     def _reply(self, line: bytes) -> Answer:
         try:
             asked = msgspec.json.decode(line, type=Request)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNDECODABLE as error:
             return Answer(f"not a request: {error}")
         make = self.requests.get(asked.request)
         if make is None:
@@ -187,7 +187,10 @@ def ask(path: str, request: Request) -> msgspec.Raw:
                     raise RunFailed("the launcher hung up without an answer")
         except (TimeoutError, BlockingIOError):
             raise RunFailed(f"the launcher does not answer within {SECONDS:.0f} s") from None
-    answer = msgspec.json.decode(b"".join(pieces), type=Answer)
+    try:
+        answer = msgspec.json.decode(b"".join(pieces), type=Answer)
+    except UNDECODABLE as error:
+        raise RunFailed(f"the launcher's answer cannot be read: {error}") from error
     if answer.error:
         raise RunFailed(answer.error)
     return answer.content

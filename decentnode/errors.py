@@ -18,6 +18,11 @@ DecentnodeError
 
 from enum import IntEnum
 
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What reading bytes of others with msgspec can raise; of a text that is no UTF-8, Python's own error."""
+
 
 class ExitCode(IntEnum):
     """What the command line returns."""

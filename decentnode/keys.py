@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from zmq.utils import z85
 
 from decentnode.communication.security import Credentials, KeyPair
-from decentnode.errors import BadInput
+from decentnode.errors import UNDECODABLE, BadInput
 
 MANIFEST = "machines.json"
 MOST_BYTES = 1 << 20
@@ -184,7 +184,7 @@ def _read(path: Path, kind: type[T], closed_to_others: int, mode: int) -> T:
         raise BadInput(reason) from error
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadInput(f"{path}: {error}; copy it again from the folder that '{MAKE}' made") from error
 
 

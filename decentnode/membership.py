@@ -15,7 +15,7 @@ from typing import NoReturn
 import msgspec
 
 from decentnode.communication.security import Credentials
-from decentnode.errors import StartError
+from decentnode.errors import UNDECODABLE, StartError
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.quorum import Quorum
@@ -310,7 +310,7 @@ class Assembly:
         while (arrival := self._rendezvous.receive()) is not None:
             try:
                 note = DECODER.decode(arrival.content)
-            except (msgspec.MsgspecError, RecursionError):
+            except UNDECODABLE:
                 continue
             machine = getattr(note, "machine", 0)
             known = machine in self.last_heard and machine != self.machine

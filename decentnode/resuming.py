@@ -17,13 +17,13 @@ import msgspec
 from decentnode import checkpoint, config
 from decentnode.checkpoint import BadCheckpoint
 from decentnode.durable import write_durably
-from decentnode.errors import BadInput
+from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.experiment import Experiment
 from decentnode.mapping import Consecutive
 from decentnode.notes import Join, Start
 from decentnode.option_types import show
 from decentnode.records import write_atomically
-from decentnode.run_files import SCHEMA, read_evaluations, read_object
+from decentnode.run_files import SCHEMA, read_evaluations, read_object, read_value
 from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Settings
 
 LOCK_SECONDS = 3.0
@@ -95,11 +95,11 @@ class Resumption:
         path = self.run_dir / "summary.json"
         if not path.exists():
             return
-        summary = read_object(path)
+        finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
         expected = nodes if machine == 0 else len(ranks)
-        if summary["finished_nodes"] >= expected and self.settings.rounds <= summary["rounds"]:
+        if finished >= expected and self.settings.rounds <= rounds:
             raise BadInput(
-                f"{self.run_dir}: this run has finished all its {summary['rounds']} rounds; "
+                f"{self.run_dir}: this run has finished all its {rounds} rounds; "
                 "to go on, name more (rounds=N)"
             )
 
@@ -192,7 +192,7 @@ def cut_back(path: Path, round: int) -> None:
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         kept = [line for line in lines if msgspec.json.decode(line, type=_Line).round <= round]
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
     write_durably(path, [b"".join(line + b"\n" for line in kept)])
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from decentnode.errors import BadInput
+from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.wording import counted
 
 SCHEMA = 1
@@ -66,7 +66,7 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             found.append(msgspec.json.decode(line, type=kind))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
     if len(defects) > MOST_SHOWN:
         more = counted(len(defects) - MOST_SHOWN, "line")
@@ -90,7 +90,7 @@ def read_value(path: Path, key: str, kind: type[T]) -> T:
     """One value of a `summary.json` or `partition.json`; raises BadInput."""
     try:
         return msgspec.convert(read_object(path).get(key), kind)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadInput(f"{path}: {NOT_OURS}: '{key}': {error}") from error
 
 
@@ -98,7 +98,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The content of a `summary.json` or `partition.json`; raises BadInput when a newer version wrote it."""
     try:
         content = msgspec.json.decode(_read(path), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadInput(f"{path}: not a JSON object: {error}") from error
     schema = content.get("schema")
     if schema != SCHEMA:

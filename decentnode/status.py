@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from decentnode.control import LIVE, NodeStatus, Request, Status, ask
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import UNDECODABLE, BadInput, RunFailed
 from decentnode.run_files import Event, Live, read_evaluations, read_events
 from decentnode.wording import counted, decimal, ranks_in_words, readable_seconds
 
@@ -39,7 +39,7 @@ def live_of(run_dir: Path) -> Live | None:
         raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
     try:
         return msgspec.json.decode((run_dir / LIVE).read_bytes(), type=Live)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

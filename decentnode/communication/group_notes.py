@@ -1,9 +1,16 @@
 """What processes say to each other about their process group: the bodies of GROUP messages."""
 
+from typing import Annotated
+
 import msgspec
 
-from decentnode.communication.handles import Key
 from decentnode.communication.wire import MOST_CONTROL_BYTES, WireError
+from decentnode.errors import UNDECODABLE
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""Also a rank, or the number of a round."""
+Exchange = tuple[Count, Count, Count]
+"""Round, phase and part, as in `handles.Key`."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -22,10 +29,10 @@ class Facts(msgspec.Struct, frozen=True):
 class Joining(msgspec.Struct, frozen=True, tag="join"):
     """I would take part in the group of this generation, and begin no exchange until I know the plan."""
 
-    generation: int
-    begun: Key | None
+    generation: Count
+    begun: Exchange | None
     """The exchange that I began last."""
-    absent: list[int]
+    absent: list[Count]
     """Who is gone, as far as I know; the sender itself, when it needs no group any more."""
     facts: Facts
 
@@ -33,15 +40,15 @@ class Joining(msgspec.Struct, frozen=True, tag="join"):
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
     """This is the next group: the lowest rank that lives draws it up for all."""
 
-    generation: int
-    members: list[int]
-    after: Key | None
+    generation: Count
+    members: list[Count]
+    after: Exchange | None
     """The last exchange that it does not carry; None: it carries all."""
     backend: str
     reason: str
     """Why this backend, in words."""
     address: str = ""
-    port: int = 0
+    port: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
     """Where the members find each other."""
     error: str = ""
     """Why there is none, which ends the run; empty: there is."""
@@ -50,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
 class Size(msgspec.Struct, frozen=True, tag="size"):
     """So many bytes of that layout follow through the group, in the exchange that the header names."""
 
-    length: int
+    length: Count
     layout: int
 
 
@@ -73,5 +80,5 @@ def unpack(body: bytes) -> Note:
     try:
         found: Note = msgspec.msgpack.decode(body, type=Note)
         return found
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise WireError("group note") from error

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
+from decentnode.errors import UNDECODABLE
+
 MAGIC = b"DCNT"
 VERSION = 3
 MOST_CONTROL_BYTES = 64 * 1024
@@ -186,5 +188,5 @@ def unpack_hello(body: bytes) -> Hello:
         raise WireError("control length")
     try:
         return msgspec.msgpack.decode(body, type=Hello)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise WireError("hello") from error

@@ -98,7 +98,20 @@ def test_notes_come_back_as_they_were(note):
     assert unpack(pack(note)) == note
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x81\xa4type\xa4eval", b"\x91" * 50_000, bytes(1 << 17)])
+BAD_NOTES = [
+    Size(-5, 99), Joining(-1, None, [], GPUS[0]), Joining(1, (-1, 0, 0), [], GPUS[0]),
+    Joining(1, None, [-1], GPUS[0]), Plan(3, [-1], None, "gloo", ""), Plan(3, [0], None, "gloo", "", "", -1),
+]  # fmt: skip
+NOT_TEXT = pack(Plan(3, [0, 1], None, "gloo", "as asked")).replace(b"gloo", b"gl\xffo")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xc1", b"\x81\xa4type\xa4eval", b"\x91" * 50_000, bytes(1 << 17), NOT_TEXT,
+        *map(pack, BAD_NOTES),
+    ],
+)  # fmt: skip
 def test_other_bodies_are_refused(body):
     with pytest.raises(WireError):
         unpack(body)

@@ -83,7 +83,14 @@ def test_what_is_wrong_with_a_question_is_said(tmp_path):
             ask(launcher.path, Request("stats"))
         with pytest.raises(RunFailed, match=r"^no rank 99$"):
             ask(launcher.path, Request("restart", "99"))
-        for junk in (b"\n", b"[]\n", b'{"request": 1}\n', b"[" * 3000 + b"\n", b"\xff\n"):
+        for junk in (
+            b"\n",
+            b"[]\n",
+            b'{"request": 1}\n',
+            b"[" * 3000 + b"\n",
+            b"\xff\n",
+            b'{"request":"\xff"}\n',
+        ):
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(launcher.path)
                 client.sendall(junk)
@@ -171,6 +178,24 @@ def test_a_run_that_has_ended_says_how(tmp_path):
     assert list(status.report(tmp_path)) == [
         f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
     ]
+
+
+@pytest.mark.parametrize("content", [b'{"pid":1,"machine":0,"control":"\xff"}', b"[" * 5000, b"{}"])
+def test_a_damaged_word_of_where_the_launcher_is_is_none(tmp_path, content):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "live.json").write_bytes(content)
+    assert status.live_of(tmp_path) is None
+
+
+def test_an_answer_that_cannot_be_read_is_said(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/control")
+        server.listen(1)
+        thread = threading.Thread(target=lambda: server.accept()[0].sendall(b'{"error":"\xff"}\n'))
+        thread.start()
+        with pytest.raises(RunFailed, match=r"^the launcher's answer cannot be read"):
+            ask(f"{tmp_path}/control", Request("status"))
+        thread.join()
 
 
 def test_what_is_no_run_is_said(tmp_path):

@@ -13,7 +13,7 @@ from decentnode import membership
 from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly, Roster, State, how_it_ended
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Refuse, Relay
 from decentnode.quorum import Quorum
 from decentnode.reports import (
     Evaluated,
@@ -333,7 +333,8 @@ class TestMeeting:
             nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
             elsewhere = msgspec.msgpack.encode(greeting(7, digest="f" * 64))
             itself = msgspec.msgpack.encode(greeting(0, digest="f" * 64))
-            for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself):
+            no_text = msgspec.msgpack.encode(Refuse("no")).replace(b"no", b"n\xff")
+            for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself, no_text):
                 stranger.send(content)
             stranger.send_multipart([b"a", b"b", b"\xc1"])
             time.sleep(0.2)

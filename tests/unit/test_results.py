@@ -19,7 +19,7 @@ from decentnode.observer import Observation
 from decentnode.records import Records, RoundRecord, read_records, write_atomically
 from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
 from decentnode.results import Evaluations, Timing, model_hash, spread, summarize, unused_directory
-from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_object
+from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_events, read_object
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 EXPERIMENT = SimpleNamespace(
@@ -199,6 +199,15 @@ def test_what_is_no_run_directory_is_said(tmp_path) -> None:
     with pytest.raises(BadInput) as caught:
         read_evaluations(path)
     assert str(caught.value) == f"{path}: No such file or directory; name the directory of a run"
+
+
+@pytest.mark.parametrize("line", [b'{"name":"\xff"}', b"[" * 5000], ids=["UTF-8", "nested"])
+@pytest.mark.parametrize("read", [read_object, read_events])
+def test_a_damaged_file_is_one_line(tmp_path, read, line) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(line.replace(b"name", b"kind") + b"\n")
+    with pytest.raises(BadInput, match=rf"^{path}[^\n]*$"):
+        read(path)
 
 
 def test_a_run_directory_without_a_name_is_a_new_one(tmp_path, monkeypatch) -> None:

@@ -112,6 +112,18 @@ def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
         Resumption(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", '{"finished_nodes": null, "rounds": 20}', '{"finished_nodes": "4"}']
+)
+def test_a_damaged_summary_is_one_line(tmp_path, content):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": "0" * 16, "incarnation": 0}))
+    past = Resumption(tmp_path)
+    (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
+        past.refuse_finished([0, 1], 4, 0)
+
+
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):
     lineage = Lineage(tmp_path, "ab")
     assert lineage.round == -1
