@@ -15,7 +15,9 @@ SETTLING = 0.05
 """Seconds in which a node that was about to begin a round has announced it, or has seen that it must not."""
 ASK_AGAIN = 0.5
 MACHINES_PATIENCE = 3.0
-"""How long machine 0 waits for what the others announce, and they for what machine 0 decides."""
+"""How long machine 0 waits for what the others announce."""
+DECISION_PATIENCE = MACHINES_PATIENCE + 2.0
+"""How long they wait for what machine 0 decides, which may have been asked later and has to decide first."""
 MOST_SECONDS = 10.0
 """How long the nodes may take to end before they are killed."""
 Send = Callable[[Note, int | None], object]
@@ -75,7 +77,7 @@ class Stopping:
                 self._send(LastRound(self._beacons.last_round), None)
             else:
                 self._say(Pause(self.signal))
-        elif waited > MACHINES_PATIENCE:
+        elif waited > DECISION_PATIENCE:
             self._decide(self._announced[self._machine])
         else:
             self._say(

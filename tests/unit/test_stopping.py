@@ -101,9 +101,21 @@ def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     clock[0] += 1.0
     machines.advance()
     assert machines.last_rounds == [GO_ON, UNDECIDED]
-    clock[0] += stopping.MACHINES_PATIENCE
+    clock[0] += stopping.DECISION_PATIENCE
     machines.advance()
     assert machines.last_rounds == [GO_ON, 9]
+
+
+def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(clock):
+    """Else its nodes would end after a round of its own, and machine 0 name a later one."""
+    machines = Machines([[6], [4], [5], [9]])
+    machines.gone = {3}
+    machines.all[1].ask(signal.SIGTERM)
+    for _ in range(40):
+        clock[0] += stopping.MACHINES_PATIENCE / 30
+        machines.advance()
+        assert set(machines.last_rounds[:3]) <= {GO_ON, UNDECIDED, 6}
+    assert machines.last_rounds == [6, 6, 6, GO_ON]
 
 
 def test_a_machine_that_missed_the_decision_hears_it_again():
