@@ -13,9 +13,10 @@ from decentnode.cross_checks import why_not_taken_back
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.experiment import Experiment
 from decentnode.fork_server import INCARNATIONS, ForkServer
-from decentnode.membership import Assembly, Roster, State
+from decentnode.membership import Assembly
 from decentnode.notes import Join, Relay, Start
 from decentnode.reports import Failed, Report, Restarted
+from decentnode.roster import Roster, State
 from decentnode.status import live_of
 from decentnode.wording import how_it_ended, machine_in_words, ranks_in_words
 

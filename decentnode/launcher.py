@@ -21,14 +21,16 @@ from decentnode.fork_server import ForkServer, end_hung, hold_signals, name_sock
 from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
 from decentnode.latecomers import RESTART, Latecomers
-from decentnode.membership import Assembly, Roster, State
+from decentnode.membership import Assembly
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
+from decentnode.others import SILENT_MACHINE, OtherMachines
 from decentnode.plotting import Pictures, make_figures
 from decentnode.quorum import Quorum
 from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter, Restarted
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
 from decentnode.resuming import Resumption
+from decentnode.roster import Roster, State
 from decentnode.screen import Screen
 from decentnode.snapshots import Snapshots
 from decentnode.stopping import Stopping
@@ -37,8 +39,6 @@ from decentnode.vigil import Vigil
 TICK = 0.1
 UNSEEN_END = "its process ended together with the server that forked it"
 RELAY_INTERVAL = 1.0
-SILENT_MACHINE = 10.0
-"""Seconds without a word after which another machine's launcher counts as gone."""
 PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
 SECONDS_TO_DIE = 2.0
@@ -77,12 +77,14 @@ class Launcher:
         )
         self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
-        self._machines = set(range(len(experiment.mapping.machines)))
         digest = config.digest(experiment.settings, experiment.graph.graph)
         greeting = self._continuity.greeting(Join(machine, __version__, digest, experiment.dataset_digest))
         quorum = Quorum(experiment.mapping, experiment.settings.failures)
         self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials, quorum)
-        self._stopping = Stopping(self._beacons, machine, self._machines, self._assembly.send)
+        self._others = OtherMachines(
+            experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
+        )
+        self._stopping = Stopping(self._beacons, machine, self._others.present, self._assembly.send)
         self._latecomers = Latecomers(
             experiment, machine, self.roster, self._assembly, self._continuity.lineage,
             lambda: self._signal is not None,
@@ -200,8 +202,8 @@ class Launcher:
             self._snapshots, sorted(self._local), machine, self._outbox.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
         )  # fmt: skip
-        self._machines -= set(start.absent)
-        self._observer.expect_machines(self._machines)
+        self._others.present -= set(start.absent)
+        self._observer.expect_machines(self._others.present)
         self._observer.is_late = bool(start.late)
         self._observer.start()
         self._snapshots.run_id = start.run_id
@@ -287,7 +289,7 @@ class Launcher:
         self._unsent = []
         for note in self._assembly.receive():
             if isinstance(note, Relay):
-                for report in note.reports:
+                for report in self._others.reports(note):
                     self._take(report)
             elif isinstance(note, PartialSum | MeanVector | PartialDistance):
                 self._observer.take(note)
@@ -306,20 +308,15 @@ class Launcher:
         for report in (reports := self._latecomers.answer(join)):
             self._take(report)
         if reports:
-            self._machines.add(join.machine)
+            self._others.present.add(join.machine)
             self._observer.expect_late(join.machine)
-            self._observer.expect_machines(self._machines)
+            self._observer.expect_machines(self._others.present)
 
     def _forget_silent_machines(self, now: float) -> None:
-        for machine in sorted(self._machines - {0}):
-            ranks = self.experiment.mapping.ranks_of(machine)
-            ended = not set(self.roster.active) & set(ranks)
-            if ended or now - self._assembly.last_heard[machine] > SILENT_MACHINE:
-                self._machines.discard(machine)
-                for rank in ranks:
-                    self._take(Failed(rank, f"machine {machine} fell silent"))
-                if not ended:
-                    self._observer.expect_machines(self._machines)
+        for report in (lost := self._others.forget_silent(now)):
+            self._take(report)
+        if lost:
+            self._observer.expect_machines(self._others.present)
 
     def _end_hung_nodes(self) -> None:
         """Ends processes that hang when nobody here gets on unless they end, so that a run always ends."""
@@ -380,7 +377,10 @@ class Launcher:
         timing = Timing(self._startup, wall)
         unfinished = self.roster.ranks(State.STOPPED, State.LOST)
         saved = self._continuity.retention.newest_round if unfinished else None
-        summary = summarize(self.experiment, self.roster, self.evaluations, self.run_id, timing, saved)
+        refused = self._assembly.refused + self._others.refused
+        summary = summarize(
+            self.experiment, self.roster, self.evaluations, self.run_id, timing, saved, refused
+        )
         self._vigil.conclude(self.evaluations, summary)
         self._vigil.close(headline(summary, self._exit_code()))
         return summary

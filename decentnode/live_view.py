@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decentnode.experiment import Experiment
-from decentnode.membership import Roster, State
+from decentnode.roster import Roster, State
 from decentnode.run_files import EvaluationRow
 from decentnode.screen import Screen
 from decentnode.wording import clock_time, decimal, percent, readable_bytes

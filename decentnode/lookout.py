@@ -8,8 +8,8 @@ from pathlib import Path
 from decentnode import snapshots
 from decentnode.beacons import UNDECIDED, Activity, Beacons, Sighting
 from decentnode.graph.base import Graph
-from decentnode.membership import Roster
 from decentnode.reports import Report, Stuck, Waiting
+from decentnode.roster import Roster
 from decentnode.settings import FailureSettings
 
 LOOK_EVERY = 0.5

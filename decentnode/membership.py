@@ -1,4 +1,4 @@
-"""Who is here: machines that meet before the start, and what is known of every node after it.
+"""Machines that meet before the start, and what their launchers tell each other after it.
 
 Before the start machine 0 is the meeting point. Afterwards nothing needs it: the nodes talk to their
 neighbors alone, and what the launchers still tell each other only feeds the view and the summary.
@@ -8,8 +8,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NoReturn
 
 import msgspec
@@ -20,25 +18,9 @@ from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.quorum import Quorum
 from decentnode.rendezvous import Rendezvous
-from decentnode.reports import (
-    Checkpointed,
-    Evaluated,
-    Exited,
-    Failed,
-    Finished,
-    Injected,
-    NotCheckpointed,
-    PeerBack,
-    PeerMissing,
-    Progress,
-    Rejected,
-    Report,
-    Restarted,
-    Stopped,
-)  # fmt: skip
 from decentnode.retention import newest_of_all
 from decentnode.vouching import is_vouched, vouch
-from decentnode.wording import how_it_ended, machine_in_words
+from decentnode.wording import machine_in_words
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
 
@@ -47,136 +29,6 @@ REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 TWIN_SECONDS = 3.0
 """How long a machine that says nothing still counts as here, so that no second one takes its place."""
-
-
-class State(StrEnum):
-    """What has become of a node, as far as this machine knows."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    """Ended before its last round, as it was asked to."""
-    LOST = "lost"
-
-
-@dataclass
-class Member:
-    """One node as the launcher sees it."""
-
-    state: State = State.STARTING
-    round: int = -1
-    bytes_sent: int = 0
-    loss: float | None = None
-    """Of the training, as last told."""
-    last_report: float = field(default_factory=time.monotonic)
-    accused: bool = False
-    """A peer went on without it."""
-    error: str = ""
-    out_of_memory: bool = False
-    finished: Finished | None = None
-    restarts: int = 0
-
-
-class Roster:
-    """The live set and everyone's progress, from the reports that have come."""
-
-    def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
-        """`home` gives the ranks of each local host process, by its position."""
-        self.members = {rank: Member() for rank in ranks}
-        self._home = home
-        self.missing_edges: list[PeerMissing] = []
-
-    def take(self, report: Report) -> list[int]:
-        """Learns from one report; returns the ranks that are lost by it."""
-        match report:
-            case Progress() | Evaluated():
-                member = self._heard(report.rank)
-                member.round = max(member.round, report.round)
-                member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
-                member.loss = report.loss if isinstance(report, Progress) else report.train_loss
-            case PeerMissing():
-                self._heard(report.rank)
-                self.missing_edges.append(report)
-                self.members[report.peer].accused = True
-            case PeerBack():
-                self._heard(report.rank)
-                self.restore_edge(report.rank, report.peer)
-            case Restarted():
-                self.revive(self._home.get(report.process, ()))
-            case Rejected() | Injected():
-                self._heard(report.rank)
-            case Finished():
-                member = self._heard(report.rank)
-                member.state, member.finished = State.FINISHED, report
-                member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
-            case Stopped():
-                member = self._heard(report.rank)
-                member.state, member.round = State.STOPPED, report.rounds - 1
-            case Checkpointed() | NotCheckpointed():
-                self._heard(report.rank)
-            case Failed():
-                self.members[report.rank].out_of_memory |= report.out_of_memory
-                return self.lose([report.rank], report.error)
-            case Exited():
-                return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
-        return []
-
-    def lose(self, ranks: Iterable[int], error: str) -> list[int]:
-        """Counts nodes as lost unless they have finished, and returns those; the first reason stays."""
-        lost = []
-        for rank in ranks:
-            member = self.members[rank]
-            if member.state not in (State.FINISHED, State.STOPPED, State.LOST):
-                member.state, member.error = State.LOST, error
-                lost.append(rank)
-        return lost
-
-    def revive(self, ranks: Iterable[int]) -> None:
-        """The process of these nodes has been started again."""
-        for rank in ranks:
-            member = self.members[rank]
-            if member.state is not State.FINISHED:
-                member.state, member.error = State.RUNNING, ""
-                member.accused = any(edge.peer == rank for edge in self.missing_edges)
-                member.last_report = time.monotonic()
-                member.restarts += 1
-
-    def restore_edge(self, rank: int, peer: int) -> None:
-        """One end exchanges with the other again."""
-        self.missing_edges = [e for e in self.missing_edges if (e.rank, e.peer) != (rank, peer)]
-        self.members[peer].accused = any(edge.peer == peer for edge in self.missing_edges)
-
-    def start(self) -> None:
-        """The nodes have been given the start."""
-        for member in self.members.values():
-            member.last_report = time.monotonic()
-            if member.state is State.STARTING:
-                member.state = State.RUNNING
-
-    def ranks(self, *states: State) -> list[int]:
-        """The ranks in any of these states."""
-        return [rank for rank, member in self.members.items() if member.state in states]
-
-    @property
-    def active(self) -> list[int]:
-        """Ranks that may still report."""
-        return self.ranks(State.STARTING, State.RUNNING)
-
-    def broken_edges(self) -> list[PeerMissing]:
-        """Links that were given up although both ends finished."""
-        return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
-
-    def reporting(self) -> set[int]:
-        """Ranks whose tests are waited for: not lost, and not given up by a peer while they run."""
-        return set(self.ranks(State.FINISHED, State.STOPPED)) | {
-            rank for rank in self.ranks(State.RUNNING) if not self.members[rank].accused
-        }
-
-    def _heard(self, rank: int) -> Member:
-        member = self.members[rank]
-        member.last_report = time.monotonic()
-        return member
 
 
 class Assembly:
@@ -339,9 +191,13 @@ class Assembly:
             self._rendezvous.close()
             self._rendezvous = None
 
+    @property
+    def refused(self) -> Counter[str]:
+        """Connections and messages that were turned away, by reason."""
+        return +self._rendezvous.refused if self._rendezvous else Counter()
+
     def _refusals(self) -> str:
-        refused = +self._rendezvous.refused if self._rendezvous else Counter()
-        listed = ", ".join(f"{reason} {count}" for reason, count in refused.items())
+        listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
         return f"; connections that were refused: {listed}" if listed else ""
 
     def _difference(self, join: Join) -> str:

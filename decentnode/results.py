@@ -18,11 +18,13 @@ from decentnode.durable import write_durably
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.line_file import LineFile, Warn
-from decentnode.membership import Roster, State
 from decentnode.observer import Observation
 from decentnode.records import write_atomically
 from decentnode.reports import Evaluated
+from decentnode.roster import Roster, State
 from decentnode.run_files import SCHEMA, EvaluationRow
+
+NOTHING: Counter[str] = Counter()
 
 
 @dataclass
@@ -131,8 +133,12 @@ def summarize(
     run_id: int,
     timing: Timing,
     resumable: int | None = None,
+    refused: Counter[str] = NOTHING,
 ) -> dict[str, Any]:
-    """The summary of a run, as far as this machine knows it; after round `resumable` all were saved."""
+    """The summary of a run, as far as this machine knows it; after round `resumable` all were saved.
+
+    `refused`: what launchers turned away, by reason, beside what the nodes did.
+    """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
     last = evaluations.rows[-1] if evaluations.rows else None
@@ -156,7 +162,7 @@ def summarize(
         "wall_seconds": round(timing.wall, 3),
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
-        "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), Counter())),
+        "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
         "test_accuracy": spread([f.accuracy for f in finished.values() if f.accuracy is not None]),
         "test_loss": spread([f.test_loss for f in finished.values() if f.accuracy is not None]),
         "average_model_accuracy": last.average_model_accuracy if last else None,

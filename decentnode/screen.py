@@ -9,8 +9,8 @@ from typing import Any, TextIO
 from decentnode.closing import closing_lines, headline
 from decentnode.errors import ExitCode
 from decentnode.experiment import Experiment
-from decentnode.membership import Roster
 from decentnode.plotting import Pictures
+from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow
 from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
 

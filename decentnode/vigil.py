@@ -11,12 +11,12 @@ from decentnode.control import Control
 from decentnode.experiment import Experiment
 from decentnode.journal import Journal
 from decentnode.lookout import Lookout
-from decentnode.membership import Roster
 from decentnode.memory import MemoryAccount
 from decentnode.readiness import ready
 from decentnode.records import write_atomically
 from decentnode.reports import Failed, Report
 from decentnode.results import Evaluations
+from decentnode.roster import Roster
 from decentnode.whereabouts import Whereabouts
 from decentnode.wording import counted
 

@@ -6,7 +6,7 @@ from decentnode.beacons import Activity
 from decentnode.control import NodeStatus, Status
 from decentnode.experiment import Experiment
 from decentnode.lookout import DOING, Lookout
-from decentnode.membership import Roster, State
+from decentnode.roster import Roster, State
 from decentnode.waits import Waits
 
 MOST_WAITED = 10

@@ -9,10 +9,10 @@ from decentnode.checkpointing import Lineage
 from decentnode.errors import RunFailed
 from decentnode.experiment import Experiment
 from decentnode.latecomers import Latecomers
-from decentnode.membership import Roster
 from decentnode.notes import Join, Relay, Start
 from decentnode.registry import SHARINGS
 from decentnode.reports import Exited, Failed, Finished, Restarted
+from decentnode.roster import Roster
 from tests.integration.running import QUICKSTART
 
 MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "

@@ -9,8 +9,8 @@ from decentnode import lookout
 from decentnode.beacons import UNDECIDED, Activity, Beacons
 from decentnode.graph.families import Ring
 from decentnode.lookout import Lookout, thread_state
-from decentnode.membership import Roster
 from decentnode.reports import Failed, PeerMissing, Progress, Stuck, Waiting
+from decentnode.roster import Roster
 from decentnode.settings import FailureSettings
 from decentnode.waits import Waits
 

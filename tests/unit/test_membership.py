@@ -12,7 +12,7 @@ import zmq
 from decentnode import membership
 from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
-from decentnode.membership import Assembly, Roster, State, how_it_ended
+from decentnode.membership import Assembly
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Refuse, Relay
 from decentnode.quorum import Quorum
 from decentnode.reports import (
@@ -25,7 +25,9 @@ from decentnode.reports import (
     Progress,
     Restarted,
 )
+from decentnode.roster import Roster, State
 from decentnode.settings import FailureSettings
+from decentnode.wording import how_it_ended
 from tests.contract.troupe import free_ports
 
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.evaluation import Scores
-from decentnode.membership import Roster
 from decentnode.observer import Observation
 from decentnode.records import Records, RoundRecord, read_records, write_atomically
 from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
 from decentnode.results import Evaluations, Timing, model_hash, spread, summarize, unused_directory
+from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_events, read_object
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()

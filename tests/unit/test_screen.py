@@ -15,9 +15,9 @@ from rich.console import Console
 
 from decentnode.errors import ExitCode
 from decentnode.live_view import Dashboard, LiveScreen, Standing, screen_for
-from decentnode.membership import Roster
 from decentnode.plotting import Pictures
 from decentnode.reports import Evaluated, Failed, Finished, Progress
+from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow
 from decentnode.screen import HEADING, LOG_LINES, Screen
 from decentnode.wording import clock_time, counted, decimal, percent, readable_bytes, readable_seconds

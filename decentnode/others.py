@@ -1,0 +1,94 @@
+"""What one launcher makes of the others: which of their reports count, and who has fallen silent.
+
+A launcher speaks for the nodes of its own machine alone. Only machine 0 passes on what became of others, and
+nobody is told of its own nodes by another. What a listed machine may still say of its nodes is anything.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from decentnode.experiment import Experiment
+from decentnode.notes import Relay
+from decentnode.reports import Exited, Failed, Report, Restarted
+from decentnode.roster import Roster
+
+SILENT_MACHINE = 10.0
+"""Seconds without a word after which another machine's launcher counts as gone."""
+IDENTITY = "identity"
+RANGE = "range"
+"""Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
+
+NOBODY = -1
+"""Whom reports are about that are meant for the own launcher, as `Ready`: its process ids get signals."""
+
+
+class OtherMachines:
+    """The other machines of a run, as one launcher hears them."""
+
+    def __init__(
+        self, experiment: Experiment, machine: int, roster: Roster, last_heard: Mapping[int, float],
+        say: Callable[[str, str], object],
+    ) -> None:  # fmt: skip
+        """`say` gets events, their kind and text; `last_heard` is kept up to date by somebody else."""
+        self.present = set(range(len(experiment.mapping.machines)))
+        """Those that are here, this one among them."""
+        self.refused: Counter[str] = Counter()
+        """Reports that did not count, by reason."""
+        self._machine = machine
+        self._mapping = experiment.mapping
+        self._roster = roster
+        self._last_heard = last_heard
+        self._nodes = experiment.graph.num_nodes
+        self._rounds = experiment.settings.rounds
+        self._machine_of = [experiment.mapping.machine_of(rank) for rank in range(self._nodes)]
+        self._carriers = [process.machine for process in experiment.processes]
+        self._say = say
+        self._told: set[int] = set()
+
+    def reports(self, relay: Relay) -> list[Report]:
+        """Those that count; the rest is counted in `refused`."""
+        believed = []
+        for report in relay.reports:
+            reason = self._objection(report, relay.machine)
+            if reason:
+                self._refuse(relay.machine, reason)
+            else:
+                believed.append(report)
+        return believed
+
+    def forget_silent(self, now: float) -> list[Failed]:
+        """Takes out who has ended or is silent; what that says of nodes, where they had not ended."""
+        lost = []
+        for machine in sorted(self.present - {self._machine}):
+            active = self._active(machine)
+            if not active or now - self._last_heard[machine] > SILENT_MACHINE:
+                self.present.discard(machine)
+                lost += [Failed(rank, f"machine {machine} fell silent") for rank in active]
+        return lost
+
+    def _active(self, machine: int) -> list[int]:
+        return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
+
+    def _objection(self, report: Report, machine: int) -> str:
+        """Why a report does not count that comes from this machine; empty when it does."""
+        if isinstance(report, Restarted | Exited):
+            about, carriers = report.process, self._carriers
+        else:
+            about, carriers = getattr(report, "rank", NOBODY), self._machine_of
+        if not 0 <= about < len(carriers) or not self._speaks_for(machine, carriers[about]):
+            return IDENTITY
+        peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
+        is_known = all(0 <= peer < self._nodes for peer in peers)
+        is_due = -1 <= getattr(report, "round", 0) <= self._rounds
+        is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
+        return "" if is_known and is_due and is_possible else RANGE
+
+    def _speaks_for(self, machine: int, other: int) -> bool:
+        return other != self._machine if machine == 0 else other == machine
+
+    def _refuse(self, machine: int, reason: str) -> None:
+        self.refused[reason] += 1
+        if machine not in self._told:
+            self._told.add(machine)
+            about = "nodes of other machines" if reason == IDENTITY else "rounds or peers that there are not"
+            self._say("refused", f"machine {machine} speaks of {about}; that does not count")

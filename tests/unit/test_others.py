@@ -1,0 +1,124 @@
+"""What a launcher believes of the others, and what becomes of a machine that it does not hear."""
+
+import io
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from decentnode.experiment import Experiment
+from decentnode.launcher import Launcher
+from decentnode.notes import Relay
+from decentnode.reports import (
+    Checkpointed,
+    Exited,
+    Failed,
+    Finished,
+    PeerMissing,
+    Progress,
+    Ready,
+    Restarted,
+    Waiting,
+)
+from decentnode.roster import State
+from decentnode.screen import Screen
+from tests.integration.running import QUICKSTART
+
+MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "
+MACHINES += "{address: 127.0.0.3, nodes: 3}]"
+ROUNDS = 50
+BIG = 10**6
+
+
+def experiment(tmp_path):
+    settings = ["graph=ring", "graph.nodes=6", f"rounds={ROUNDS}", f"run_dir={tmp_path}/run", MACHINES]
+    return Experiment.from_yaml(QUICKSTART, settings)
+
+
+class Desk:
+    """A launcher after the start, without nodes and without sockets: others' notes are put into `inbox`."""
+
+    def __init__(self, tmp_path, machine=0):
+        self.inbox, self.sent = [], []
+        self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
+        self.launcher._observer = SimpleNamespace(
+            forget=lambda rank: None, expect_machines=lambda machines: None,
+            expect_late=lambda machine: None, stand_alone=lambda: None,
+        )  # fmt: skip
+        self.launcher.run_id = 1
+        self.launcher.roster.start()
+        self.launcher._pids = {0: os.getpid()}
+        self.assembly = self.launcher._assembly
+        self.assembly.receive, self.assembly.send = self._receive, self._send
+
+    def _receive(self, timeout=0.0):
+        notes, self.inbox = self.inbox, []
+        for note in notes:
+            self.assembly.last_heard[note.machine] = time.monotonic()
+        return notes
+
+    def _send(self, note, to=None):
+        self.sent.append((note, to))
+
+    def hear(self, *notes):
+        self.inbox += notes
+        self.launcher._exchange_with_machines()
+
+    def state(self, rank):
+        return self.launcher.roster.members[rank].state
+
+    @property
+    def events(self):
+        self.launcher._vigil.journal.close()
+        return (self.launcher.run_dir / "events.jsonl").read_text()
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+FALSE = {
+    "no such rank": (Progress(BIG, 1, None, 0), "identity"),
+    "a negative rank": (Progress(-1, 1, None, 0), "identity"),
+    "machine 0's rank": (Failed(0, "dead"), "identity"),
+    "another machine's rank": (Checkpointed(4, 10), "identity"),
+    "machine 0's process": (Exited(0, 0), "identity"),
+    "no such process": (Restarted(BIG, None, 1), "identity"),
+    "a process to be signalled": (Ready(2, 1), "identity"),
+    "no such peer": (PeerMissing(2, 1, BIG, ""), "range"),
+    "no such peers": (Waiting(2, 1, [0, -1], 1.0), "range"),
+    "no such round": (Checkpointed(2, 10**9), "range"),
+    "more rounds than there are": (Finished(2, ROUNDS + 1, "", 0, 0, 0.0, None, None), "range"),
+}
+
+
+@pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
+def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
+    before = dict(desk.launcher._pids)
+    desk.hear(Relay(1, [report, report, Progress(2, 3, 0.5, 10)]))
+    assert desk.launcher.roster.active == list(range(6))
+    assert desk.launcher._pids == before
+    assert desk.launcher.roster.members[2].round == 3, "what it says of its own node counts"
+    assert desk.launcher._others.refused == {reason: 2}
+    assert desk.launcher._continuity.retention.newest_round is None
+    assert desk.events.count('"refused"') == 1
+
+
+def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    processes = desk.launcher.experiment.processes
+    elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
+    desk.launcher.roster.lose([3, 4, 5], "gone")
+    here = desk.launcher._positions[0]
+    desk.hear(Relay(0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), Progress(BIG, 1, None, 0)]))
+    assert desk.state(2) is State.RUNNING
+    assert desk.state(3) is State.RUNNING
+    assert desk.launcher._others.refused == {"identity": 2}
+
+
+def test_what_was_refused_is_in_the_summary(desk):
+    desk.hear(Relay(1, [Failed(0, "dead")]))
+    desk.launcher._began = time.monotonic()
+    assert desk.launcher._sum_up()["refused_messages"] == {"identity": 1}
