@@ -24,7 +24,7 @@ from decentnode.latecomers import RESTART, Latecomers
 from decentnode.membership import Assembly
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Contribution, Observer
-from decentnode.others import SILENT_MACHINE, OtherMachines
+from decentnode.others import GONE_FOR_GOOD, OtherMachines
 from decentnode.plotting import Pictures, make_figures
 from decentnode.quorum import Quorum
 from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter, Restarted
@@ -238,7 +238,8 @@ class Launcher:
         if self.run_id:
             self._exchange_with_machines()
             self._stopping.advance()
-            self._continuity.tend(self.roster.ranks(State.LOST), self._is_left_alone(), self._assembly.send)
+            is_alone = self._others.is_left_alone(GONE_FOR_GOOD)
+            self._continuity.tend(self._others.gone, is_alone, self._assembly.send)
             self._end_hung_nodes()
             self._show_progress()
 
@@ -287,7 +288,10 @@ class Launcher:
             self._assembly.send(Relay(self.machine, self._unsent if self.machine else []))
             self._last_relay = now
         self._unsent = []
-        for note in self._assembly.receive():
+        notes = self._assembly.receive()
+        for machine in self._others.heard_again(notes):
+            self._expect(machine)
+        for note in notes:
             if isinstance(note, Relay):
                 for report in self._others.reports(note):
                     self._take(report)
@@ -301,16 +305,19 @@ class Launcher:
                 self._stopping.take(note)
         if self.machine == 0:
             self._forget_silent_machines(now)
-        elif self._is_left_alone():
-            self._observer.stand_alone()
+        self._observer.is_alone = self._others.is_left_alone()
 
     def _welcome(self, join: Join) -> None:
         for report in (reports := self._latecomers.answer(join)):
             self._take(report)
         if reports:
-            self._others.present.add(join.machine)
-            self._observer.expect_late(join.machine)
-            self._observer.expect_machines(self._others.present)
+            self._expect(join.machine)
+
+    def _expect(self, machine: int) -> None:
+        """A machine takes part again, or for the first time."""
+        self._others.present.add(machine)
+        self._observer.expect_late(machine)
+        self._observer.expect_machines(self._others.present)
 
     def _forget_silent_machines(self, now: float) -> None:
         for report in (lost := self._others.forget_silent(now)):
@@ -325,10 +332,6 @@ class Launcher:
             self._take(verdict)
             self._unsent.append(verdict)
         end_hung([self._pids[position] for position in hung])
-
-    def _is_left_alone(self) -> bool:
-        """Whether machine 0 has ended, or cannot be heard any more."""
-        return self.machine != 0 and time.monotonic() - self._assembly.last_heard[0] > SILENT_MACHINE
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
@@ -372,9 +375,8 @@ class Launcher:
 
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and tells machine 0 what it may not know yet."""
-        wall = time.monotonic() - self._began if self.run_id else 0.0
         self._assembly.send(Relay(self.machine, self._unsent))
-        timing = Timing(self._startup, wall)
+        timing = Timing(self._startup, time.monotonic() - self._began if self.run_id else 0.0)
         unfinished = self.roster.ranks(State.STOPPED, State.LOST)
         saved = self._continuity.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused

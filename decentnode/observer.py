@@ -69,7 +69,8 @@ class Observer(threading.Thread):
         self._ranks = set(ranks)
         self._machine = machine
         self._machines = {machine}
-        self._alone = False
+        self.is_alone = False
+        """Machine 0 is not heard: nodes are let go on at once, and nothing is observed."""
         self._newcomers: set[int] = set()
         self.is_late = False
         """This machine has no part in what the others observe before its nodes are evaluated."""
@@ -89,10 +90,6 @@ class Observer(threading.Thread):
     def expect_late(self, machine: int) -> None:
         """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
         self._newcomers.add(machine)
-
-    def stand_alone(self) -> None:
-        """Machine 0 is gone: nodes are let go on at once, and nothing is observed any more."""
-        self._alone = True
 
     def take(self, event: Evaluated | Contribution) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
@@ -165,7 +162,7 @@ class Observer(threading.Thread):
 
     def _advance(self, round: int, gathering: _Gathering) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
-        late = self._alone or time.monotonic() - gathering.began > PATIENCE
+        late = self.is_alone or time.monotonic() - gathering.began > PATIENCE
         if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))

@@ -4,16 +4,19 @@ A launcher speaks for the nodes of its own machine alone. Only machine 0 passes 
 nobody is told of its own nodes by another. What a listed machine may still say of its nodes is anything.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from decentnode.experiment import Experiment
-from decentnode.notes import Relay
+from decentnode.notes import Join, Note, Relay
 from decentnode.reports import Exited, Failed, Report, Restarted
-from decentnode.roster import Roster
+from decentnode.roster import Roster, State
 
 SILENT_MACHINE = 10.0
-"""Seconds without a word after which another machine's launcher counts as gone."""
+"""Seconds without a word after which another machine's launcher counts as gone, until it is heard again."""
+GONE_FOR_GOOD = 600.0
+"""Seconds of silence after which no checkpoints are kept for a machine any more: disks are finite."""
 IDENTITY = "identity"
 RANGE = "range"
 """Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
@@ -63,8 +66,33 @@ class OtherMachines:
             active = self._active(machine)
             if not active or now - self._last_heard[machine] > SILENT_MACHINE:
                 self.present.discard(machine)
+                self._roster.silence(active)
                 lost += [Failed(rank, f"machine {machine} fell silent") for rank in active]
         return lost
+
+    def heard_again(self, notes: Iterable[Note]) -> list[int]:
+        """Who was given up, speaks in these, and has nodes to be counted again: such as had only been silent.
+
+        A launcher that only asks to join has none of these nodes: it was started anew.
+        """
+        speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
+        back = []
+        for machine in sorted(speaking - self.present):
+            if self._roster.hear_again(self._mapping.ranks_of(machine)):
+                self._say("machine_back", f"machine {machine} is heard again; its nodes count as before")
+            if self._active(machine):
+                back.append(machine)
+        return back
+
+    @property
+    def gone(self) -> list[int]:
+        """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
+        silent = map(self._roster.seconds_silent, lost := self._roster.ranks(State.LOST))
+        return [r for r, s in zip(lost, silent, strict=True) if s is None or s > GONE_FOR_GOOD]
+
+    def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
+        """Whether machine 0 has ended, or has not been heard for so long."""
+        return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
 
     def _active(self, machine: int) -> list[int]:
         return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))

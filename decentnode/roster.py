@@ -47,6 +47,8 @@ class Member:
     last_report: float = field(default_factory=time.monotonic)
     accused: bool = False
     """A peer went on without it."""
+    silent_since: float | None = None
+    """When it was given up only because nothing was heard of its machine; None where that is not so."""
     error: str = ""
     out_of_memory: bool = False
     finished: Finished | None = None
@@ -110,12 +112,33 @@ class Roster:
     def revive(self, ranks: Iterable[int]) -> None:
         """The process of these nodes has been started again."""
         for rank in ranks:
-            member = self.members[rank]
-            if member.state is not State.FINISHED:
-                member.state, member.error = State.RUNNING, ""
-                member.accused = any(edge.peer == rank for edge in self.missing_edges)
-                member.last_report = time.monotonic()
-                member.restarts += 1
+            if self.members[rank].state is not State.FINISHED:
+                self._count_as_running(rank)
+                self.members[rank].restarts += 1
+
+    def silence(self, ranks: Iterable[int]) -> None:
+        """These are about to be counted as lost because nothing is heard of their machine."""
+        for rank in ranks:
+            self.members[rank].silent_since = time.monotonic()
+
+    def hear_again(self, ranks: Iterable[int]) -> list[int]:
+        """The machine of these is heard again; returns those that had only been silent, and count again."""
+        found = [rank for rank in ranks if self.seconds_silent(rank) is not None]
+        for rank in found:
+            self._count_as_running(rank)
+        return found
+
+    def seconds_silent(self, rank: int) -> float | None:
+        """For how long a node has been lost that was given up for its machine's silence; None: it was not."""
+        member = self.members[rank]
+        is_silent = member.state is State.LOST and member.silent_since is not None
+        return time.monotonic() - member.silent_since if is_silent and member.silent_since else None
+
+    def _count_as_running(self, rank: int) -> None:
+        member = self.members[rank]
+        member.state, member.error, member.silent_since = State.RUNNING, "", None
+        member.accused = any(edge.peer == rank for edge in self.missing_edges)
+        member.last_report = time.monotonic()
 
     def restore_edge(self, rank: int, peer: int) -> None:
         """One end exchanges with the other again."""

@@ -181,7 +181,7 @@ def test_a_machine_that_is_gone_is_not_waited_for():
         for rank in range(2):
             pair.first.show(rank, 0, models[rank])
         pair.first.observer.expect_machines({0})
-        pair.second.observer.stand_alone()
+        pair.second.observer.is_alone = True
         seen = pair.first.next()
     assert seen.nodes == 2
     assert seen.consensus_distance == pytest.approx(expected(models[:2]), rel=1e-12)
@@ -212,10 +212,25 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
 
 def test_without_machine_0_nodes_are_let_go_on():
     with Machine((2, 3), 1) as machine:
-        machine.observer.stand_alone()
+        machine.observer.is_alone = True
         for round in range(3):
             for rank in (2, 3):
                 machine.show(rank, round, torch.ones(ELEMENTS))
+
+
+def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    models = vectors(4)
+    with Pair() as pair:
+        pair.second.observer.is_alone = True
+        pair.show(0, models)
+        time.sleep(0.5)
+        pair.second.observer.is_alone = False
+        pair.show(1, models)
+        while (seen := pair.first.next()).round < 1:
+            pass
+    assert seen.nodes == 4
+    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
 
 
 def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():

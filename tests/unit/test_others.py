@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from decentnode import others
 from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
-from decentnode.notes import Relay
+from decentnode.notes import Join, Relay
 from decentnode.reports import (
     Checkpointed,
     Exited,
@@ -44,7 +45,7 @@ class Desk:
         self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
             forget=lambda rank: None, expect_machines=lambda machines: None,
-            expect_late=lambda machine: None, stand_alone=lambda: None,
+            expect_late=lambda machine: None,
         )  # fmt: skip
         self.launcher.run_id = 1
         self.launcher.roster.start()
@@ -116,6 +117,65 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     assert desk.state(2) is State.RUNNING
     assert desk.state(3) is State.RUNNING
     assert desk.launcher._others.refused == {"identity": 2}
+
+
+class TestSilence:
+    def silence(self, desk, machine, seconds=others.SILENT_MACHINE + 1):
+        desk.assembly.last_heard[machine] -= seconds
+        desk.hear()
+
+    def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, desk):
+        desk.hear(Relay(2, [Failed(4, "ValueError: no")]))
+        self.silence(desk, 2)
+        assert desk.launcher.roster.ranks(State.LOST) == [3, 4, 5]
+        assert desk.launcher._others.present == {0, 1}
+        desk.hear(Relay(2, [Progress(3, 7, 0.5, 10)]))
+        assert desk.launcher.roster.ranks(State.LOST) == [4], "this one had ended"
+        assert desk.launcher.roster.members[4].error == "ValueError: no"
+        assert desk.launcher.roster.members[3].restarts == 0
+        assert desk.launcher._others.present == {0, 1, 2} == desk.launcher._stopping._machines
+        self.silence(desk, 2)
+        assert desk.launcher.roster.ranks(State.LOST) == [3, 4, 5], "and it can fall silent again"
+        assert "machine 2 is heard again" in desk.events
+
+    def test_what_it_says_when_it_is_heard_again_counts(self, desk):
+        self.silence(desk, 1)
+        desk.hear(Relay(1, [Failed(2, "ValueError: no")]))
+        assert desk.launcher.roster.members[2].error == "ValueError: no"
+        self.silence(desk, 2)
+        desk.hear(Relay(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        assert desk.state(3) is State.FINISHED
+        assert desk.launcher.roster.active == [0, 1, 4, 5]
+
+    def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
+        self.silence(desk, 1)
+        notes = [Join(1, "", "", "")]
+        assert desk.launcher._others.heard_again(notes) == []
+        assert desk.state(2) is State.LOST
+
+    def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
+        position = desk.launcher.experiment.home[2]
+        desk.hear(Relay(1, [Exited(position, -9)]))
+        assert desk.launcher._others.present == {0, 2}
+        desk.hear(Relay(1, [Restarted(position, -9, 1)]))
+        desk.hear(Relay(1, []))
+        assert desk.launcher._others.present == {0, 1, 2}
+
+    def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
+        self.silence(desk, 1)
+        assert desk.launcher._others.gone == []
+        desk.hear(Relay(2, [Failed(4, "ValueError: no")]))
+        assert desk.launcher._others.gone == [4]
+        monkeypatch.setattr(others, "GONE_FOR_GOOD", -1.0)
+        assert desk.launcher._others.gone == [2, 4]
+
+    def test_without_machine_0_nothing_is_observed_until_it_is_heard_again(self, tmp_path):
+        desk = Desk(tmp_path, machine=1)
+        self.silence(desk, 0)
+        assert desk.launcher._observer.is_alone
+        assert not desk.launcher._others.is_left_alone(others.GONE_FOR_GOOD)
+        desk.hear(Relay(0, []))
+        assert not desk.launcher._observer.is_alone
 
 
 def test_what_was_refused_is_in_the_summary(desk):
