@@ -16,6 +16,8 @@ LOCAL_GRACE = 0.1
 """Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
 RETRY_GRACE = 1.0
 """The same for a link that never came about: time for a few more attempts."""
+HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
+"""Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
 NEVER = float("inf")
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -95,11 +97,12 @@ class Links:
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.IPV6, 1)
         dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
-        if endpoint.startswith("tcp"):
-            dealer.set(zmq.HEARTBEAT_IVL, 2000)
-            dealer.set(zmq.HEARTBEAT_TIMEOUT, 6000)
-            if self._place.credentials is not None:
-                self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
+        if not self._place.co_located(process):
+            # On one machine the kernel ends the links of who dies; who only stands still has the deadline.
+            dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT))
+            dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
+        if endpoint.startswith("tcp") and self._place.credentials is not None:
+            self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
         self._watched[descriptor(monitor)] = process
         self._epoll.register(descriptor(monitor), select.EPOLLIN)
@@ -136,13 +139,13 @@ class Links:
     def give_up_broken(self, now: float) -> list[int]:
         """Counts those as gone whose links have been broken for too long, and returns them.
 
-        A link to another machine is kept: should it hold again, whoever is there is greeted anew.
+        A link over TCP is kept: should it hold again, whoever is there is greeted anew.
         """
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
             self.gone.add(process)
             del self._suspects[process]
-            if self._place.co_located(process):
+            if not self._endpoint_of(process).startswith("tcp"):
                 self.end(process, linger=0)
         self.next_verdict = min(self._suspects.values(), default=NEVER)
         return broken

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.communication import sockets
+from decentnode.communication import links, sockets
 from decentnode.communication.base import Inbox, Memory, Place
 from decentnode.graph.families import FullyConnected
 from decentnode.payload import Payload, dense_layout
@@ -50,6 +50,7 @@ class Company:
     def _host(self, own, incarnation, pipe):
         torch.set_num_threads(1)
         sockets.TICK = 0.05
+        links.HEARTBEAT, links.HEARTBEAT_TIMEOUT = 0.1, 0.3
         machine = self.processes[own].machine
         place = Place(
             self.processes,
@@ -197,9 +198,12 @@ def test_a_process_that_is_started_again_takes_part_within_two_rounds(company):
     assert lost == list(range(lost[0], first))
 
 
-@on(SHARED, SHARED_SIBLINGS)
+@on(SHARED, SHARED_SIBLINGS, TCP, MACHINES)
 def test_a_process_that_stood_still_goes_on_where_the_others_are(company):
-    """The others give it up after half a second, and are far ahead when it goes on."""
+    """The others give it up after half a second, and are far ahead when it goes on.
+
+    It answers no heartbeat meanwhile, so links to other machines break; those on one machine hold.
+    """
     last = len(company.processes) - 1
     ranks = company.processes[last].ranks
     company.wait_for(0, 5)
