@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from decentnode.communication.handles import Handle, Key, Message
+from decentnode.communication.signs import Signs
 from decentnode.errors import PeerAway, PeerError, PeerLost, PeerTimeout
 
 MOST_PARKED = 4
@@ -71,7 +72,7 @@ class Mailbox:
         """By part, and by the number of the exchange: who still has to read what was sent."""
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
-        self._heard: dict[int, tuple[float, Key]] = {}
+        self._signs = Signs()
 
     @property
     def position(self) -> Key:
@@ -108,9 +109,11 @@ class Mailbox:
         with self.lock:
             if peer in self.suspended and round == self._last[0]:
                 self.suspended.discard(peer)
+                self._signs.forget(peer)
                 return True
             if round < self.upcoming:
                 return False
+            self._signs.forget(peer)
             self.give_up(peer, PeerAway(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = round
             self.left.discard(peer)
@@ -175,6 +178,7 @@ class Mailbox:
     def deliver(self, source: int, key: Key, message: Message) -> None:
         """Takes a message in: for an open exchange, or parked for a later one; anything else is dropped."""
         with self.lock:
+            self._signs.reach(source, key[0], time.monotonic())
             handle = self._open.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
@@ -261,29 +265,27 @@ class Mailbox:
     def note_waiting(self, peer: int, key: Key) -> None:
         """Notes that `peer` is alive and itself waits in exchange `key`."""
         with self.lock:
-            self._heard[peer] = (time.monotonic(), key)
+            self._signs.wait(peer, key, time.monotonic())
             self._infer_loss(peer, (*key[:2], key[2] + 1))
 
     def note_progress(self, peer: int, key: Key) -> None:
         """Notes that `peer` is behind, in exchange `key`, if it got on since the last time."""
         with self.lock:
-            if key > self._heard.get(peer, (0.0, (-1, 0, 0)))[1]:
-                self._heard[peer] = (time.monotonic(), key)
+            self._signs.get_on(peer, key, time.monotonic())
 
     def overdue(self, now: float) -> list[tuple[Key, PeerError]]:
         """Peers that were silent for too long in some open exchange, and in which.
 
-        A peer that says it waits in an *earlier* exchange is only behind, and is given more time. One that
-        waits in this or a later one has already sent what we miss: it was lost on the way. So in any
-        circle of waiting nodes somebody always gives up, and nobody accuses a peer that is merely held up.
+        A peer that says it waits in an *earlier* exchange is only behind, and is given more time, though not
+        for ever (`signs.py`). One that waits in this or a later one has sent what we miss: it was lost
+        on the way. So in any circle of waiting nodes somebody always gives up, and nobody accuses a peer that
+        is merely held up.
         """
         late: list[tuple[Key, PeerError]] = []
         with self.lock:
             for handle in self._open.values():
                 for peer in handle.awaited | self._readers_before(handle):
-                    heard, key = self._heard.get(peer, (0.0, handle.key))
-                    since = heard if key < handle.key else handle.opened
-                    if now - max(since, handle.opened) > handle.timeout:
+                    if now - self._signs.silent_since(peer, handle) > handle.timeout:
                         where = "/".join(map(str, handle.key))
                         reason = f"silent for {handle.timeout:.0f} s in exchange {where}"
                         late.append((handle.key, PeerTimeout(peer, reason)))
@@ -301,6 +303,7 @@ class Mailbox:
     def forgive(self, seconds: float) -> None:
         """Extends every deadline by a time in which this process itself stood still."""
         with self.lock:
+            self._signs.forgive(seconds)
             for handle in self._open.values():
                 handle.opened += seconds
 

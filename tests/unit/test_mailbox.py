@@ -9,6 +9,7 @@ import pytest
 from decentnode.communication import handles
 from decentnode.communication import mailbox as module
 from decentnode.communication.mailbox import MOST_PARKED, Mailbox, left
+from decentnode.communication.signs import LENIENCE
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
 
 
@@ -223,6 +224,63 @@ def test_only_waiting_in_an_earlier_exchange_is_an_excuse(hand, now, exchange, b
     assert accused(hand.box, now.time + 11) == {1}
 
 
+def hold_out(hand, now, exchanges, note, timeout=10.0):
+    """Seconds until a peer is accused that makes these statements, one a second, the last one for ever."""
+    handle = hand.open(key(5), sources=[1], timeout=timeout)
+    for seconds in range(1, 1000):
+        now.time += 1
+        note(1, exchanges[min(seconds, len(exchanges)) - 1])
+        if accused(hand.box, now.time):
+            return now.time - handle.opened
+    return float("inf")
+
+
+def test_a_peer_that_always_says_it_waits_in_an_earlier_exchange_is_given_up_in_the_end(hand, now):
+    assert hold_out(hand, now, [key(0)], hand.box.note_waiting) == LENIENCE * 10 + 2  # heard after 1 s
+
+
+@pytest.mark.parametrize("statement", ["note_waiting", "note_progress"])
+def test_a_peer_that_steps_through_the_phases_of_an_earlier_round_is_given_up_in_the_end(
+    hand, now, statement
+):
+    phases = [key(4, phase) for phase in range(1000)]
+    assert hold_out(hand, now, phases, getattr(hand.box, statement)) == LENIENCE * 10 + 2
+
+
+def test_a_peer_that_gets_on_from_round_to_round_is_given_time_for_each(hand, now):
+    rounds = [key(round) for round in range(4) for _ in range(90)]
+    assert hold_out(hand, now, rounds, hand.box.note_waiting) > 4 * 90
+
+
+def test_to_wait_in_an_earlier_round_than_before_is_no_sign_of_life(hand, now):
+    hand.box.note_waiting(1, key(4))
+    assert hold_out(hand, now, [key(3)], hand.box.note_waiting) == 11
+
+
+def test_to_wait_in_an_earlier_round_than_that_of_a_payload_is_no_sign_of_life(hand, now):
+    hand.box.deliver(1, key(4), Letter(1))
+    assert hold_out(hand, now, [key(3)], hand.box.note_waiting) == 11
+
+
+def test_who_comes_back_may_be_in_an_earlier_round_than_it_was(hand, now):
+    hand.open(key(3), sources=[1])
+    hand.box.note_waiting(1, key(4))
+    assert hand.box.readmit(1, 5)
+    hand.box.admit(5)
+    assert hold_out(hand, now, [key(3)], hand.box.note_waiting) > 100
+
+
+def test_time_in_which_this_process_stood_still_adds_to_that_of_a_peer_that_is_behind(hand, now):
+    hand.open(key(5), sources=[1], timeout=10.0)
+    hand.box.note_waiting(1, key(4))
+    now.time += 1000
+    hand.box.forgive(1000)
+    now.time += 10 * LENIENCE - 5
+    hand.box.note_waiting(1, key(4))
+    assert accused(hand.box, now.time) == set()
+    assert accused(hand.box, now.time + 6) == {1}
+
+
 def test_time_in_which_this_process_stood_still_is_forgiven(hand, now):
     hand.open(key(0), sources=[1], timeout=10.0)
     hand.box.forgive(60.0)
@@ -296,8 +354,8 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["chain", "ring"])
-def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, ring):
-    nodes = 8
+@pytest.mark.parametrize("nodes", [8, 4 * LENIENCE])
+def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, ring, nodes):
     neighbors = neighbors_of(nodes, ring)
     blame, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
     assert blame == {i: {0} for i in neighbors[0]}
