@@ -81,4 +81,4 @@ class Continuity:
             return
         is_news = self.retention.tend(lost)
         if is_news and self._machine == 0:
-            send(Settled(self.retention.settled))
+            send(Settled(self.retention.settled, self.retention.kept))

@@ -300,7 +300,7 @@ class Launcher:
             elif isinstance(note, Join):
                 self._welcome(note)
             elif isinstance(note, Settled):
-                self._continuity.retention.settle(note.round)
+                self._continuity.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
         if self.machine == 0:

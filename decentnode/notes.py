@@ -122,6 +122,8 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     """All ranks that are still there have a checkpoint of this round or of a later one."""
 
     round: Round
+    kept: Round
+    """The newest round but one that all of them have; those from there on stay."""
 
 
 Note = (

@@ -1,6 +1,6 @@
 """Which checkpoints there are, which round all ranks have, and which ones may go."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from decentnode import checkpoint
@@ -15,6 +15,8 @@ class Retention:
     def __init__(self, directory: Path, ranks: Iterable[int], local: Iterable[int]) -> None:
         self.settled = -1
         """Every rank that is still there has a checkpoint of this round or of a later one."""
+        self.kept = -1
+        """The newest round but one that all of these have; -1: none. Those from there on stay."""
         self._directory = directory
         self._local = sorted(local)
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
@@ -41,21 +43,31 @@ class Retention:
             return False
         self._grown = False
         lost = set(lost)
-        newest = [max(rounds, default=-1) for rank, rounds in self._known.items() if rank not in lost]
-        return self.settle(min(newest, default=-1))
+        here = [rounds for rank, rounds in self._known.items() if rank not in lost]
+        shared = sorted(set.intersection(*here)) if here else []
+        newest = [max(rounds, default=-1) for rounds in here]
+        return self.settle(min(newest, default=-1), shared[-2:][0] if shared else -1)
 
-    def settle(self, round: int) -> bool:
-        """Deletes local checkpoints before this round, up to one that is kept in case a later one is bad."""
+    def settle(self, round: int, kept: int) -> bool:
+        """Deletes local checkpoints before round `kept`, but always leaves a rank its last before `round`.
+
+        A rank without a checkpoint of `kept` was lost or away: it leaves only that one. So should one of the
+        newest round that all have be bad, all have an earlier one.
+        """
         if round <= self.settled:
             return False
-        self.settled = round
+        self.settled, self.kept = round, kept
         for rounds in self._known.values():
-            rounds -= set(sorted(r for r in rounds if r < round)[:-1])
+            rounds -= set(self._unneeded(rounds))
         for rank in self._local:
-            older = [r for r in checkpoint.rounds(self._directory, rank) if r < round]
-            for unneeded in older[:-1]:
+            for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
                 checkpoint.delete(self._directory, rank, unneeded)
         return True
+
+    def _unneeded(self, rounds: Collection[int]) -> list[int]:
+        own = max((round for round in rounds if round < self.settled), default=self.settled)
+        first = min(own, self.kept) if self.kept in rounds else own
+        return [round for round in rounds if round < first]
 
 
 def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:

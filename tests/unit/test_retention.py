@@ -51,9 +51,37 @@ def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
     elsewhere = Retention(tmp_path, range(3), [1])
     save(tmp_path, elsewhere, 1, 4, 9, 14)
-    assert elsewhere.settle(14)
+    assert elsewhere.settle(14, kept=9)
     assert kept(tmp_path, 1) == [9, 14]
-    assert not elsewhere.settle(9)
+    assert not elsewhere.settle(9, kept=4)
+
+
+def test_what_is_kept_is_a_round_that_all_have(tmp_path):
+    """Rank 0 was away in round 30; should one file of round 40 be bad, all can go on from round 20."""
+    found, elsewhere = Retention(tmp_path, range(3), [0, 1]), Retention(tmp_path, [2], [2])
+    for rank in range(3):
+        save(tmp_path, found, rank, 10, 20, *([30] if rank else []), 40)
+    assert found.tend(lost=[])
+    elsewhere.settle(found.settled, found.kept)
+    assert [kept(tmp_path, rank) for rank in range(3)] == [[20, 40], [20, 30, 40], [20, 30, 40]]
+    assert newest_of_all({0: [20], 1: [20, 30, 40], 2: [20, 30, 40]}, range(3)) == 20
+
+
+def test_where_the_last_of_all_is_no_round_of_all_two_that_are_stay(tmp_path):
+    found = Retention(tmp_path, range(2), range(2))
+    save(tmp_path, found, 0, 10, 20, 30, 60)
+    save(tmp_path, found, 1, 10, 20, 30, 40, 50)
+    assert found.tend(lost=[])
+    assert (found.settled, found.newest_round) == (50, 30)
+    assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([20, 30, 60], [20, 30, 40, 50])
+
+
+def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
+    found = Retention(tmp_path, range(2), range(2))
+    save(tmp_path, found, 0, 10, 30, 50)
+    save(tmp_path, found, 1, 20, 40, 60)
+    assert found.tend(lost=[])
+    assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([30, 50], [40, 60])
 
 
 def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
