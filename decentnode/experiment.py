@@ -186,6 +186,8 @@ class Experiment:
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
         exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
+        if sharing.gives_model:
+            exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
         records = Records(
             surroundings.records, rank, lambda text: reporter.send(DiskProblem(rank, text[:500]))
         )

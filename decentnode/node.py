@@ -115,6 +115,8 @@ class Exchanger:
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
+        self.may_fetch: Callable[[int], bool] = lambda peer: False
+        """Whether a peer that asks for this node's model gets it."""
         self.refused: Counter[str] = Counter()
         """Messages and payloads that were not used, by reason, up to the end of the last round."""
         self._payloads_refused: Counter[str] = Counter()
@@ -140,7 +142,7 @@ class Exchanger:
         self._sound = True
         for peer in self.endpoint.admit(round):
             self._note_back(peer)
-        self.endpoint.offer(model)
+        self.endpoint.offer(model, self.may_fetch)
 
     def is_sound(self) -> bool:
         """Whether everything was still there when it was mixed; frees what the peers sent.

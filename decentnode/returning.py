@@ -19,7 +19,8 @@ def bring_back(
 ) -> None:  # fmt: skip
     """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
 
-    A node has its last checkpoint, or else the model of a neighbor; `deadline` is for each wait, in seconds.
+    A node has its last checkpoint, or else the model of a neighbor where those are given, or else the one
+    that all started from; `deadline` is for each wait, in seconds.
     """
     for node in nodes:
         refuse_strangers(node)
@@ -54,7 +55,7 @@ def _restored(node: Node, lineage: Lineage) -> bool:
 
 def _take_model(node: Node, peers: Iterable[int], communication: Communication, deadline: float) -> None:
     # A neighbor that comes back itself answers only when it takes part.
-    candidates = PASSES * sorted(peers)
+    candidates = PASSES * sorted(peers) if node.sharing.gives_model else []
     for peer in candidates:
         model = communication.fetch(node.rank, peer, deadline / len(candidates))
         if model is not None and model.shape == node.training.vector.values.shape and model.isfinite().all():

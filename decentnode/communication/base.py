@@ -6,7 +6,7 @@ It fits transports that cannot receive from just anyone (NCCL) as well as those 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -232,8 +232,8 @@ class Endpoint(ABC):
         """Tells the peers that this node goes on in `round` and sends nothing before it."""
         raise NotImplementedError(f"{type(self).__name__} is never ahead")
 
-    def offer(self, vector: Tensor) -> None:
-        """Sends a copy of the node's model, shape (d,), to the peers that have asked for it, if any."""
+    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        """Sends a copy of the node's model, shape (d,), to peers that have asked for it and may have it."""
         return None
 
 

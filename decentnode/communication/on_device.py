@@ -112,8 +112,8 @@ class OnDevice(Endpoint):
     def skip_to(self, round: int) -> None:
         self._inner.skip_to(round)
 
-    def offer(self, vector: Tensor) -> None:
-        self._inner.offer(vector)
+    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        self._inner.offer(vector, may_have)
 
 
 def _kept(

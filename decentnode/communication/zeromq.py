@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,9 +139,12 @@ class ZeroMQEndpoint(Endpoint):
             elif self._sockets.knows(home[rank]):
                 self._sockets.dispatch([(home[rank], header.pack(), b"")])
 
-    def offer(self, vector: Tensor) -> None:
+    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         while self.mailbox.wanted:
             peer = self.mailbox.wanted.pop()
+            if not may_have(peer):
+                self.mailbox.refuse("fetch")
+                continue
             body = vector.detach().to("cpu", torch.float32, copy=True).numpy().data.cast("B")
             header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
             header = header._replace(body_digest=wire.digest(body))

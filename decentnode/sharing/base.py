@@ -71,6 +71,15 @@ class Sharing(Stateful, ABC):
     refusals: list[Refusal]
     """The payloads that were not used, until somebody takes them away."""
 
+    @property
+    def gives_model(self) -> bool:
+        """Whether a neighbor that comes back without a checkpoint gets this node's whole model as it is.
+
+        Not where nobody comes back, nor where peers see models only through a stage that protects them.
+        """
+        is_protected = any(stage.protects for stage in self.chain.stages)
+        return self.tolerates_loss and self.takes_back and not is_protected
+
     def first_transforms(self) -> tuple[Transform, ...]:
         """Transforms that belong to the scheme, fresh ones; those of the configuration follow them."""
         return ()

@@ -58,6 +58,8 @@ class Transform(Stateful, ABC):
     """Which coordinates are sent depends on the signal, not on a seed alone."""
     needs_differences: ClassVar[bool] = False
     """Right for differences and gradients only, not for models themselves."""
+    protects: ClassVar[bool] = False
+    """Is there so that peers learn less of the signal: no model is given away without it."""
     unbiased: ClassVar[bool] = False
     """The expectation of what is decoded is what was encoded, whatever the options."""
     wire: ClassVar[str] = ""

@@ -31,6 +31,7 @@ class Clip(Transform):
 
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.DENSE
+    protects: ClassVar = True
     wire: ClassVar = "4 d"
 
     norm: PositiveFloat

@@ -35,6 +35,7 @@ class GaussianNoise(Transform):
 
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.DENSE
+    protects: ClassVar = True
     unbiased: ClassVar = True
     wire: ClassVar = "4 d"
 

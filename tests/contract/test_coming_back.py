@@ -38,7 +38,8 @@ class Company:
         """By rank the last round, and the last one in which it heard everyone."""
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
-        self.waits, self.patience = False, LIMIT
+        self.waits, self.patience, self.gives = False, LIMIT, True
+        self.refused = FORK.Array("q", NODES)
 
     def start(self, own, incarnation=0):
         receiving, sending = FORK.Pipe(duplex=False)
@@ -87,7 +88,8 @@ class Company:
             endpoint.admit(round)
             turn = 1 - turn
             slot = endpoint.slots[turn].fill_(1000 * endpoint.rank + round)
-            endpoint.offer(slot)
+            endpoint.offer(slot, lambda peer: self.gives)
+            self.refused[endpoint.rank] = endpoint.refused["fetch"]
             outgoing = dict.fromkeys(graph.targets(endpoint.rank, round), Payload.dense(slot))
             sources = graph.sources(endpoint.rank, round)
             handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.patience)
@@ -147,6 +149,7 @@ class Company:
 def company(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         found = Company(request.param, Path(directory))
+        found.gives = "given_away" not in request.function.__name__
         found.waits = "waits" in request.function.__name__
         found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         for own in range(len(found.processes)):
@@ -240,6 +243,18 @@ def test_whoever_waits_holds_the_round_until_the_process_is_back(company):
 
 @on(IPC)
 def test_a_model_can_be_fetched_from_a_neighbor(company):
+    assert fetched(company) - 1000 in range(company.progress[1] + 2)
+    assert not any(company.refused)
+
+
+@on(IPC)
+def test_a_model_that_is_not_given_away_is_not_sent_and_the_request_is_counted(company):
+    assert fetched(company) is None
+    assert list(company.refused) == [0, 1, 0, 0]
+
+
+def fetched(company):
+    """What rank 3 gets of rank 1 when it is started again."""
     company.wait_for(0, 5)
     company.signal(3, signal.SIGKILL)
     company.running.pop(3)[0].join()
@@ -248,7 +263,7 @@ def test_a_model_can_be_fetched_from_a_neighbor(company):
     asker.start()
     try:
         assert receiving.poll(LIMIT)
-        assert receiving.recv() - 1000 in range(company.progress[1] + 2)
+        return receiving.recv()
     finally:
         asker.kill()
         asker.join()
@@ -261,6 +276,6 @@ def ask_for_a_model(company, pipe):
     communication.prepare(place, 1 << 20)
     communication.endpoint(3, MEMORY)
     communication.open([0, 1, 2], RUN_ID, 10.0)
-    model = communication.fetch(3, 1, 10.0)
-    pipe.send(int(model.unique().item()))
+    model = communication.fetch(3, 1, 10.0 if company.gives else 1.0)
+    pipe.send(None if model is None else int(model.unique().item()))
     communication.close(0.5)
