@@ -65,14 +65,16 @@ class Continuity:
         return f"goes on after round {round + 1}" if round != FROM_THE_START else ""
 
     def take(self, report: Report) -> str:
-        """Learns of checkpoints; returns what is to be said about it, usually nothing."""
+        """Learns of checkpoints; returns what is to be said about them, usually nothing."""
         if isinstance(report, Checkpointed):
             self.retention.note(report.rank, report.round)
+        problem, self.retention.problem = self.retention.problem, ""
         if isinstance(report, NotCheckpointed):
-            now = time.monotonic()
-            if self._complained is None or now - self._complained >= WARN_EVERY:
-                self._complained = now
-                return f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
+            problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
+        now = time.monotonic()
+        if problem and (self._complained is None or now - self._complained >= WARN_EVERY):
+            self._complained = now
+            return problem
         return ""
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:

@@ -156,8 +156,17 @@ class Resumption:
         return due if self._every else self.settings.rounds
 
     def begin(self, start: Start, ranks: Iterable[int]) -> None:
-        """Brings the directory back to the round that all go on after; no node writes yet."""
+        """Brings the directory back to the round that all go on after; no node writes yet.
+
+        Raises BadInput.
+        """
         self.seconds = self._seconds.get(start.round, 0.0)
+        try:
+            self._cut_back(start, ranks)
+        except OSError as error:
+            raise BadInput(f"{self.run_dir}: this run cannot go on there: {_reason(error)}") from error
+
+    def _cut_back(self, start: Start, ranks: Iterable[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
         for rank in ranks:
             cut_back(self.run_dir / "records" / f"{rank:05d}.jsonl", start.round)
@@ -169,9 +178,17 @@ class Resumption:
 
 
 def write_state(run_dir: Path, start: Start) -> None:
-    """Says in `run.json` which run this is, and how often it was started again."""
+    """Says in `run.json` which run this is, and how often it was started again; raises BadInput."""
     content = {"schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation}
-    write_atomically(run_dir / "run.json", content)
+    path = run_dir / "run.json"
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _read_state(run_dir: Path) -> dict[str, Any]:

@@ -17,6 +17,8 @@ class Retention:
         """Every rank that is still there has a checkpoint of this round or of a later one."""
         self.kept = -1
         """The newest round but one that all of these have; -1: none. Those from there on stay."""
+        self.problem = ""
+        """What went wrong when checkpoints were deleted, until somebody has said so."""
         self._directory = directory
         self._local = sorted(local)
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
@@ -60,9 +62,16 @@ class Retention:
         for rounds in self._known.values():
             rounds -= set(self._unneeded(rounds))
         for rank in self._local:
+            self._delete_unneeded(rank)
+        return True
+
+    def _delete_unneeded(self, rank: int) -> None:
+        """What the disk does not let go is tried again when a later round is settled."""
+        try:
             for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
                 checkpoint.delete(self._directory, rank, unneeded)
-        return True
+        except OSError as error:
+            self.problem = f"checkpoints of rank {rank} cannot be deleted: {error.strerror or error}"
 
     def _unneeded(self, rounds: Collection[int]) -> list[int]:
         own = max((round for round in rounds if round < self.settled), default=self.settled)

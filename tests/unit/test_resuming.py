@@ -1,14 +1,18 @@
 """What may change when a run goes on, and how its files are brought back to a round."""
 
+import errno
 import json
+import os
 
 import pytest
 
-from decentnode import config, resuming
+from decentnode import config, records, resuming
 from decentnode.checkpointing import Lineage
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
-from decentnode.resuming import Resumption, RunLock, cut_back, refuse_changes, settings_digest
+from decentnode.notes import Start
+from decentnode.resuming import Resumption, RunLock, cut_back, refuse_changes, settings_digest, write_state
+from decentnode.run_files import SCHEMA
 
 CONFIG = """
 name: trial
@@ -122,6 +126,29 @@ def test_a_damaged_summary_is_one_line(tmp_path, content):
     (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
         past.refuse_finished([0, 1], 4, 0)
+
+
+@pytest.fixture
+def unwritable(monkeypatch):
+    """The disk has become read-only after the lock was taken."""
+
+    def refuse(path, pieces):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for module in (resuming, records):
+        monkeypatch.setattr(module, "write_durably", refuse)
+
+
+def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_path, unwritable):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
+    with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
+        Resumption(tmp_path).begin(Start(run_id=0, round=2), range(4))
+
+
+def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritable):
+    with pytest.raises(BadInput, match=r"run\.json cannot be written: Read-only file system$"):
+        write_state(tmp_path, Start(run_id=0))
 
 
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):

@@ -1,5 +1,8 @@
 """Which checkpoints stay, and which round all ranks have."""
 
+import errno
+import os
+
 import pytest
 
 from decentnode import checkpoint
@@ -82,6 +85,24 @@ def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
     save(tmp_path, found, 1, 20, 40, 60)
     assert found.tend(lost=[])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([30, 50], [40, 60])
+
+
+def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, monkeypatch):
+    def refuse(directory, rank, round):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    found = Retention(tmp_path, range(2), range(2))
+    for rank in range(2):
+        save(tmp_path, found, rank, 0, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "delete", refuse)
+        assert found.tend(lost=[])
+    assert found.problem == "checkpoints of rank 1 cannot be deleted: Read-only file system"
+    assert kept(tmp_path, 0) == kept(tmp_path, 1) == [0, 1, 2]
+    for rank in range(2):
+        save(tmp_path, found, rank, 3)
+    assert found.tend(lost=[])
+    assert kept(tmp_path, 0) == kept(tmp_path, 1) == [2, 3]
 
 
 def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
