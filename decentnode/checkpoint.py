@@ -77,7 +77,12 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp) -> None:
-    """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part."""
+    """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part.
+
+    A good one of that round of the run stays as it is: it holds the same, and to write it anew could lose it.
+    """
+    if _is_saved(directory, rank, round, stamp):
+        return
     packer = Packer()
     tree = packer.pack(state)
     folder = directory / f"{rank:05d}"
@@ -100,6 +105,14 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp) -> No
     )  # fmt: skip
     write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
     sync_folder(folder)
+
+
+def _is_saved(directory: Path, rank: int, round: int, stamp: Stamp) -> bool:
+    try:
+        found = read(directory, rank, round).stamp
+    except BadCheckpoint:
+        return False
+    return (found.run_id, found.settings) == (stamp.run_id, stamp.settings)
 
 
 def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:

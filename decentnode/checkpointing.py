@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from decentnode import checkpoint
 from decentnode.beacons import Activity
-from decentnode.checkpoint import Stamp
+from decentnode.checkpoint import Checkpoint, Stamp
 from decentnode.errors import DecentnodeError
 from decentnode.reports import Checkpointed, NotCheckpointed, Reporter
 from decentnode.state_tree import UnknownKind
@@ -83,7 +83,10 @@ class NodeCheckpoints:
         if self._lineage.round == FROM_THE_START:
             return
         device = node.exchange.endpoint.device
-        found = checkpoint.read(self._lineage.directory, node.rank, self._lineage.round, device)
+        self.go_on(node, checkpoint.read(self._lineage.directory, node.rank, self._lineage.round, device))
+
+    def go_on(self, node: "Node", found: Checkpoint) -> None:
+        """Brings the node to where it was saved; raises DecentnodeError when that is not one of this node."""
         restore(node, found.state)
         self._last = found.round
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from decentnode import checkpoint
-from decentnode.checkpointing import Lineage, restore
+from decentnode.checkpointing import Lineage
 from decentnode.communication.base import Communication
 from decentnode.errors import BadInput, RunFailed
 from decentnode.node import Node
@@ -48,7 +48,7 @@ def _restored(node: Node, lineage: Lineage) -> bool:
         return False
     if found is None or found.stamp.run_id != lineage.stamp.run_id:
         return False
-    restore(node, found.state)
+    node.checkpoints.go_on(node, found)
     print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
     return True
 

@@ -313,6 +313,24 @@ def test_a_full_disk_tears_nothing(tmp_path, monkeypatch):
     assert same(checkpoint.newest(tmp_path, 3).state, STATE)
 
 
+def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):
+    paths = store(tmp_path, STATE)
+    before = [path.stat().st_ino for path in paths]
+    monkeypatch.setattr(durable.os, "write", None)
+    store(tmp_path, STATE)
+    assert [path.stat().st_ino for path in paths] == before
+
+
+def test_one_that_is_bad_or_of_another_run_is_written_anew(tmp_path):
+    tensors, _ = store(tmp_path, STATE)
+    tensors.write_bytes(b"")
+    store(tmp_path, STATE)
+    assert same(checkpoint.read(tmp_path, 3, 9).state, STATE)
+    for stamp in (Stamp(78, 0, STAMP.settings), Stamp(78, 0, "other")):
+        checkpoint.save(tmp_path, 3, 9, {"of": stamp.settings}, stamp)
+        assert checkpoint.read(tmp_path, 3, 9).state == {"of": stamp.settings}
+
+
 def test_the_state_of_every_scheduler_of_torch_can_be_held(tmp_path):
     module = torch.optim.lr_scheduler
     made = {
@@ -328,12 +346,12 @@ def test_the_state_of_every_scheduler_of_torch_can_be_held(tmp_path):
         "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
         "ReduceLROnPlateau": {},
     }
-    for name, options in made.items():
+    for round, (name, options) in enumerate(made.items()):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
         scheduler = getattr(module, name)(optimizer, **options)
         state = scheduler.state_dict()
-        store(tmp_path, state)
-        assert same(checkpoint.read(tmp_path, 3, 9).state, state), name
+        store(tmp_path, state, round=round)
+        assert same(checkpoint.read(tmp_path, 3, round).state, state), name
 
 
 @pytest.mark.parametrize(
