@@ -45,6 +45,7 @@ class Links:
         self._greeting = greeting
         self._book_unsent = book_unsent
         self._sending = threading.RLock()
+        self._unsent: list[bytes] = []
         self._dealers: dict[int, zmq.Socket[bytes]] = {}
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
         self._watched: dict[int, int] = {}
@@ -61,6 +62,10 @@ class Links:
         """Whom there is a link to, broken ones that may come back included."""
         return list(self._dealers)
 
+    def holds(self, process: int) -> bool:
+        """Whether there is a link to a process that holds; for any thread, as it looks at nothing else."""
+        return process in self._dealers and process not in self.gone
+
     def fileno(self) -> int:
         """Readable when some link's state has changed: time for `watch`."""
         return self._epoll.fileno()
@@ -70,26 +75,43 @@ class Links:
         with self._sending:
             if not all(process in self._dealers or process in self.gone for process, _, _ in messages):
                 return False
-            self.send(messages)
-            return True
+            self._send_all(messages)
+        self._book()
+        return True
 
     def send(self, messages: Iterable[wire.Outgoing]) -> None:
         """Sends (process, header, body) triples, making links as needed; who is gone is skipped."""
         with self._sending:
-            for process, header, body in messages:
-                self.make(process)
-                if process in self._dealers and process not in self.gone:
-                    self._send(self._dealers[process], header, body)
+            self._send_all(messages)
+        self._book()
+
+    def _send_all(self, messages: Iterable[wire.Outgoing]) -> None:
+        for process, header, body in messages:
+            self._make(process)
+            if self.holds(process):
+                self._send(self._dealers[process], header, body)
 
     def _send(self, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
         try:
             dealer.send(header, _MORE_FOLLOWS)
             dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
         except zmq.Again:
-            self._book_unsent(header)
+            self._unsent.append(header)
+
+    def _book(self) -> None:
+        """Without the lock, because booking takes that of a mailbox, which others hold while they send."""
+        while self._unsent:
+            with self._sending:
+                unsent, self._unsent = self._unsent, []
+            for header in unsent:
+                self._book_unsent(header)
 
     def make(self, process: int) -> None:
         """Connects to a process and greets it, unless that was done or it is gone."""
+        self._make(process)
+        self._book()
+
+    def _make(self, process: int) -> None:
         if process in self._dealers or process in self.gone:
             return
         endpoint = self._endpoint_of(process)
@@ -155,6 +177,7 @@ class Links:
         with self._sending:
             _, header, body = self._greeting(process)
             self._send(self._dealers[process], header, body)
+        self._book()
 
     def renew(self, process: int) -> None:
         """Forgets what was under way to a process, because another one has taken its place."""

@@ -139,7 +139,7 @@ class Sockets(threading.Thread):
 
     def knows(self, process: int) -> bool:
         """True when there is a link to that process."""
-        return process in self._links.processes
+        return self._links.holds(process)
 
     def header(
         self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0
@@ -354,7 +354,7 @@ class Sockets(threading.Thread):
 
     def _is_reachable(self, rank: int) -> bool:
         process = self.place.home[rank]
-        return process == self.place.own or process in self._links.processes
+        return process == self.place.own or self._links.holds(process)
 
     def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         sibling = self.mailboxes.get(peer)

@@ -240,7 +240,7 @@ async def corrupted(actor: Actor):
     other, found = 1 - actor.rank, []
     if actor.rank == 1:
         links = actor.endpoint._sockets._links
-        links.send = flip_first_payload(links.send)
+        links._send_all = flip_first_payload(links._send_all)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
         inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)

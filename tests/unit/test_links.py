@@ -1,0 +1,72 @@
+"""What threads may do with the links of a process at the same time."""
+
+import threading
+
+import pytest
+import zmq
+
+from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.links import Links
+
+PROCESSES = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(3))
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Links to processes that nobody listens for, what could not be sent, and what else booking does."""
+    context, booked, also = zmq.Context(), [], []
+
+    def book(header):
+        booked.append(header)
+        for act in also:
+            act()
+
+    place = Place(PROCESSES, 0, str(tmp_path))
+    links = Links(
+        context, place, lambda process: f"ipc://{tmp_path}/{process}", lambda p: (p, b"hello", b""), book
+    )
+    yield links, booked, also
+    for process in links.every:
+        links.end(process, 0)
+    links.close()
+    context.term()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
+    """Booking takes the lock of a mailbox, and whoever holds that one may want to send."""
+    links, booked, also = made
+    if exists:
+        links.make(1)
+
+    def send_beside():
+        other = threading.Thread(target=links.send_over_existing, args=([],), daemon=True)
+        other.start()
+        other.join(5.0)
+        also.clear()
+        assert not other.is_alive()
+
+    also.append(send_beside)
+    messages = [(1, b"%d" % i, b"") for i in range(2000)]
+    if exists:
+        assert links.send_over_existing(messages)
+    else:
+        links.send(messages)
+    assert len(booked) > 500
+    assert booked == [header for _, header, _ in messages[-len(booked) :]]
+
+
+class NeverIterated(dict):
+    """Stands for one that another thread changes: to iterate over it would raise, now and then."""
+
+    def __iter__(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_whether_a_link_holds_can_be_asked_while_links_are_made(made):
+    links, _, _ = made
+    links.make(1)
+    links.gone.add(2)
+    links._dealers = NeverIterated(links._dealers)
+    assert [links.holds(process) for process in range(3)] == [False, True, False]
+    links._dealers = dict(links._dealers.items())
