@@ -79,8 +79,10 @@ class Launcher:
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         digest = config.digest(experiment.settings, experiment.graph.graph)
         greeting = self._continuity.greeting(Join(machine, __version__, digest, experiment.dataset_digest))
-        quorum = Quorum(experiment.mapping, experiment.settings.failures)
-        self._assembly = Assembly(experiment.mapping, machine, greeting, self._credentials, quorum)
+        self._assembly = Assembly(
+            experiment.mapping, machine, greeting, self._credentials,
+            Quorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
+        )  # fmt: skip
         self._others = OtherMachines(
             experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
         )
@@ -291,7 +293,7 @@ class Launcher:
         notes = self._assembly.receive()
         for machine in self._others.heard_again(notes):
             self._expect(machine)
-        for note in notes:
+        for note in filter(self._others.admits, notes):
             if isinstance(note, Relay):
                 for report in self._others.reports(note):
                     self._take(report)
@@ -303,8 +305,10 @@ class Launcher:
                 self._continuity.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
-        if self.machine == 0:
-            self._forget_silent_machines(now)
+        for report in (lost := self._others.forget_silent(now)):
+            self._take(report)
+        if lost:
+            self._observer.expect_machines(self._others.present)
         self._observer.is_alone = self._others.is_left_alone()
 
     def _welcome(self, join: Join) -> None:
@@ -318,12 +322,6 @@ class Launcher:
         self._others.present.add(machine)
         self._observer.expect_late(machine)
         self._observer.expect_machines(self._others.present)
-
-    def _forget_silent_machines(self, now: float) -> None:
-        for report in (lost := self._others.forget_silent(now)):
-            self._take(report)
-        if lost:
-            self._observer.expect_machines(self._others.present)
 
     def _end_hung_nodes(self) -> None:
         """Ends processes that hang when nobody here gets on unless they end, so that a run always ends."""

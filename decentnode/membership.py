@@ -17,7 +17,7 @@ from decentnode.errors import UNDECODABLE, StartError
 from decentnode.mapping import Mapping, tcp_endpoint
 from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.quorum import Quorum
-from decentnode.rendezvous import Rendezvous
+from decentnode.rendezvous import SLACK_BYTES, Arrival, Rendezvous
 from decentnode.retention import newest_of_all
 from decentnode.vouching import is_vouched, vouch
 from decentnode.wording import machine_in_words
@@ -25,6 +25,10 @@ from decentnode.wording import machine_in_words
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
 
 JOIN_INTERVAL = 0.5
+MOST_AT_ONCE = 4
+"""Messages of full size that are taken in before the launcher does something else."""
+LEAST_BYTES = SLACK_BYTES // 256
+"""What a message counts for at least."""
 REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 TWIN_SECONDS = 3.0
@@ -36,9 +40,13 @@ class Assembly:
 
     def __init__(
         self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
-        quorum: Quorum | None = None,
+        quorum: Quorum | None = None, elements: int = 0,
     ) -> None:  # fmt: skip
-        """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come."""
+        """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come.
+
+        `elements` of a model, of which sums in float64 travel.
+        """
+        self._most_bytes = 8 * elements + SLACK_BYTES
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
@@ -65,7 +73,7 @@ class Assembly:
         if self._credentials and self._credentials.signers:
             said, digest = self.introductions, self._greeting.digest
             self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials)
+        self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials, self._most_bytes)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
@@ -157,21 +165,34 @@ class Assembly:
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """What the other machines sent; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
-        if self._rendezvous is None or not self._rendezvous.wait(timeout):
+        if self._rendezvous is None:
             return notes
-        while (arrival := self._rendezvous.receive()) is not None:
-            try:
-                note = DECODER.decode(arrival.content)
-            except UNDECODABLE:
-                continue
-            machine = getattr(note, "machine", 0)
-            known = machine in self.last_heard and machine != self.machine
-            if arrival.machine not in (None, machine):
-                self._rendezvous.refused["identity"] += 1
-            elif known and self._keeps_route(self._rendezvous, machine, arrival.route):
-                self.last_heard[machine] = time.monotonic()
+        room = MOST_AT_ONCE * self._rendezvous.most_bytes if self._rendezvous.wait(timeout) else 0
+        # Whoever sends without a pause must not keep the launcher here.
+        while room > 0 and (arrival := self._rendezvous.receive()) is not None:
+            room -= len(arrival.content) + LEAST_BYTES
+            note = self._read(self._rendezvous, arrival)
+            if note is not None:
                 notes.append(note)
+        self._rendezvous.look()
         return notes
+
+    def _read(self, rendezvous: Rendezvous, arrival: Arrival) -> Note | None:
+        """What a message says; None of one that does not count."""
+        try:
+            note: Note = DECODER.decode(arrival.content)
+        except UNDECODABLE:
+            rendezvous.refused["note"] += 1
+            return None
+        machine = getattr(note, "machine", 0)
+        if arrival.machine not in (None, machine):
+            rendezvous.refused["identity"] += 1
+            return None
+        known = machine in self.last_heard and machine != self.machine
+        if not known or not self._keeps_route(rendezvous, machine, arrival.route):
+            return None
+        self.last_heard[machine] = time.monotonic()
+        return note
 
     def _keeps_route(self, rendezvous: Rendezvous, machine: int, route: bytes) -> bool:
         """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""

@@ -22,6 +22,8 @@ from decentnode.snapshots import Snapshots
 Contribution = PartialSum | MeanVector | PartialDistance
 PATIENCE = 20.0
 """Seconds after which an observation is made of what has come."""
+MOST_ROUNDS = 16
+"""Rounds under way beyond which none is begun by another machine's word."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,10 @@ class Observer(threading.Thread):
             return
         if event.round in self._concluded:
             self._release_late(event)
+            return
+        is_foreign = not isinstance(event, Evaluated) and event.round not in self._rounds
+        if is_foreign and len(self._rounds) >= MOST_ROUNDS:
+            # Nodes are at most a few rounds apart, and each of these holds a vector for each machine.
             return
         gathering = self._rounds.setdefault(event.round, _Gathering())
         match event:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from decentnode.experiment import Experiment
-from decentnode.notes import Join, Note, Relay
+from decentnode.notes import Join, MeanVector, Note, PartialDistance, PartialSum, Relay
 from decentnode.reports import Exited, Failed, Report, Restarted
 from decentnode.roster import Roster, State
 
@@ -42,6 +42,7 @@ class OtherMachines:
         self._roster = roster
         self._last_heard = last_heard
         self._nodes = experiment.graph.num_nodes
+        self._sum_bytes = 8 * experiment.layout.numel
         self._rounds = experiment.settings.rounds
         self._machine_of = [experiment.mapping.machine_of(rank) for rank in range(self._nodes)]
         self._carriers = [process.machine for process in experiment.processes]
@@ -60,9 +61,9 @@ class OtherMachines:
         return believed
 
     def forget_silent(self, now: float) -> list[Failed]:
-        """Takes out who has ended or is silent; what that says of nodes, where they had not ended."""
+        """On machine 0, takes out who has ended or is silent; returns what is lost by that."""
         lost = []
-        for machine in sorted(self.present - {self._machine}):
+        for machine in sorted(self.present - {0}) if self._machine == 0 else ():
             active = self._active(machine)
             if not active or now - self._last_heard[machine] > SILENT_MACHINE:
                 self.present.discard(machine)
@@ -97,6 +98,22 @@ class OtherMachines:
     def _active(self, machine: int) -> list[int]:
         return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
 
+    def admits(self, note: Note) -> bool:
+        """Whether it can be used; what a machine contributes to no observation of this run is counted."""
+        if not isinstance(note, PartialSum | PartialDistance | MeanVector):
+            return True
+        if isinstance(note, MeanVector):
+            machine, fits = 0, len(note.content) == self._sum_bytes
+        else:
+            machine = note.machine
+            fits = 0 <= note.count <= len(self._mapping.ranks_of(machine))
+            if isinstance(note, PartialSum):
+                fits = fits and len(note.content) == self._sum_bytes
+        if not fits or not 0 <= note.round < self._rounds:
+            self._refuse(machine, RANGE)
+            return False
+        return True
+
     def _objection(self, report: Report, machine: int) -> str:
         """Why a report does not count that comes from this machine; empty when it does."""
         if isinstance(report, Restarted | Exited):
@@ -118,5 +135,5 @@ class OtherMachines:
         self.refused[reason] += 1
         if machine not in self._told:
             self._told.add(machine)
-            about = "nodes of other machines" if reason == IDENTITY else "rounds or peers that there are not"
+            about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
             self._say("refused", f"machine {machine} speaks of {about}; that does not count")

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import zmq
 
+from decentnode.communication.connections import Connections
 from decentnode.communication.polling import has_input
 from decentnode.communication.security import Credentials, Gatekeeper, sender_of
 from decentnode.errors import StartError
 
-MOST_BYTES = 1 << 30
+SLACK_BYTES = 16 << 20
+"""What a message may have beside a model's sum: introductions of all nodes, or a full pipe of reports."""
+WAITING_MESSAGES = 16
+"""Of one connection, that this process keeps before it is asked for them; the rest waits at the sender's."""
 LINGER_MS = 2000
 
 
@@ -32,8 +36,11 @@ class Rendezvous:
     Everything happens in the thread that calls.
     """
 
-    def __init__(self, endpoint: str, machine: int, credentials: Credentials | None) -> None:
-        """Binds or connects; raises StartError."""
+    def __init__(
+        self, endpoint: str, machine: int, credentials: Credentials | None, most_bytes: int = SLACK_BYTES
+    ) -> None:
+        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted."""
+        self.most_bytes = most_bytes
         self.refused: Counter[str] = Counter()
         """Connections that were turned away, by reason."""
         self.is_turned_away = False
@@ -44,7 +51,9 @@ class Rendezvous:
         self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
         self._socket.set(zmq.IPV6, 1)
         self._socket.set(zmq.LINGER, 0)
-        self._socket.set(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._socket.set(zmq.MAXMSGSIZE, most_bytes)
+        self._socket.set(zmq.RCVHWM, WAITING_MESSAGES)
+        self._connections = Connections(most_bytes)
         self._gate: Gatekeeper | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         if credentials is not None:
@@ -56,6 +65,8 @@ class Rendezvous:
             self.close()
             reason = zmq.strerror(error.errno or 0)
             raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
+        if self._hosts:
+            self._connections.listen(endpoint)
 
     def _guard(self, credentials: Credentials) -> None:
         if self._hosts:
@@ -85,12 +96,21 @@ class Rendezvous:
                 return False
 
     def receive(self) -> Arrival | None:
-        """The next message, if one is here."""
-        if not has_input(self._socket):
-            return None
-        *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        machine = None if not self._guarded else sender_of(frame) if self._hosts else 0
-        return Arrival(frame.bytes, routes[0].bytes if routes else b"", machine)
+        """The next message, if one is here; who sends others than ours in form is cut at the third time."""
+        while has_input(self._socket):
+            *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            self._connections.note(frame)
+            if len(routes) == self._hosts:
+                machine = None if not self._guarded else sender_of(frame) if self._hosts else 0
+                return Arrival(frame.bytes, routes[0].bytes if routes else b"", machine)
+            self.refused["frame count"] += 1
+            self._connections.blame(frame)
+        return None
+
+    def look(self) -> None:
+        """Cuts connections that bring a message without an end; to be called when what is here was taken."""
+        if time.monotonic() >= self._connections.next_look:
+            self.refused["unfinished message"] += self._connections.look()
 
     def send(self, content: bytes, route: bytes = b"") -> None:
         """Sends one message, or drops it where the other end does not keep up. Never waits."""

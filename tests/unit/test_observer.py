@@ -11,6 +11,7 @@ import torch
 from decentnode import observer as module
 from decentnode.clock import Clock
 from decentnode.evaluation import Scores
+from decentnode.notes import PartialSum
 from decentnode.observer import Observer
 from decentnode.reports import Evaluated
 from decentnode.snapshots import Snapshots
@@ -208,6 +209,17 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
         seen = pair.first.next()
         assert (seen.round, seen.nodes) == (2, 4)
         assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+
+
+def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit():
+    models, content = vectors(4), torch.zeros(ELEMENTS, dtype=torch.float64).numpy().tobytes()
+    with Pair() as pair:
+        for round in range(1000, 1100):
+            pair.first.observer._book(PartialSum(1, round, 1, content))
+        assert len(pair.first.observer._rounds) == module.MOST_ROUNDS
+        pair.first.observer._rounds.clear()
+        pair.show(0, models)
+        assert pair.first.next().nodes == 4
 
 
 def test_without_machine_0_nodes_are_let_go_on():

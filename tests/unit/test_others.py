@@ -10,7 +10,7 @@ import pytest
 from decentnode import others
 from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
-from decentnode.notes import Join, Relay
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
 from decentnode.reports import (
     Checkpointed,
     Exited,
@@ -45,8 +45,9 @@ class Desk:
         self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
             forget=lambda rank: None, expect_machines=lambda machines: None,
-            expect_late=lambda machine: None,
+            expect_late=lambda machine: None, taken=[],
         )  # fmt: skip
+        self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher.run_id = 1
         self.launcher.roster.start()
         self.launcher._pids = {0: os.getpid()}
@@ -56,7 +57,7 @@ class Desk:
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
         for note in notes:
-            self.assembly.last_heard[note.machine] = time.monotonic()
+            self.assembly.last_heard[getattr(note, "machine", 0)] = time.monotonic()
         return notes
 
     def _send(self, note, to=None):
@@ -117,6 +118,36 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     assert desk.state(2) is State.RUNNING
     assert desk.state(3) is State.RUNNING
     assert desk.launcher._others.refused == {"identity": 2}
+
+
+def contributions(desk):
+    elements = desk.launcher.experiment.layout.numel
+    right = PartialSum(1, 3, 1, bytes(8 * elements))
+    wrong = [
+        PartialSum(1, 3, 1, bytes(8 * elements + 8)),
+        PartialSum(1, 3, 2, right.content),
+        PartialSum(1, 3, -1, right.content),
+        PartialSum(1, ROUNDS, 1, right.content),
+        PartialSum(1, -1, 1, right.content),
+        PartialDistance(1, BIG, 1, 0.5),
+        PartialDistance(1, 3, BIG, 0.5),
+    ]
+    return right, wrong
+
+
+def test_what_cannot_be_part_of_an_observation_is_refused(desk):
+    taken = desk.launcher._observer.taken
+    right, wrong = contributions(desk)
+    desk.hear(*wrong, right, distance := PartialDistance(1, 3, 1, float("nan")))
+    assert taken == [right, distance]
+    assert desk.launcher._others.refused == {"range": len(wrong)}
+
+
+def test_a_mean_of_another_size_is_refused(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    right, _ = contributions(desk)
+    desk.hear(MeanVector(3, b""), MeanVector(ROUNDS, right.content), mean := MeanVector(3, right.content))
+    assert desk.launcher._observer.taken == [mean]
 
 
 class TestSilence:

@@ -15,7 +15,7 @@ from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly
 from decentnode.notes import Join, Relay, Start
-from decentnode.rendezvous import Rendezvous
+from decentnode.rendezvous import Arrival, Rendezvous
 from tests.contract.troupe import credentials, free_ports
 
 
@@ -143,6 +143,39 @@ def test_a_stranger_is_not_heard():
         dealer.close(0)
         plain.term()
         unknown.close()
+
+
+def plain_host(most_bytes):
+    endpoint = tcp_endpoint("127.0.0.1", free_ports(1))
+    return Rendezvous(endpoint, 0, None, most_bytes), endpoint
+
+
+def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time():
+    host, endpoint = plain_host(1 << 16)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.set(zmq.LINGER, 0)
+        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        peer.connect(endpoint)
+        for _ in range(3):
+            peer.send_multipart([b"a", b"b"])
+            assert host.wait(5.0) and host.receive() is None
+        assert host.refused["frame count"] == 3
+        assert monitor.poll(5000)
+        peer.disable_monitor()
+        monitor.close(0)
+    host.close()
+
+
+def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
+    with Meeting(2) as meeting:
+        futures = [meeting.come(machine) for machine in range(2)]
+        for future in futures:
+            future.result(10.0)
+        host, content = meeting.assemblies[0], msgspec.msgpack.encode(Relay(1, []))
+        endless = Arrival(content, host._routes[1], 1)
+        monkeypatch.setattr(host._rendezvous, "wait", lambda timeout: True)
+        monkeypatch.setattr(host._rendezvous, "receive", lambda: endless)
+        assert 100 < len(host.receive()) <= 4 * 256 + 4
 
 
 def test_who_is_not_on_the_list_learns_it_before_the_deadline():
