@@ -22,8 +22,8 @@ from decentnode.snapshots import Snapshots
 Contribution = PartialSum | MeanVector | PartialDistance
 PATIENCE = 20.0
 """Seconds after which an observation is made of what has come."""
-MOST_ROUNDS = 16
-"""Rounds under way beyond which none is begun by another machine's word."""
+MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
+"""Rounds that were begun by another machine's word alone, and the memory of their sums: the larger counts."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,7 @@ class Observer(threading.Thread):
         if event.round in self._concluded:
             self._release_late(event)
             return
-        is_foreign = not isinstance(event, Evaluated) and event.round not in self._rounds
-        if is_foreign and len(self._rounds) >= MOST_ROUNDS:
-            # Nodes are at most a few rounds apart, and each of these holds a vector for each machine.
+        if not isinstance(event, Evaluated) and event.round not in self._rounds and self._is_full():
             return
         gathering = self._rounds.setdefault(event.round, _Gathering())
         match event:
@@ -165,6 +163,11 @@ class Observer(threading.Thread):
                 gathering.distances[event.machine] = event
             case MeanVector():
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
+
+    def _is_full(self) -> bool:
+        """Whether other machines have begun so many rounds that they must be making them up."""
+        ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
+        return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self._snapshots.elements))
 
     def _advance(self, round: int, gathering: _Gathering) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""

@@ -211,12 +211,13 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
         assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
 
 
-def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit():
+def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(module, "MOST_AHEAD_BYTES", 0)
     models, content = vectors(4), torch.zeros(ELEMENTS, dtype=torch.float64).numpy().tobytes()
     with Pair() as pair:
         for round in range(1000, 1100):
             pair.first.observer._book(PartialSum(1, round, 1, content))
-        assert len(pair.first.observer._rounds) == module.MOST_ROUNDS
+        assert len(pair.first.observer._rounds) == module.MOST_AHEAD_ROUNDS
         pair.first.observer._rounds.clear()
         pair.show(0, models)
         assert pair.first.next().nodes == 4
