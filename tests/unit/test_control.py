@@ -191,7 +191,14 @@ def test_an_answer_that_cannot_be_read_is_said(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{tmp_path}/control")
         server.listen(1)
-        thread = threading.Thread(target=lambda: server.accept()[0].sendall(b'{"error":"\xff"}\n'))
+
+        def answer():
+            connection = server.accept()[0]
+            assert connection.recv(1000)  # else it would be closed under who asks
+            connection.sendall(b'{"error":"\xff"}\n')
+            connection.close()
+
+        thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(RunFailed, match=r"^the launcher's answer cannot be read"):
             ask(f"{tmp_path}/control", Request("status"))
