@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -27,6 +28,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # Typer has this class in itself or from click, depending on its version.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
+NEED_TORCH = frozenset({"run", "resume", "validate", "keys", "tune", "list", "doctor", "schema"})
+"""The commands that import torch anyway."""
 
 app = typer.Typer(
     add_completion=False,
@@ -336,6 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if job is not None and job.local_rank:
             sys.exit(Follower(job).wait())
         companions = Companions(job) if job is not None else None
+        if NEED_TORCH.intersection(words[:1]):
+            import_torch()
         code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
@@ -347,6 +352,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if companions is not None:
             companions.dismiss(code)
     sys.exit(code)
+
+
+def import_torch() -> None:
+    """Imports it and ends in two thirds of the time: what is here to stay is not searched for garbage."""
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def job_of(words: Sequence[str]) -> Job | None:
