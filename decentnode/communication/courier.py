@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -67,6 +68,36 @@ class Customer(Protocol):
         """Whether nothing that was sent to that peer will be read."""
 
 
+class Pool:
+    """Memory for what comes, of which there is as much as was ever in use at a time."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+        """Ascending in length."""
+        self._lock = threading.Lock()
+
+    def take(self, length: int, device: torch.device) -> Tensor:
+        """So many bytes, until they are given back."""
+        with self._lock:
+            for i, free in enumerate(self._free):
+                if free.numel() >= length and free.device == device:
+                    return self._free.pop(i)[:length]
+            if self._free:
+                self._free.pop()
+        return torch.empty(length, dtype=torch.uint8, device=device)
+
+    def give_back(self, buffer: Tensor) -> None:
+        """What `take` gave is not read any more."""
+        whole = buffer.new_empty(0).set_(buffer.untyped_storage())
+        with self._lock:
+            insort(self._free, whole, key=Tensor.numel)
+
+    def clear(self) -> None:
+        """Lets go of what is free."""
+        with self._lock:
+            self._free.clear()
+
+
 class Courier:
     """Posts transfers, in the threads that know of them, and delivers what has come to whoever waits for it.
 
@@ -82,8 +113,7 @@ class Courier:
         self._unreaped: dict[int, list[tuple[Swap, Pending]]] = {}
         """Its sends: they are waited for in the next one of that part, which needs their memory."""
         self._early: dict[tuple[int, Key], Size] = {}
-        self._buffers: dict[tuple[int, int], Tensor] = {}
-        """By source and part."""
+        self.pool = Pool()
 
     def begin(self, swap: Swap) -> None:
         """Starts an exchange; what the one before brought has been released."""
@@ -128,7 +158,8 @@ class Courier:
     def forget(self, group: Group) -> None:
         """Drops what a group that was given up may still write to."""
         with self._lock:
-            self._buffers, self._early = {}, {}
+            self.pool.clear()
+            self._early = {}
             gone = [part for part, swap in self._swaps.items() if swap.group is group]
             for part in gone:
                 del self._swaps[part]
@@ -138,7 +169,8 @@ class Courier:
     def stop(self) -> None:
         """Lets go of everything; nothing is under way any more, or the group has been given up."""
         with self._lock:
-            self._swaps, self._unreaped, self._buffers = {}, {}, {}
+            self._swaps, self._unreaped = {}, {}
+            self.pool.clear()
 
     def _post(self, swap: Swap) -> GroupBroken | None:
         """Posts what is known by now, with the lock held."""
@@ -147,8 +179,9 @@ class Courier:
         known = {
             s: size for s, size in sorted(swap.sizes.items()) if size is not None and s not in swap.under_way
         }
+        device = swap.group.device
         transfers = [
-            Transfer(source, self._buffer(source, size, swap), False) for source, size in known.items()
+            Transfer(source, self.pool.take(size.length, device), False) for source, size in known.items()
         ]
         if not swap.has_sent:
             transfers += [Transfer(target, swap.sends[target], True) for target in sorted(swap.sends)]
@@ -165,14 +198,6 @@ class Courier:
             else:
                 self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
         return None
-
-    def _buffer(self, source: int, size: Size, swap: Swap) -> Tensor:
-        """Memory for what a source sends, the same in every exchange."""
-        buffer = self._buffers.get((source, swap.key[2]))
-        if buffer is None or buffer.numel() < size.length or buffer.device != swap.group.device:
-            buffer = torch.empty(size.length, dtype=torch.uint8, device=swap.group.device)
-            self._buffers[source, swap.key[2]] = buffer
-        return buffer[: size.length]
 
     def attend(self, handle: Handle, timeout: float) -> bool:
         """Waits for an exchange, and for one transfer after the other; false when it took longer.

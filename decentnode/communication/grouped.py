@@ -11,7 +11,7 @@ from decentnode.communication import group_notes, wire
 from decentnode.communication.courier import Courier, Swap
 from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Done, Joining, Note, Plan, Size
-from decentnode.communication.handles import Handle, Key
+from decentnode.communication.handles import Handle, Key, Message
 from decentnode.communication.process_group import Group, Transfer
 from decentnode.communication.shared_memory import Segment
 from decentnode.communication.sockets import Sockets
@@ -243,9 +243,11 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     # When something is read, or nobody comes any more.
 
-    def _released(self, source: int, seq: int) -> None:
-        if seq != THROUGH_THE_GROUP:
-            super()._released(source, seq)
+    def _released(self, source: int, message: Message) -> None:
+        if isinstance(message, GroupMessage):
+            self.courier.pool.give_back(message.buffer)
+        else:
+            super()._released(source, message)
 
     def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
         """Says to sources what has come from them, by part, where no payload that goes to them does."""

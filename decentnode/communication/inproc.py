@@ -44,7 +44,7 @@ class LocalEndpoint(Endpoint):
     def __init__(self, rank: int, memory: Memory, peers: dict[int, "LocalEndpoint"]) -> None:
         self.rank = rank
         self.counters = ByteCounters()
-        self.mailbox = Mailbox(rank, lambda source, seq: peers[source].mailbox.acknowledged(rank, seq))
+        self.mailbox = Mailbox(rank, lambda source, read: peers[source].mailbox.acknowledged(rank, read.seq))
         self.mailbox.parts = memory.parts
         self.refused = self.mailbox.refused
         self.mailbox.make_void = lambda peer: self._void.update({peer: self._seq})

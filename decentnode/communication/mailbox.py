@@ -27,7 +27,11 @@ class Mailbox:
     """
 
     def __init__(
-        self, rank: int, acknowledge: Callable[[int, int], None], alone: bool = False, numbered_from: int = 0
+        self,
+        rank: int,
+        acknowledge: Callable[[int, Message], None],
+        alone: bool = False,
+        numbered_from: int = 0,
     ) -> None:
         """`numbered_from`: the exchanges of this node are numbered with higher numbers."""
         self.rank = rank
@@ -235,7 +239,7 @@ class Mailbox:
             self.lose(peer, error)
             for key, messages in self._parked.items():
                 if key[0] < until and peer in messages:
-                    self._acknowledge(peer, messages.pop(peer).seq)
+                    self._acknowledge(peer, messages.pop(peer))
 
     def depart(self, peer: int, last: Key | None) -> None:
         """Notes that a peer has ended after exchange `last`, and is not asked to come back; None: before any.
@@ -311,7 +315,7 @@ class Mailbox:
         """Acknowledges every message of a finished exchange; a second call does nothing."""
         arrived, handle.arrived = handle.arrived, {}
         for source, message in arrived.items():
-            self._acknowledge(source, message.seq)
+            self._acknowledge(source, message)
 
     def is_read(self) -> bool:
         """True when no living peer still has to read anything of ours."""
@@ -376,7 +380,7 @@ class Mailbox:
         for old in [k for k in self._parked if k < key]:
             for source, message in self._parked.pop(old).items():
                 self.refuse("stale")
-                self._acknowledge(source, message.seq)
+                self._acknowledge(source, message)
 
 
 def left(peer: int, round: int) -> PeerLost:

@@ -12,7 +12,7 @@ from torch import Tensor
 from decentnode.communication import wire
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
 from decentnode.communication.edges import farewell
-from decentnode.communication.handles import FIRST_ASK, Handle, Key
+from decentnode.communication.handles import FIRST_ASK, Handle, Key, Message
 from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.shared_memory import STAGING_SLOTS, Segment
@@ -218,12 +218,12 @@ class ZeroMQEndpoint(Endpoint):
             )
         return True
 
-    def _released(self, source: int, seq: int) -> None:
+    def _released(self, source: int, message: Message) -> None:
         """Notes that a source's memory is free; whoever gets our next payload anyway learns it from that."""
         if source in self._siblings:
-            self._siblings[source].mailbox.acknowledged(self.rank, seq)
+            self._siblings[source].mailbox.acknowledged(self.rank, message.seq)
             return
-        self._last_read[source] = max(seq, self._last_read.get(source, 0))
+        self._last_read[source] = max(message.seq, self._last_read.get(source, 0))
         self._unsaid.add(source)
         if source not in self._targets:
             self._sockets.dispatch(self._acknowledgements(source))

@@ -14,7 +14,7 @@ class Town:
     """Nodes whose messages are carried one by one, by whoever tests."""
 
     def __init__(self, nodes):
-        self.boxes = {rank: Mailbox(rank, lambda source, seq: None) for rank in range(nodes)}
+        self.boxes = {rank: Mailbox(rank, lambda source, message: None) for rank in range(nodes)}
         self.edges = {rank: Edges({rank: box}, self.tell) for rank, box in self.boxes.items()}
         self.post = []
 
@@ -205,7 +205,7 @@ def test_what_is_heard_before_anybody_was_asked_ends_no_search():
 
 
 def test_a_farewell_names_the_last_exchange_if_there_was_one():
-    box = Mailbox(0, lambda source, seq: None)
+    box = Mailbox(0, lambda source, message: None)
     assert farewell(box) == ((0, 0, 0), 0)
     box.open((4, 1, 0), 1, (), (), 1.0)
     assert farewell(box) == ((4, 1, 0), 1)

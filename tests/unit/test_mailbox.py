@@ -30,7 +30,7 @@ class Hand:
 
     def __init__(self):
         self.acknowledged = []
-        self.box = Mailbox(0, lambda source, seq: self.acknowledged.append((source, seq)))
+        self.box = Mailbox(0, lambda source, message: self.acknowledged.append((source, message.seq)))
         self.seq = 0
 
     def open(self, exchange, sources=(), targets=(), timeout=10.0):
@@ -324,7 +324,7 @@ def neighbors_of(nodes, ring):
 
 def simulate(neighbors, stopped, timeout, seconds, clock):
     """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
-    boxes = [Mailbox(i, lambda source, seq: None) for i in range(len(neighbors))]
+    boxes = [Mailbox(i, lambda source, message: None) for i in range(len(neighbors))]
     rounds, handles, blame = [0] * len(boxes), {}, {}
 
     def open_next(i):
@@ -364,7 +364,7 @@ def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, 
 
 def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now):
     """Both wait in the same exchange: each has sent, so each is right to give the other up."""
-    boxes = [Mailbox(i, lambda source, seq: None) for i in range(2)]
+    boxes = [Mailbox(i, lambda source, message: None) for i in range(2)]
     for i, box in enumerate(boxes):
         box.open(key(0), 1, (), [1 - i], 10.0)
     now.time += 9
@@ -385,7 +385,7 @@ def test_waiting_wakes_a_thread_and_has_a_limit(hand):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_awaiting_is_woken_from_another_thread(alone):
-    box = Mailbox(0, lambda source, seq: None, alone)
+    box = Mailbox(0, lambda source, message: None, alone)
 
     async def receive():
         return await box.open(key(0), 1, (), [1], 10.0)
