@@ -55,11 +55,15 @@ class Engine:
     def start(self) -> None:
         """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
         if self.publishes_early and not self.exchanges.flying and not self.updated:
-            self.exchanges.begin_round()
             for i in self.mixed:
                 if self.blocks[i].bucket.is_buffers:
                     self.blocks[i].take_in()
-                self._launch(i, self._view)
+            self.launch_all()
+
+    def launch_all(self) -> None:
+        """Sends x(t) as it is in the blocks."""
+        for i in self.mixed:
+            self._launch(i, self._view)
 
     def update_next(self, skip: bool = False) -> None:
         """Updates the next block of this step; `skip`: its optimizer makes no step."""
@@ -70,6 +74,8 @@ class Engine:
             self._adapt_while_combining(self.blocks[i], i, skip)
         else:
             self._adapt(self.blocks[i], i, skip)
+            if self.exchanges.is_full:
+                self._combine_next()
         self._launch(i, self._next_view if self.publishes_early else self._view)
         self.updated += 1
 
@@ -78,8 +84,8 @@ class Engine:
         while self.updated < len(self.mixed):
             self.update_next(skip)
         if not self.publishes_early:
-            for i in self.mixed:
-                self._combine(self.blocks[i], i)
+            while self.exchanges.flying:
+                self._combine_next()
         self.step += 1
         self.updated, self._view = 0, self._next_view
 
@@ -93,7 +99,6 @@ class Engine:
         self.exchanges.step = self.step
         self._strength = self.options.strength(self.step)
         self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
-        self.exchanges.begin_round()
 
     def _launch(self, i: int, view: View) -> None:
         self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
@@ -122,7 +127,9 @@ class Engine:
         else:
             self._make_step(i, skip)
 
-    def _combine(self, block: Block, i: int) -> None:
+    def _combine_next(self) -> None:
+        i = next(iter(self.exchanges.flying))
+        block = self.blocks[i]
         inbox = self.exchanges.collect(i, block.bucket.layout)
         self._write(self._mixture(block, inbox), block.spare)
         self._release(inbox)
@@ -161,7 +168,7 @@ class Engine:
     def _release(self, inbox: Inbox) -> None:
         """Gives the memory back that was read; raises RunFailed when it was no longer to be read."""
         sound = inbox.is_sound()
-        inbox.release()
+        self.exchanges.release(inbox)
         if not sound:
             raise RunFailed(
                 f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "

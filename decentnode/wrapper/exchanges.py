@@ -1,6 +1,9 @@
 """One rank's exchanges: several in flight, in the order of their keys, none waited for without a limit."""
 
+import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,39 +17,87 @@ SLACK = 10.0
 """Seconds beyond the deadline after which a wait ends that the transport itself should have ended."""
 
 
-class Exchanges:
-    """Every rank makes the same exchanges in the same order, so their numbers agree."""
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The exchange of one part, to be begun."""
 
-    def __init__(self, endpoint: Endpoint, size: int, parts: int, deadline: float, tolerant: bool) -> None:
-        """The last of the `parts` is for what concerns all ranks; `tolerant`: a loss is no error."""
+    part: int
+    payload: Payload
+    targets: Sequence[int]
+    sources: Sequence[int]
+
+
+class Exchanges:
+    """Every rank makes the same exchanges in the same order, so their numbers agree.
+
+    What is released says that all before it was read: they are collected in the order in which they began.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        size: int,
+        parts: int,
+        deadline: float,
+        tolerant: bool = False,
+        in_flight: int | None = None,
+    ) -> None:
+        """The last of the `parts` is for what concerns all ranks; `tolerant`: a loss is no error.
+
+        `in_flight`: how many parts are exchanged at a time, which bounds the memory that waits for them.
+        """
         self.endpoint = endpoint
         self.rank = endpoint.rank
         self.step = 0
         """What messages name as the step."""
         self.flying: dict[int, Handle] = {}
-        """By part what was launched and not collected."""
+        """By part what was begun and not collected, in the order in which it was."""
         self._others = [j for j in range(size) if j != self.rank]
         self._service = parts - 1
         self._deadline = deadline
         self._tolerant = tolerant
-        self._round = -1
+        self._most = in_flight or math.inf
+        self._waiting: deque[Launch] = deque()
+        """What was launched and is begun when fewer are in flight, in its order."""
+        self._round, self._last_part = -1, self._service
 
-    def begin_round(self) -> None:
-        """What is launched from here on is later than all before."""
-        self._round += 1
-        self.endpoint.admit(self._round)
+    @property
+    def is_full(self) -> bool:
+        """Whether the next launch has to wait until something is collected and released."""
+        return len(self.flying) >= self._most
+
+    @property
+    def launched(self) -> set[int]:
+        """The parts that were launched and not collected."""
+        return {*self.flying, *(launch.part for launch in self._waiting)}
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
-        """Begins the exchange of one part in this round."""
-        self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
-        self.flying[part].hold()
+        """Begins the exchange of one part, now or as soon as those before it leave room."""
+        self._waiting.append(Launch(part, payload, targets, sources))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and not self.is_full:
+            launch = self._waiting.popleft()
+            outgoing = dict.fromkeys(launch.targets, launch.payload)
+            handle = self._exchange(outgoing, launch.sources, launch.part, launch.payload.layout)
+            handle.hold()
+            self.flying[launch.part] = handle
 
     def collect(self, part: int, layout: Layout) -> Inbox:
-        """What a launched exchange has brought; to be released when it was read. Raises RunFailed."""
+        """What a launched exchange has brought; to be given to `release` when it was read.
+
+        Parts are collected in the order in which they were launched. Raises RunFailed.
+        """
         self._wait(self.flying[part])
         inbox = self._opened(self.flying[part], layout)
         del self.flying[part]
         return inbox
+
+    def release(self, inbox: Inbox) -> None:
+        """Gives the memory back that was read, and has the next part make use of the room."""
+        inbox.release()
+        self._begin_waiting()
 
     def await_all(self) -> None:
         """Waits until everything in flight has come, and leaves it there."""
@@ -54,14 +105,15 @@ class Exchanges:
             self._wait(handle)
 
     def drop_all(self) -> None:
-        """Takes in what is in flight and throws it away, so that its senders may go on."""
+        """Takes in what is in flight and throws it away, so that its senders go on; forgets what waits."""
+        self._waiting.clear()
         self.await_all()
-        while self.flying:
-            self.flying.pop(min(self.flying)).release()
+        for part in list(self.flying):
+            self.flying.pop(part).release()
 
     def release_arrived(self) -> None:
         """For the end: gives back what has come, and waits for nothing."""
-        for part in sorted(self.flying):
+        for part in list(self.flying):
             if self.flying[part].done:
                 self.flying.pop(part).release()
 
@@ -69,7 +121,6 @@ class Exchanges:
         self, outgoing: Mapping[int, Payload], sources: Iterable[int] | None, layout: Layout
     ) -> Inbox:
         """One exchange that concerns all ranks, waited for; `sources`: all others unless given."""
-        self.begin_round()
         awaited = self._others if sources is None else list(sources)
         handle = self._exchange(outgoing, awaited, self._service, layout)
         self._wait(handle)
@@ -101,7 +152,6 @@ class Exchanges:
         """Waits until nobody reads anything any more that was sent in these parts."""
         nothing = dense_layout(0)
         for part in (*parts, self._service):
-            self.begin_round()
             empty = dict.fromkeys(self._others, Payload.empty(nothing))
             handle = self._exchange(empty, self._others, part, nothing)
             self._wait(handle)
@@ -110,6 +160,10 @@ class Exchanges:
     def _exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], part: int, layout: Layout
     ) -> Handle:
+        if part <= self._last_part:  # keys ascend: parts in a round, then rounds
+            self._round += 1
+            self.endpoint.admit(self._round)
+        self._last_part = part
         self.endpoint.expect(layout)
         return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
 

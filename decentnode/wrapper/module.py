@@ -72,16 +72,17 @@ class DecentralizedDataParallel(nn.Module):
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
         link, endpoint = joined(meeting, plan, graph, chosen, module)
         self.rank, self.size = meeting.rank, meeting.size
-        tolerant = chosen.on_loss == "continue"
-        exchanges = Exchanges(endpoint, meeting.size, len(plan.buckets) + 1, chosen.deadline, tolerant)
+        tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
+        exchanges = Exchanges(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
         self._close = weakref.finalize(self, _end, link, exchanges)
         blocks = blocks_of(module, plan, endpoint.slots)
         if chosen.broadcast and meeting.size > 1:
             averaging.broadcast([*module.parameters(), *module.buffers()], endpoint.slots[1], exchanges)
-        parts = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in blocks if not b.bucket.is_buffers]
-        self.optimizer = AllBuckets(parts, self._update)
+        trained = [b for b in blocks if not b.bucket.is_buffers]
+        optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
+        self.optimizer = AllBuckets(optimizers, self._update)
         """All buckets' optimizers as one, for loops that want to look at it."""
-        self._engine = Engine(blocks, parts, graph, exchanges, chosen)
+        self._engine = Engine(blocks, optimizers, graph, exchanges, chosen)
         self._register_state_dict_hooks()
         self._accumulating = self._averaged = False
         self._backward = Backward()
@@ -187,17 +188,19 @@ class DecentralizedDataParallel(nn.Module):
         exchanges, blocks = self._engine.exchanges, self._engine.blocks
         if self._averaged or self._engine.updated:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
+        launched = exchanges.launched
         for i, block in enumerate(blocks):
-            if block.bucket.is_buffers and i not in exchanges.flying:
+            if block.bucket.is_buffers and i not in launched:
                 block.take_in()
-        if exchanges.flying:
-            exchanges.await_all()
-        else:
-            exchanges.settle(range(len(blocks)))
+        # Whoever releases an exchange says that all before it were read: none of them may be under way.
+        exchanges.drop_all()
+        exchanges.settle(range(len(blocks)))
         living = exchanges.living()
         for block in blocks:
             averaging.average(block, exchanges, living)
         exchanges.settle([])
+        if launched:
+            self._engine.launch_all()
         return averaging.distance(blocks)
 
     @torch.no_grad()
@@ -358,7 +361,7 @@ def joined(
     said = meeting.size if options.on_loss == "continue" else 0  # who lives: see Exchanges.living
     memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
-    for name in ("scheme", "bucket_mb", "buffers", "broadcast"):
+    for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast"):
         terms[name] = str(getattr(options, name))
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
     endpoint = link.endpoint

@@ -33,6 +33,8 @@ class Options:
     """a of (1 - a) x + a W x, or a function that gives it for each step; the same on all ranks."""
     bucket_mb: float = 25.0
     """Megabytes after which a bucket is closed; results do not depend on it."""
+    in_flight: int | None = None
+    """How many buckets travel at a time, which bounds the memory that they wait in; None: all."""
     clip_norm: float | None = None
     """The largest norm of this rank's whole gradient."""
     scaler: torch.amp.GradScaler | None = None
@@ -62,6 +64,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise BadInput(f"{name}: must be a number > 0, not {show(value)}")
+        if self.in_flight is not None and not (isinstance(self.in_flight, int) and self.in_flight > 0):
+            raise BadInput(f"in_flight: must be a whole number > 0 or None, not {show(self.in_flight)}")
         if not callable(self.mixing_strength) and not 0 <= self.mixing_strength <= 1:
             raise BadInput(f"mixing_strength: must be from 0 to 1, not {self.mixing_strength}")
         if self.update_in == "step" and (self.scaler is not None or self.clip_norm is not None):

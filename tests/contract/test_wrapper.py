@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import pytest
 import torch
@@ -308,6 +309,36 @@ def test_results_do_not_depend_on_the_size_of_buckets(scheme):
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("in_flight", [1, 2, 100])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_flight):
+    """On a graph that changes, with buffers that are mixed, an average, and a model that is sent anew."""
+    network = Counting()
+
+    def models(most):
+        options = {"scheme": scheme, "bucket_mb": A_TENSOR, "buffers": "mix", "in_flight": most}
+        run = Run(network, topology="alternating_ring", options=options)
+
+        def work(rank, seat):
+            flying = []
+            look = lambda mixture: flying.append(len(model._engine.exchanges.flying))
+            model = run.wrap(seat, before_mixing=look)
+            run.train(model, rank, 0, 2)
+            with model.averaged() as distance:
+                average = flat(model)
+            run.train(model, rank, 2, 3)
+            model.resend()
+            run.train(model, rank, 3)
+            assert model.endpoint.refused == {}
+            # One more has been taken out and not been released.
+            assert max(flying) + 1 == min(most or 100, 3)
+            return torch.cat((flat(model), average, model.module.seen, torch.tensor([distance]).double()))
+
+        return torch.stack(ensemble(3, work))
+
+    assert torch.equal(models(in_flight), models(None))
+
+
 def test_the_norm_that_is_clipped_is_that_of_the_whole_gradient():
     run = Run(optimizer=lambda p: torch.optim.SGD(p, lr=1.0), steps=1, topology=torch.eye(2).tolist())
     run.options = {"clip_norm": 0.01, "bucket_mb": A_TENSOR}
@@ -421,11 +452,14 @@ def test_a_backward_pass_that_ended_early_is_noticed():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("trained_before", [0, 2])
-def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before):
-    run = Run(options={"scheme": scheme, "bucket_mb": A_LAYER})
+@pytest.mark.parametrize("topology", ["ring", "alternating_ring"])
+def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before, topology):
+    run = Run(topology=topology, options={"scheme": scheme, "bucket_mb": A_LAYER})
+    # So late that others would have written again what it reads, if they were allowed to.
+    be_late = lambda mixture: time.sleep(0.02)
 
     def work(rank, seat):
-        model = run.wrap(seat)
+        model = run.wrap(seat, before_mixing=be_late if rank == 0 else None)
         run.train(model, rank, 0, trained_before)
         before = flat(model)
         with model.averaged() as distance:
@@ -690,6 +724,7 @@ def test_a_rank_that_never_comes_is_named():
         ({"schema": "x"}, r"DecentralizedDataParallel has no option 'schema'; did you mean 'scheme'\?"),
         ({"scheme": "x"}, "scheme: must be .*, not 'x'"),
         ({"bucket_mb": 0}, "bucket_mb: must be a number > 0, not 0"),
+        ({"in_flight": 0}, "in_flight: must be a whole number > 0 or None, not 0"),
         ({"mixing_strength": 2.0}, "mixing_strength: must be from 0 to 1, not 2.0"),
         ({"update_in": "step", "clip_norm": 1.0}, "scaler and clip_norm are for update_in='backward'"),
         ({"communication": "pigeons"}, "unknown communication 'pigeons'"),
