@@ -15,6 +15,7 @@ import typer
 from decentnode.companions import Companions, Follower
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.job import Job, find_job
+from decentnode.logs import fill_standard_streams
 
 if TYPE_CHECKING:
     from decentnode.resuming import Resumption
@@ -29,7 +30,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
 NEED_TORCH = frozenset({"run", "resume", "validate", "keys", "tune", "list", "doctor", "schema"})
-"""The commands that import torch anyway."""
 
 app = typer.Typer(
     add_completion=False,
@@ -367,16 +367,6 @@ def job_of(words: Sequence[str]) -> Job | None:
     """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
     job = find_job() if words[:1] in (["run"], ["resume"]) else None
     return job if job is not None and job.followers else None
-
-
-def fill_standard_streams() -> None:
-    """Opens the null device for those that are closed, so that no file of a run gets their numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w"))
 
 
 def explain(error: BaseException) -> int:

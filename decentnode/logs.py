@@ -17,6 +17,16 @@ class _Tolerant(io.FileIO):
             return len(content)
 
 
+def fill_standard_streams() -> None:
+    """Opens the null device for those that are closed, so that no file of a run gets their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w"))
+
+
 def redirect_output(path: Path) -> None:
     """Has everything that this process prints appended to a file, or dropped where that cannot be."""
     try:

@@ -64,8 +64,8 @@ def content_of(tensor: Tensor) -> memoryview:
 
 
 def tensors_in(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a file; raises BadTensors."""
+    """The tensors of a file, in memory that is aligned as torch's own is; raises BadTensors."""
     try:
-        return load(content)
+        return {name: tensor.clone() for name, tensor in load(content).items()}
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, AssertionError) as error:
         raise BadTensors(f"its tensors are not in the safetensors format: {error}"[:300]) from error

@@ -82,6 +82,17 @@ class Memory:
     device: torch.device = CPU
     """Where the vector lives; transports that carry host memory alone keep their slots there all the same."""
 
+    def slots(self, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
+        """Two vectors of zeros, shape (vector_elements,), whose memory begins at equal multiples.
+
+        Matrix products differ in their last bits with how their operands are aligned, and which of the slots
+        holds a model depends on how many rounds there were since the start or the last resume.
+        """
+        first, second = (
+            torch.zeros(self.vector_elements, dtype=self.vector_dtype, device=device) for _ in range(2)
+        )
+        return first, second
+
 
 @dataclass(frozen=True)
 class HostProcess:

@@ -4,8 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-
 from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
 from decentnode.communication.handles import Handle, Key
 from decentnode.communication.mailbox import Mailbox
@@ -51,9 +49,7 @@ class LocalEndpoint(Endpoint):
         self._void: dict[int, int] = {}
         self._peers = peers
         self._seq = 0
-        shape = (2, memory.vector_elements)
-        first, second = torch.zeros(shape, dtype=memory.vector_dtype)
-        self.slots = (first, second)
+        self.slots = memory.slots()
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float

@@ -38,9 +38,7 @@ class OnDevice(Endpoint):
         self.device = device
         self._inner = inner
         self._copies = copies or copies_for(device)
-        shape = (2, memory.vector_elements)
-        first, second = torch.zeros(shape, dtype=memory.vector_dtype, device=device)
-        self.slots = (first, second)
+        self.slots = memory.slots(device)
         for slot in inner.slots:
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()

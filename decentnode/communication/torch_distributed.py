@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import Tensor, zeros
+from torch import Tensor
 
 from decentnode.communication.backends import Backend, Chooser, backend_defect, facts_of
 from decentnode.communication.base import Memory, Place
@@ -68,8 +68,7 @@ class TorchDistributed(ZeroMQ):
         place, sockets, device = self._place, self._sockets, memory.device
         assert place is not None and sockets is not None, "prepare comes first"
         if device.type != "cpu":
-            first, second = zeros(2, memory.vector_elements, dtype=memory.vector_dtype, device=device)
-            slots = first, second
+            slots = memory.slots(device)
         several = any(process.machine != place.process.machine for process in place.processes)
         port = self.group_port + place.process.index if several else 0
         workshop = Workshop(rank, place.process.address if several else "127.0.0.1", port, device)

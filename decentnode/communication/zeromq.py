@@ -267,11 +267,7 @@ class ZeroMQ(Communication):
         segment = (
             Segment(rank, memory, len(self._sockets.place.home)) if self.local == "shared_memory" else None
         )
-        if segment is None:
-            first, second = torch.zeros(2, memory.vector_elements, dtype=memory.vector_dtype)
-        else:
-            first, second = segment.slots
-        endpoint = self._make(rank, memory, (first, second), segment)
+        endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
         self._sockets.carry(endpoint.mailbox, segment.public if segment else None)

@@ -470,7 +470,8 @@ def start(tmp_path):
 
 def test_closed_standard_streams_give_their_numbers_to_no_file_of_a_run(tmp_path):
     code = (
-        "import os, sys; from decentnode import cli; cli.fill_standard_streams(); print('', flush=True);"
+        "import os; from decentnode.logs import fill_standard_streams; fill_standard_streams();"
+        "print('', flush=True);"
         f"open({str(tmp_path / 'found')!r}, 'w').write(str(os.dup(2)))"
     )
     closed = ["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
