@@ -6,7 +6,7 @@ from typing import Any
 
 from decentnode.errors import ExitCode
 from decentnode.plotting import Pictures
-from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.wording import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
 
 MOST_LOST = 10
 """Lost nodes that are named; summary.json names them all."""
@@ -99,5 +99,8 @@ def _losses(summary: dict[str, Any]) -> Lines:
         yield "lost" if index == 0 else "", text
     if len(lost) > MOST_LOST:
         yield "", f"and {len(lost) - MOST_LOST} more, named in summary.json"
+    if len(summary["components"]) > 1:
+        parts = "; ".join(ranks_in_words(part, MOST_LOST) for part in summary["components"][:MOST_LOST])
+        yield "fell apart", f"into {len(summary['components'])} parts, each mixed alone: {parts}"
     for index, (rank, peer, round) in enumerate(summary["broken_edges"][:MOST_LOST]):
         yield "links given up" if index == 0 else "", f"rank {rank} to {peer}, in round {round + 1}"

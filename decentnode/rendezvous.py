@@ -65,8 +65,8 @@ class Rendezvous:
             self.close()
             reason = zmq.strerror(error.errno or 0)
             raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
-        if self._hosts:
-            self._connections.listen(endpoint)
+        watch = self._connections.listen if self._hosts else self._connections.reach
+        watch(endpoint)
 
     def _guard(self, credentials: Credentials) -> None:
         if self._hosts:

@@ -17,6 +17,7 @@ from decentnode.datasets.partition import label_histogram
 from decentnode.durable import write_durably
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
+from decentnode.graph.connectivity import components_without
 from decentnode.line_file import LineFile, Warn
 from decentnode.observer import Observation
 from decentnode.records import write_atomically
@@ -141,6 +142,7 @@ def summarize(
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
+    lost = roster.ranks(State.LOST)
     last = evaluations.rows[-1] if evaluations.rows else None
     return {
         "schema": SCHEMA,
@@ -155,7 +157,8 @@ def summarize(
         "finished_nodes": len(finished),
         "stopped_nodes": len(roster.ranks(State.STOPPED)),
         "resumable_round": resumable,
-        "lost_nodes": {str(r): roster.members[r].error for r in roster.ranks(State.LOST)},
+        "lost_nodes": {str(r): roster.members[r].error for r in lost},
+        "components": components_without(experiment.graph.graph, lost) if lost else [],
         "restarted_nodes": {str(r): m.restarts for r, m in sorted(roster.members.items()) if m.restarts},
         "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in roster.broken_edges()],
         "startup_seconds": round(timing.startup, 3),

@@ -47,7 +47,7 @@ def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "
 
 
 class Connections:
-    """Watches what TCP connections to this process bring; called by the thread that receives alone."""
+    """Watches what TCP connections of this process bring; called by the thread that receives alone."""
 
     def __init__(self, most_bytes: int) -> None:
         """`most_bytes` is the largest frame that is accepted."""
@@ -55,14 +55,22 @@ class Connections:
         """When to look, as `time.monotonic` counts: never before something is listened to."""
         self._limit = most_bytes + SLACK_BYTES
         self._ports: set[int] = set()
+        self._far_ports: set[int] = set()
         self._delivering: set[int] = set()
         self._brought: dict[tuple[int, bytes], int] = {}
         self._offenses: Counter[int] = Counter()
 
     def listen(self, endpoint: str) -> None:
         """Watches connections to this endpoint of ours if it is one of TCP."""
+        self._watch(endpoint, self._ports)
+
+    def reach(self, endpoint: str) -> None:
+        """Watches connections that this process makes to that endpoint if it is one of TCP."""
+        self._watch(endpoint, self._far_ports)
+
+    def _watch(self, endpoint: str, ports: set[int]) -> None:
         if endpoint.startswith("tcp:"):
-            self._ports.add(int(endpoint.rpartition(":")[2]))
+            ports.add(int(endpoint.rpartition(":")[2]))
             self.next_look = time.monotonic() + LOOK_INTERVAL
 
     def note(self, frame: zmq.Frame) -> None:
@@ -96,12 +104,12 @@ class Connections:
         return cut
 
     def _connected(self) -> Iterator[tuple[int, bytes, int]]:
-        """Descriptor, peer, and bytes brought so far of each living connection to one of the ports."""
+        """Descriptor, peer, and bytes brought so far of each living connection that is watched."""
         fd, unused = 0, 0
         while unused < MOST_UNUSED:
             known = _tcp_connection(fd)
             unused = unused + 1 if known is None else 0
-            if known is not None and known[0] in self._ports:
+            if known is not None and (known[0] in self._ports or _port(known[1]) in self._far_ports):
                 yield fd, *known[1:]
             fd += 1
 
@@ -115,7 +123,11 @@ def _tcp_connection(fd: int) -> tuple[int, bytes, int] | None:
     if len(account) < _RECEIVED.size or account[0] != ESTABLISHED:
         return 0, b"", 0
     here, there = _address(_libc.getsockname, fd), _address(_libc.getpeername, fd)
-    return int.from_bytes(here[2:4], "big"), there, _RECEIVED.unpack_from(account)[0]
+    return _port(here), there, _RECEIVED.unpack_from(account)[0]
+
+
+def _port(address: bytes) -> int:
+    return int.from_bytes(address[2:4], "big")
 
 
 def _address(ask: Callable[..., int], fd: int) -> bytes:

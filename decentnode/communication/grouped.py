@@ -21,6 +21,8 @@ from decentnode.payload import Layout, Payload, PayloadError
 
 THROUGH_THE_GROUP = 0
 """In place of a sender's number, which no message through the group carries."""
+MOST_LAYOUTS = 1024
+"""Of one source, whose sizes are kept: one for each part and phase is usual."""
 SHARE_OF_DEADLINE = 0.5
 """After this part of it a group that brings nothing is given up, so that what it holds can come by ZeroMQ."""
 _HOST = torch.device("cpu")
@@ -204,7 +206,10 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _hear_size(self, source: int, key: Key, size: Size) -> None:
         if size.length > self._most_bytes:
             raise wire.WireError("body length")
-        self._known.setdefault(source, {})[size.layout] = size
+        known = self._known.setdefault(source, {})
+        if len(known) >= MOST_LAYOUTS and size.layout not in known:
+            del known[next(iter(known))]
+        known[size.layout] = size
         if not self.courier.told(source, key, size):
             raise wire.WireError("too many ahead")
 

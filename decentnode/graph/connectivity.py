@@ -1,8 +1,8 @@
 """Who can reach whom: components and diameter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from decentnode.graph.base import Adjacency, transpose
+from decentnode.graph.base import Adjacency, Graph, transpose
 
 
 def reached(adjacency: Adjacency, start: int) -> set[int]:
@@ -25,6 +25,17 @@ def components(adjacency: Adjacency) -> list[set[int]]:
             parts.append(reached(adjacency, rank) & reached(backward, rank))
             assigned |= parts[-1]
     return parts
+
+
+def components_without(graph: Graph, lost: Iterable[int]) -> list[list[int]]:
+    """The sets of nodes that still exchange, directly or by others of them, when those are gone.
+
+    Edges count in whichever round and direction they are.
+    """
+    gone = set(lost)
+    ranks = range(graph.num_nodes)
+    living = tuple(() if rank in gone else tuple(graph.partners(rank) - gone) for rank in ranks)
+    return [sorted(part) for part in components(living) if not part & gone]
 
 
 def is_connected(adjacency: Adjacency) -> bool:

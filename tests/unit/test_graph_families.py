@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from decentnode.errors import GraphError
-from decentnode.graph.connectivity import components, diameter, is_connected
+from decentnode.graph.connectivity import components, components_without, diameter, is_connected
 from decentnode.graph.families import (
     BinaryTree,
     Chain,
@@ -21,6 +21,7 @@ from decentnode.graph.families import (
     Torus,
 )
 from decentnode.graph.random_graphs import ErdosRenyi, Regular, SmallWorld
+from decentnode.graph.time_varying import OnePeerExponential
 from decentnode.registry import GRAPHS
 
 
@@ -65,6 +66,13 @@ def test_diameter_is_known(graph, hops):
 def test_there_is_no_diameter_without_a_way():
     assert diameter(((1,), ())) is None
     assert components(((1,), ())) == [{0}, {1}]
+
+
+def test_what_is_left_of_a_graph_when_nodes_are_gone():
+    assert components_without(Ring(6), {1, 4}) == [[0, 5], [2, 3]]
+    assert components_without(Ring(6), {1}) == [[0, 2, 3, 4, 5]]
+    assert components_without(OnePeerExponential(8), {1}) == [[0, 2, 3, 4, 5, 6, 7]]
+    assert components_without(Ring(3), {0, 1, 2}) == []
 
 
 @pytest.mark.parametrize("family", [Ring, Chain, Star, FullyConnected, BinaryTree, Exponential])

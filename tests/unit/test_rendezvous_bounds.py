@@ -1,5 +1,6 @@
 """What a launcher takes in from a stranger on plain links: no message without an end, and none too large."""
 
+import socket
 import time
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from decentnode.mapping import tcp_endpoint
 from decentnode.rendezvous import Rendezvous
 from tests.contract.troupe import free_ports
-from tests.unit.test_connections import MOST_BYTES, PIECE, stranger
+from tests.unit.test_connections import GREETING, MOST_BYTES, PIECE, READY, stranger
 
 
 @pytest.fixture
@@ -31,6 +32,26 @@ def test_a_message_without_an_end_is_cut(host):
         with pytest.raises(OSError, match=r"Broken pipe|Connection reset|timed out"):
             for _ in range(1000):
                 connection.sendall(PIECE)
+
+
+def test_machine_0_is_cut_when_its_message_has_no_end():
+    """As the others see it, who are connected to it."""
+    port = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        guest = Rendezvous(tcp_endpoint("127.0.0.1", port), 1, None, MOST_BYTES)
+        connection, _ = server.accept()
+        connection.sendall(GREETING + READY.replace(b"DEALER", b"ROUTER"))
+        limit = time.monotonic() + 20.0
+        try:
+            while not guest.refused["unfinished message"] and time.monotonic() < limit:
+                connection.sendall(PIECE)
+                guest.wait(0.0)
+                assert guest.receive() is None
+                guest.look()
+            assert guest.refused["unfinished message"] == 1
+        finally:
+            connection.close()
+            guest.close()
 
 
 def test_a_message_that_is_too_large_ends_its_connection(host):

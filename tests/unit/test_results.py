@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.evaluation import Scores
+from decentnode.graph.families import Chain
 from decentnode.observer import Observation
 from decentnode.records import Records, RoundRecord, read_records, write_atomically
 from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
@@ -24,7 +25,7 @@ from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_ev
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", seed=7, rounds=10),
-    graph=SimpleNamespace(num_nodes=3),
+    graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),
     layout=SimpleNamespace(numel=100),
 )
 
@@ -144,6 +145,7 @@ def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
     assert found["run_id"] == "00000000000000ff"
     assert (found["finished_nodes"], found["lost_nodes"]) == (2, {"1": "a defect"})
     assert found["broken_edges"] == [[0, 2, 5]]
+    assert found["components"] == [[0], [2]]
     assert (found["bytes_sent"], found["bytes_received"]) == (2000, 1800)
     assert (found["startup_seconds"], found["wall_seconds"]) == (1.235, 9.877)
     accuracy = found["test_accuracy"]

@@ -36,7 +36,7 @@ EXPERIMENT = SimpleNamespace(
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
     "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
-    "restarted_nodes": {},
+    "restarted_nodes": {}, "components": [],
     "refused_messages": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
@@ -138,6 +138,13 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
 def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
     Screen(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
     assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
+
+
+def test_a_graph_that_fell_apart_is_told(output) -> None:
+    summary = SUMMARY | {"lost_nodes": {"2": "killed", "5": "killed"}, "components": [[0, 1], [3, 4]]}
+    Screen(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
+    line = "  fell apart         into 2 parts, each mixed alone: ranks 0 and 1; ranks 3 and 4\n"
+    assert line in output.getvalue()
 
 
 def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
