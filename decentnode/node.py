@@ -73,7 +73,9 @@ class Node:
         view = await self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
-        if not self.exchange.is_sound():
+        if self.exchange.is_sound():
+            self.sharing.accept(vector.values, view, vector.spare)
+        else:
             vector.spare.copy_(vector.values)
         await adaptation.after(view)
         vector.flip()

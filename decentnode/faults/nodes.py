@@ -11,7 +11,9 @@ from typing import Annotated
 from annotated_types import Gt
 
 from decentnode.beacons import Beacon
+from decentnode.errors import BadInput
 from decentnode.faults.base import ActivityName, NodeFault
+from decentnode.option_types import show
 from decentnode.options import PositiveFloat
 from decentnode.readiness import ready
 from decentnode.registry import FAULTS
@@ -76,6 +78,14 @@ class Slow(NodeFault):
     """The activity takes several times as long (stragglers, as in Dean and Barroso, 2013)."""
 
     factor: Annotated[float, Gt(1)] = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.activity == "receive" and (self.ranks == "all" or len(list(self.named_ranks())) > 1):
+            raise BadInput(
+                f"ranks: must be one rank where activity is 'receive', not {show(self.ranks)}; several nodes "
+                "that take long to wait for each other wait ever longer"
+            )
 
     def strike(self) -> None:
         """Nothing yet: how long it takes is known afterwards."""

@@ -123,6 +123,12 @@ class Sharing(Stateful, ABC):
         incoming = await exchange(self.outgoing(vector, view), view.sources)
         self.mix(vector, incoming, view, out)
 
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        """Learns of a round from what its mix has made of `vector`, both shape (d,).
+
+        Not called where the mix is thrown away, because a peer wrote again what was read for it.
+        """
+
     @property
     def adjust_gradient(self) -> AdjustGradient | None:
         """What this scheme does to the flat gradient inside a local step; None: nothing."""

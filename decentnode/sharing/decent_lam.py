@@ -53,10 +53,14 @@ class DecentLam(Gossip):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         super().mix(vector, incoming, view, out)
-        steps, moved = self._steps.end(vector, out)
-        eta = max(steps, 1) * view.learning_rate
-        if not eta:
-            return
         # x - eta m+ is the mixed model less eta beta m.
-        out.sub_(self._m, alpha=eta * self.beta)
-        self._m.mul_(self.beta).add_(moved, alpha=1 / eta)
+        out.sub_(self._m, alpha=self._eta(view) * self.beta)
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        eta = self._eta(view)
+        _, moved = self._steps.end(vector, mixed)
+        if eta:
+            torch.mul(moved, 1 / eta, out=self._m)
+
+    def _eta(self, view: View) -> float:
+        return max(self._steps.count, 1) * view.learning_rate

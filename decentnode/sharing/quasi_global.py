@@ -9,7 +9,7 @@ from torch import Tensor
 
 from decentnode.graph.base import View
 from decentnode.registry import SHARINGS
-from decentnode.sharing.base import AdjustGradient, Incoming
+from decentnode.sharing.base import AdjustGradient
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.local_steps import LocalSteps
 from decentnode.transforms.chain import Chain
@@ -60,9 +60,8 @@ class QuasiGlobal(Gossip):
         else:
             gradient.add_(self._m, alpha=self.beta)
 
-    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        super().mix(vector, incoming, view, out)
-        steps, moved = self._steps.end(vector, out)
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        steps, moved = self._steps.end(vector, mixed)
         eta = steps * view.learning_rate
         if eta:
             self._m.mul_(self.mu).add_(moved, alpha=(1 - self.mu) / eta)

@@ -106,6 +106,7 @@ class Lockstep:
                 return found
 
             await scheme.share(self.models[i], view, exchange, mixed[i])
+            scheme.accept(self.models[i], view, mixed[i])
             assert phase + 1 <= scheme.phases
             scribble(arrived)
 

@@ -1706,6 +1706,14 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "faults: [{name: slow, factor: 1}]",
         ["2 faults[0].factor: must be a number > 1, not 1"],
     ),
+    "faults, waiting made longer by several": (
+        "seed: 1",
+        "faults: [{name: slow, activity: receive}]",
+        [
+            "2 faults[0].ranks: must be one rank where activity is 'receive', not 'all'; several nodes that "
+            "take long to wait for each other wait ever longer"
+        ],
+    ),
     "faults, no groups": (
         "seed: 1",
         "faults: [partition]",
