@@ -13,7 +13,6 @@ from annotated_types import Gt
 from decentnode.beacons import Beacon
 from decentnode.errors import BadInput
 from decentnode.faults.base import ActivityName, NodeFault
-from decentnode.option_types import show
 from decentnode.options import PositiveFloat
 from decentnode.readiness import ready
 from decentnode.registry import FAULTS
@@ -83,8 +82,8 @@ class Slow(NodeFault):
         super().__post_init__()
         if self.activity == "receive" and (self.ranks == "all" or len(list(self.named_ranks())) > 1):
             raise BadInput(
-                f"ranks: must be one rank where activity is 'receive', not {show(self.ranks)}; several nodes "
-                "that take long to wait for each other wait ever longer"
+                "activity: 'receive' is for one rank, named in `ranks`: several nodes that take long to wait for "
+                "each other wait ever longer"
             )
 
     def strike(self) -> None:

@@ -1710,8 +1710,8 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "seed: 1",
         "faults: [{name: slow, activity: receive}]",
         [
-            "2 faults[0].ranks: must be one rank where activity is 'receive', not 'all'; several nodes that "
-            "take long to wait for each other wait ever longer"
+            "2 faults[0].activity: 'receive' is for one rank, named in `ranks`: several nodes that take long "
+            "to wait for each other wait ever longer"
         ],
     ),
     "faults, no groups": (
