@@ -82,8 +82,8 @@ class Slow(NodeFault):
         super().__post_init__()
         if self.activity == "receive" and (self.ranks == "all" or len(list(self.named_ranks())) > 1):
             raise BadInput(
-                "activity: 'receive' is for one rank, named in `ranks`: several nodes that take long to wait for "
-                "each other wait ever longer"
+                "activity: 'receive' is for one rank, named in `ranks`: several nodes that take long to wait "
+                "for each other wait ever longer"
             )
 
     def strike(self) -> None:
