@@ -74,7 +74,8 @@ class Roster:
                 member.loss = report.loss if isinstance(report, Progress) else report.train_loss
             case PeerMissing():
                 self._heard(report.rank)
-                self.missing_edges.append(report)
+                if (report.rank, report.peer) not in {(edge.rank, edge.peer) for edge in self.missing_edges}:
+                    self.missing_edges.append(report)
                 self.members[report.peer].accused = True
             case PeerBack():
                 self._heard(report.rank)
