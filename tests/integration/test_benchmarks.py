@@ -13,7 +13,7 @@ import torch
 from decentnode.registry import TRANSFORMS
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("exchange", "experiment", "mix", "scale", "startup", "transforms", "wrapper")
+BENCHMARKS = ("exchange", "experiment", "mix", "scale", "startup", "transforms", "wrapper", "wrapper_memory")
 LIMIT = 120.0
 
 
