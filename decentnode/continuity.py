@@ -48,6 +48,11 @@ class Continuity:
         write_state(self._run_dir, start)
 
     @property
+    def lacking(self) -> list[int]:
+        """Rounds of the run that goes on whose evaluation is not on record here; known after the greeting."""
+        return self._past.lacking if self._past else []
+
+    @property
     def seconds(self) -> float:
         """How long the run took before."""
         return self._past.seconds if self._past else 0.0

@@ -194,11 +194,12 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         self._assembly.introductions = self._introductions.said()
+        self._assembly.lacking = self._continuity.lacking
         start = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
             return
         self._continuity.begin(start)
-        self.evaluations.rows = self._continuity.rows
+        self.evaluations.go_on(self._continuity.rows)
         self._introductions.fill(self._assembly.introductions)
         self._observer = Observer(
             self._snapshots, sorted(self._local), machine, self._outbox.put,
@@ -336,7 +337,7 @@ class Launcher:
             self.evaluations.observe(self._observer.observations.get())
         expected = self.roster.reporting()
         if self.machine != 0:
-            expected &= self._local
+            expected = {rank: expected[rank] for rank in expected.keys() & self._local}
         observed = self.machine == 0 and self._observer.is_alive()
         for row in self.evaluations.complete(expected, observed):
             self.screen.evaluated(row)
@@ -368,7 +369,7 @@ class Launcher:
         self._show_progress()
         if self._observer.error is not None:
             self.screen.note(f"what the models are together is not known: {self._observer.error!r}")
-        for row in self.evaluations.complete(set(), observed=False):
+        for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
 
     def _sum_up(self) -> dict[str, Any]:

@@ -86,6 +86,11 @@ class Dashboard:
         while now - self._sent[0][0] > RATE_SECONDS:
             self._sent.popleft()
 
+    def evaluated(self, row: EvaluationRow) -> None:
+        """Takes in a test of all nodes, unless one of a later round is there already."""
+        if self.row is None or row.round >= self.row.round:
+            self.row = row
+
     @property
     def rate(self) -> float:
         """Bytes per second that all nodes sent lately."""
@@ -205,7 +210,7 @@ class LiveScreen(Screen):
 
     def evaluated(self, row: EvaluationRow) -> None:
         if self._live is not None:
-            self.dashboard.row = row
+            self.dashboard.evaluated(row)
         super().evaluated(row)
 
     def _show(self, text: str, style: str) -> None:

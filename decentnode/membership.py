@@ -52,6 +52,8 @@ class Assembly:
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
         self.introductions: dict[int, bytes] = {}
         """What the nodes say of themselves: before the meeting those of this machine, after it all."""
+        self.lacking: list[int] = []
+        """On machine 0, whose file covers all nodes: the rounds whose evaluation is not on record."""
         self._mapping = mapping
         self._greeting = greeting
         self._offers = dict(greeting.offers)
@@ -257,7 +259,7 @@ class Assembly:
             return start
         try:
             here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
-            round = newest_of_all(self._offers, here)
+            round = newest_of_all(self._offers, here, self.lacking)
         except StartError as error:
             self._refuse(str(error))
         run_id = int(self._greeting.run_id, 16)

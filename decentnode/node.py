@@ -53,6 +53,7 @@ class Node:
         while (round := await self.course.after(self.round)) is not None:
             self.training.skip(round - self.round - 1)
             await self.run_round(round)
+        await self._make_up()
         self.checkpoints.at_the_end(self)
         self.beacon.mark(self.round, Activity.END)
 
@@ -87,6 +88,15 @@ class Node:
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
         self.checkpoints.after(self)
+
+    async def _make_up(self) -> None:
+        """Makes the last evaluation in a node that was saved after its last round, and resumed from there.
+
+        The record of that round is written; whether the evaluation's row is, the launcher knows.
+        """
+        if self.evaluation.scores is None and self.round + 1 == self.course.rounds:
+            self.beacon.mark(self.round, Activity.EVALUATE)
+            await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs; tensors are references, not copies."""

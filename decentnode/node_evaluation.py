@@ -12,6 +12,11 @@ from decentnode.snapshots import Snapshots
 from decentnode.training import Training
 
 
+def is_due(round: int, every: int, rounds: int) -> bool:
+    """Whether models are tested after this round (counted from 0): every so often, and after the last."""
+    return round + 1 == rounds or (every > 0 and (round + 1) % every == 0)
+
+
 @dataclass(frozen=True)
 class EvaluationPlan:
     """When models are tested, and on what."""
@@ -24,7 +29,7 @@ class EvaluationPlan:
 
     def is_due(self, round: int) -> bool:
         """Whether models are tested after this round (counted from 0)."""
-        return round + 1 == self.rounds or (self.every > 0 and (round + 1) % self.every == 0)
+        return is_due(round, self.every, self.rounds)
 
 
 class NodeEvaluation:

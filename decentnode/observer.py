@@ -33,8 +33,8 @@ class Observation:
     round: int
     nodes: int
     """How many models it is made of."""
-    consensus_distance: float
-    """Mean over nodes of |x_i - mean|, over |mean|."""
+    consensus_distance: float | None
+    """Mean over nodes of |x_i - mean|, over |mean|; None of no model."""
     average_model: Scores | None
     """How the mean of all models does on the test set, where that was asked for."""
 
@@ -192,6 +192,9 @@ class Observer(threading.Thread):
             self._conclude(round, gathering)
         elif late or (gathering.summed and complete and not self._count(gathering)):
             self._close(round)
+            # Else the row of this round would wait for an observation until the run ends.
+            if self._machine == 0:
+                self.observations.put(Observation(round, 0, None, None))
 
     def _close(self, round: int) -> None:
         """Forgets what came for a round; what comes later is too late for it."""

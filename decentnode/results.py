@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -36,38 +36,53 @@ class Evaluations:
     reports: dict[int, dict[int, Evaluated]] = field(default_factory=dict)
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: list[EvaluationRow] = field(default_factory=list)
+    """Those that are written, in this order."""
     warn: Warn = lambda _: None
     """Told, in a line, when the disk does not take rows."""
 
     def __post_init__(self) -> None:
         self._file = LineFile(self.path, self.warn)
+        self._written = {row.round for row in self.rows}
+
+    def go_on(self, rows: list[EvaluationRow]) -> None:
+        """Begins after those that are in the file already."""
+        self.rows, self._written = rows, {row.round for row in rows}
+
+    @property
+    def last(self) -> EvaluationRow | None:
+        """The row of the highest round, which need not be the one that was complete last."""
+        return max(self.rows, key=lambda row: row.round, default=None)
 
     def close(self) -> str:
         """Closes the file; says in one line what could not be written, empty where all was."""
         return self._file.close()
 
     def add(self, report: Evaluated) -> None:
-        """Books one node's test."""
-        self.reports.setdefault(report.round, {})[report.rank] = report
+        """Books one node's test, unless the row of its round is written."""
+        if report.round not in self._written:
+            self.reports.setdefault(report.round, {})[report.rank] = report
 
     def observe(self, observation: Observation) -> None:
         """Books what all models are together."""
         self.observations[observation.round] = observation
 
-    def complete(self, expected: set[int], observed: bool) -> list[EvaluationRow]:
+    def complete(self, expected: Mapping[int, int], observed: bool) -> list[EvaluationRow]:
         """Rows of the rounds that all `expected` ranks, and the observer if `observed`, have reported.
 
-        They are written to the file, and not given again.
+        `expected`: by rank the last round that it is known to have done. Of a round before that nothing more
+        comes from it. The rows are written to the file, and not given again.
         """
         ready = [
             round
             for round, reports in self.reports.items()
-            if expected <= reports.keys() and (round in self.observations or not observed)
+            if (round in self.observations or not observed)
+            and all(rank in reports or done > round for rank, done in expected.items())
         ]
         rows = [self._row(round) for round in sorted(ready)]
         for row in rows:
             self._file.append(msgspec.json.encode(row))
         self.rows += rows
+        self._written.update(ready)
         return rows
 
     def _row(self, round: int) -> EvaluationRow:
@@ -143,7 +158,7 @@ def summarize(
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
     lost = roster.ranks(State.LOST)
-    last = evaluations.rows[-1] if evaluations.rows else None
+    last = evaluations.last
     return {
         "schema": SCHEMA,
         "version": __version__,

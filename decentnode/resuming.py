@@ -20,6 +20,7 @@ from decentnode.durable import write_durably
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.experiment import Experiment
 from decentnode.mapping import Consecutive
+from decentnode.node_evaluation import is_due
 from decentnode.notes import Join, Start
 from decentnode.option_types import show
 from decentnode.records import write_atomically
@@ -77,13 +78,14 @@ class Resumption:
         if not self.config.is_file():
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
         self.lock = RunLock(self.run_dir)
-        before = config.load(self.config)
+        self._before = before = config.load(self.config)
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
-        self._every = before.evaluation.every
         self._state = _read_state(self.run_dir)
         self.seconds = 0.0
         """How long the run has taken, up to where it goes on."""
+        self.lacking: list[int] = []
+        """Rounds up to the newest checkpoint whose evaluation is not on record; known after the greeting."""
         self._seconds: dict[int, float] = {}
 
     def settle(self, settings: Settings) -> None:
@@ -109,6 +111,7 @@ class Resumption:
         `settings` is the hash that good checkpoints carry.
         """
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
+        self.lacking = self._unevaluated(max(self._seconds, default=-1))
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"], offers=offers
         )
@@ -129,9 +132,7 @@ class Resumption:
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to go on from: {reason}")
         for defect in defects:
             print(f"{defect}; it is not used", flush=True)
-        # A row that was not written yet when the launcher was killed is written again on the way.
-        evaluated = self._evaluated_up_to()
-        return [round for round in good if round < evaluated] or good
+        return good
 
     def _check(self, rank: int, round: int, settings: str) -> None:
         directory = self.run_dir / checkpoint.FOLDER
@@ -146,14 +147,16 @@ class Resumption:
             raise BadCheckpoint(f"{path}: does not say how long the run has taken")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
 
-    def _evaluated_up_to(self) -> int:
-        """The first round whose evaluation was due and is not on record."""
+    def _unevaluated(self, newest: int) -> list[int]:
+        """Rounds up to `newest` that lack their row: not those that were not tested, or would not be now."""
         path = self.run_dir / "evaluations.jsonl"
         known = {row.round for row in read_evaluations(path)} if path.exists() else set()
-        due = self._every - 1
-        while self._every and due in known:
-            due += self._every
-        return due if self._every else self.settings.rounds
+        plans = [(plan.evaluation.every, plan.rounds) for plan in (self._before, self.settings)]
+        return [
+            round
+            for round in range(newest + 1)
+            if round not in known and all(is_due(round, *plan) for plan in plans)
+        ]
 
     def begin(self, start: Start, ranks: Iterable[int]) -> None:
         """Brings the directory back to the round that all go on after; no node writes yet.

@@ -166,10 +166,14 @@ class Roster:
         """Links that were given up although both ends finished."""
         return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
 
-    def reporting(self) -> set[int]:
-        """Ranks whose tests are waited for: not lost, and not given up by a peer while they run."""
-        return set(self.ranks(State.FINISHED, State.STOPPED)) | {
-            rank for rank in self.ranks(State.RUNNING) if not self.members[rank].accused
+    def reporting(self) -> dict[int, int]:
+        """Whose tests are waited for, and the round that each is known to have done: who runs, and was not
+        given up by a peer. Who has ended has said everything.
+        """
+        return {
+            rank: member.round
+            for rank, member in self.members.items()
+            if member.state is State.RUNNING and not member.accused
         }
 
     def _heard(self, rank: int) -> Member:

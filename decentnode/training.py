@@ -229,6 +229,8 @@ class Training:
         self.shard = shard
         self.hooks = hooks
         self.tie = Tie()
+        self.loss: float | None = None
+        """The mean over the samples of the last round."""
         self.minibatches = Minibatches(shard, settings.batch_size)
         self.objective = Objective(module, settings.loss.make(), vector.layout.channels_last)
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
@@ -277,6 +279,7 @@ class Training:
                 await self.hooks.pause()
         report = self._report(round, losses, sizes)
         self._step_scheduler(report)
+        self.loss = report.loss
         return report
 
     def skip(self, rounds: int) -> None:
@@ -341,6 +344,7 @@ class Training:
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "minibatches": self.minibatches.state_dict(),
             "buffers": self._own_buffers(),
+            "loss": self.loss,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -349,6 +353,7 @@ class Training:
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         self.minibatches.load_state_dict(state["minibatches"])
+        self.loss = state.get("loss")
         for name, buffer in self._own_buffers().items():
             buffer.copy_(state["buffers"][name])
 

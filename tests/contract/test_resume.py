@@ -1,5 +1,7 @@
 """Nodes that stop and go on from their checkpoints in one process: bit for bit the uninterrupted run."""
 
+import asyncio
+
 import pytest
 import torch
 
@@ -56,7 +58,7 @@ class Small(torch.nn.Sequential):
         )
 
 
-def experiment_of(name, tmp_path, transforms=None):
+def experiment_of(name, tmp_path, transforms=None, overrides=()):
     plain_sgd = SHARINGS.find(name).needs_plain_sgd
     text = CONFIG.format(
         sharing=name,
@@ -66,7 +68,7 @@ def experiment_of(name, tmp_path, transforms=None):
     )
     path = tmp_path / "resume.yaml"
     path.write_text(text)
-    return Experiment.from_yaml(path)
+    return Experiment.from_yaml(path, overrides)
 
 
 def equal(one, other):
@@ -117,6 +119,17 @@ def test_every_part_of_the_state_matters(forgotten, tmp_path):
         node.load_state_dict(state | {forgotten: node.state_dict()[forgotten]})
     fresh.run(3, 6)
     assert not torch.equal(fresh.models, straight.run(3, 6).models)
+
+
+def test_a_node_resumed_after_its_last_round_is_tested_as_it_was_and_records_nothing_anew(tmp_path):
+    experiment = experiment_of("gossip", tmp_path, overrides=["rounds=3"])
+    straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 3)
+    resumed = Nodes(experiment, tmp_path / "resumed").load(straight.saved())
+    for before, node in zip(straight.nodes, resumed.nodes, strict=True):
+        asyncio.run(node.run())
+        assert node.evaluation.scores == before.evaluation.scores is not None
+        assert node.training.loss == before.training.loss
+        assert not (tmp_path / "resumed" / f"{node.rank:05d}.jsonl").exists()
 
 
 def test_the_round_that_comes_next_is_known(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from itertools import pairwise
@@ -110,6 +111,36 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, si
     again = Run(run.run_dir, verb="resume")
     assert again.wait() == 2
     assert "has finished all its 240 rounds" in again.text and again.text.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def whole(config):
+    """A run that has ended, with checkpoints of its last round and of one before."""
+    run = Run(config.parent / "whole", ["communication=inproc", "checkpoint.every=60"], config=config)
+    assert run.wait(PATIENCE) == 0, run.text
+    return run
+
+
+@pytest.mark.parametrize(
+    ("row", "earlier", "after"), [(False, True, 180), (False, False, 240), (True, True, 240)],
+    ids=["before-its-row", "with-nothing-before", "before-its-summary"],
+)  # fmt: skip
+def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(
+    tmp_path, whole, straight, row, earlier, after
+):
+    """`row`: whether the last evaluation was written; `earlier`: whether there are checkpoints before it."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole.run_dir, folder)
+    (folder / "summary.json").unlink()
+    if not row:
+        path = folder / "evaluations.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    for path in [] if earlier else folder.glob("checkpoints/*/00000179.*"):
+        path.unlink()
+    resumed = Run(folder, verb="resume")
+    assert resumed.wait(PATIENCE) == 0, resumed.text
+    assert f"goes on after round {after}\n" in resumed.text
+    assert_same([resumed], straight)
 
 
 def two_machines(base):

@@ -24,6 +24,7 @@ from decentnode.reports import (
     PeerMissing,
     Progress,
     Restarted,
+    Stopped,
 )
 from decentnode.roster import Roster, State
 from decentnode.settings import FailureSettings
@@ -474,6 +475,9 @@ def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_
     roster.take(Failed(1, "has not come yet"))
     roster.take(PeerMissing(0, 0, 1, "has not come yet"))
     roster.take(Restarted(1, None, 16))
-    assert roster.reporting() == {0}
+    assert roster.reporting() == {0: -1}
     roster.take(PeerBack(0, 7, 1))
-    assert roster.reporting() == {0, 1}
+    roster.take(Progress(1, 8, None, 0))
+    assert roster.reporting() == {0: -1, 1: 8}
+    roster.take(Stopped(1, 9))
+    assert roster.reporting() == {0: -1}

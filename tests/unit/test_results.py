@@ -116,24 +116,57 @@ def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, 
 def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     evaluations = Evaluations(tmp_path / "evaluations.jsonl")
     evaluations.add(evaluated(1, 4))
-    assert evaluations.complete({0, 1}, observed=False) == []
+    assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
     evaluations.add(evaluated(0, 4))
-    assert evaluations.complete({0, 1}, observed=True) == []
+    assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
     evaluations.observe(Observation(4, 2, 0.125, Scores(0.75, 0.5)))
-    rows = evaluations.complete({0, 1}, observed=True)
+    rows = evaluations.complete({0: 3, 1: 3}, observed=True)
     expected = EvaluationRow(
         round=4, seconds=2.5, accuracy={0: 0.5, 1: 0.5}, test_loss={0: 1.0, 1: 1.0},
         train_loss={0: 0.0, 1: 0.25}, bytes_sent={0: 100, 1: 200}, consensus_distance=0.125,
         average_model_accuracy=0.75, average_model_loss=0.5,
     )  # fmt: skip
     assert rows == [expected] == read_evaluations(tmp_path / "evaluations.jsonl")
-    assert evaluations.complete({0, 1}, observed=True) == []
+    assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
+
+
+def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(tmp_path) -> None:
+    """A node that was started again, or was behind, goes on where its peers are."""
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations.add(evaluated(0, 14))
+    assert evaluations.complete({0: 14, 2: 14}, observed=False) == []
+    assert [row.round for row in evaluations.complete({0: 14, 2: 15}, observed=False)] == [14]
+
+
+def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    for late in (evaluated(0, 14), evaluated(2, 14)):
+        evaluations.add(late)
+        evaluations.complete({}, observed=False)
+    assert [[*row.accuracy] for row in evaluations.rows] == [[0]]
+    resumed = Evaluations(tmp_path / "evaluations.jsonl")
+    resumed.go_on(evaluations.rows.copy())
+    resumed.add(evaluated(2, 14))
+    assert resumed.complete({}, observed=False) == []
+
+
+def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
+    """Whatever row was complete last."""
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    for round, distance in ((39, 0.25), (14, 0.5)):
+        evaluations.add(evaluated(0, round))
+        evaluations.observe(Observation(round, 1, distance, Scores(distance, 2 * distance)))
+        evaluations.complete({0: round}, observed=True)
+    assert [row.round for row in evaluations.rows] == [39, 14]
+    found = summarize(EXPERIMENT, Roster(range(3), {}), evaluations, 255, Timing(1.0, 2.0))
+    names = ("consensus_distance", "average_model_accuracy", "average_model_loss")
+    assert [found[name] for name in names] == [0.25, 0.25, 0.5]
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
     evaluations = Evaluations(tmp_path / "evaluations.jsonl")
     evaluations.add(msgspec.json.decode(msgspec.json.encode(evaluated(0, 0, loss=inf)), type=Evaluated))
-    evaluations.complete({0}, observed=False)
+    evaluations.complete({0: 0}, observed=False)
     assert read_evaluations(tmp_path / "evaluations.jsonl")[0].test_loss == {0: None}
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -223,6 +224,13 @@ def test_the_panel_shows_where_the_run_is() -> None:
         "0.2500 test", "consensus distance 0.0809", "12.4 MB", "6.2 MB/s", "0 lost", "0:20, about 1:00 left",
     ):  # fmt: skip
         assert part in text
+
+
+def test_the_panel_keeps_the_evaluation_of_the_highest_round() -> None:
+    dashboard = Dashboard("trial", 40, began=0.0)
+    for round in (9, 3):
+        dashboard.evaluated(msgspec.structs.replace(ROW, round=round))
+    assert dashboard.row == ROW
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
