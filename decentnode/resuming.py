@@ -38,6 +38,8 @@ MUST_STAY = ("communication.overlap",)
 UNIMPORTANT = {"port": None, "trusted_network": None}
 """Options of a coupling, likewise."""
 MOST_SHOWN = 5
+INCARNATIONS = range(1 << 31)
+"""How often a run may have been started again."""
 
 
 class RunLock:
@@ -197,8 +199,13 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
         raise BadInput(f"{run_dir}: this run was never started, so there is nothing to go on from")
     content = read_object(path)
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
-    if not isinstance(run_id, str) or len(run_id) != 16 or not isinstance(incarnation, int):
+    if not isinstance(run_id, str) or len(run_id) != 16:
         raise BadInput(f"{path}: does not say which run this is")
+    # True is an int, too.
+    if type(incarnation) is not int or incarnation not in INCARNATIONS:
+        raise BadInput(
+            f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
+        )
     return content
 
 

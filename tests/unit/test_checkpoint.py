@@ -274,6 +274,7 @@ def deep(levels):
         {"state": {"int": "ten"}},
         {"state": {"bytes": "\u00e9"}},
         {"state": {"deque": [-1, []]}},
+        {"state": {"deque": [1 << 63, []]}},
         {"state": deep(90)},
         {"state": deep(400)},
     ],
