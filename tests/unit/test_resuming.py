@@ -11,7 +11,8 @@ from decentnode.checkpointing import Lineage
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.notes import Start
-from decentnode.resuming import Resumption, RunLock, cut_back, refuse_changes, settings_digest, write_state
+from decentnode.records import cut_back
+from decentnode.resuming import Resumption, RunLock, refuse_changes, settings_digest, write_state
 from decentnode.run_files import SCHEMA
 
 CONFIG = """
