@@ -141,14 +141,17 @@ def rounds(directory: Path, rank: int) -> list[int]:
 
 
 def newest(
-    directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print
-) -> Checkpoint | None:
+    directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print,
+    before: int | None = None,
+) -> Checkpoint | None:  # fmt: skip
     """The newest good checkpoint of a rank, None when there never was one; raises BadInput when all are bad.
 
-    `note` is given one line for each that is passed over.
+    `note` is given one line for each that is passed over; those of round `before` and later do not count.
     """
     defects = []
     for round in reversed(rounds(directory, rank)):
+        if before is not None and round >= before:
+            continue
         try:
             return read(directory, rank, round, device)
         except BadCheckpoint as error:

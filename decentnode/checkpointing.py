@@ -10,7 +10,7 @@ from decentnode import checkpoint
 from decentnode.beacons import Activity
 from decentnode.checkpoint import Checkpoint, Stamp
 from decentnode.errors import DecentnodeError
-from decentnode.reports import Checkpointed, NotCheckpointed, Reporter
+from decentnode.reports import CameBack, Checkpointed, NotCheckpointed, Reporter
 from decentnode.state_tree import UnknownKind
 from decentnode.tensor_file import BadTensors
 
@@ -89,6 +89,17 @@ class NodeCheckpoints:
         """Brings the node to where it was saved; raises DecentnodeError when that is not one of this node."""
         restore(node, found.state)
         self._last = found.round
+
+    def undo(self, node: "Node", round: int) -> None:
+        """The node takes part from `round` on: what was saved of that and later ones never counts again.
+
+        Raises OSError.
+        """
+        self._last = min(self._last, round - 1)
+        self._reporter.send(CameBack(node.rank, round))
+        for later in checkpoint.rounds(self._lineage.directory, node.rank):
+            if later >= round:
+                checkpoint.delete(self._lineage.directory, node.rank, later)
 
     def _save(self, node: "Node") -> None:
         node.beacon.mark(node.round, Activity.CHECKPOINT)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from decentnode.checkpoint import FOLDER
 from decentnode.checkpointing import FROM_THE_START, Lineage
+from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.notes import Join, Note, Settled, Start
-from decentnode.reports import Checkpointed, NotCheckpointed, Report
+from decentnode.records import cut_back
+from decentnode.reports import CameBack, Checkpointed, Evaluated, NotCheckpointed, Report
 from decentnode.resuming import Resumption, RunLock, settings_digest, write_state
 from decentnode.retention import Retention
 from decentnode.run_files import EvaluationRow, read_evaluations
@@ -31,6 +33,9 @@ class Continuity:
         self._machine = machine
         self._ranks, self._local = ranks, set(local)
         self._complained: float | None = None
+        self._rows: list[EvaluationRow] = []
+        self._may_undo = False
+        """Whether evaluations are those of an earlier launcher, which may have got further than others."""
 
     def greeting(self, join: Join) -> Join:
         """The same with what this machine's nodes can go on from; raises BadInput."""
@@ -41,10 +46,13 @@ class Continuity:
 
     def begin(self, start: Start) -> None:
         """All machines have agreed on the run and the round; the nodes have not been given the start yet."""
-        if self._past is not None and not start.late:
+        if self._past is not None and (not start.late or self._past.is_behind(start)):
+            # Who comes late may have done rounds that the others have undone meanwhile.
             self._past.begin(start, sorted(self._local))
+        if self._past is not None and not start.late:
             self.retention.begin(start.round)
-        self.lineage.settle(start.run_id, start.incarnation, start.round)
+        self._may_undo = bool(start.late)
+        self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         write_state(self._run_dir, start)
 
     @property
@@ -59,9 +67,11 @@ class Continuity:
 
     @property
     def rows(self) -> list[EvaluationRow]:
-        """What was evaluated before."""
+        """What was evaluated before; the same list each time, and what is undone goes from it."""
         path = self._run_dir / "evaluations.jsonl"
-        return read_evaluations(path) if self._past and path.exists() else []
+        if self._past and path.exists():
+            self._rows[:] = read_evaluations(path)
+        return self._rows
 
     @property
     def news(self) -> str:
@@ -70,9 +80,15 @@ class Continuity:
         return f"goes on after round {round + 1}" if round != FROM_THE_START else ""
 
     def take(self, report: Report) -> str:
-        """Learns of checkpoints; returns what is to be said about them, usually nothing."""
+        """Learns of checkpoints and of rounds that are undone; returns what is to be said, or nothing."""
         if isinstance(report, Checkpointed):
             self.retention.note(report.rank, report.round)
+        if isinstance(report, CameBack):
+            self.retention.undo(report.rank, report.round)
+            if report.rank in self._local and self._may_undo:
+                return self._undo_rows(report.round)
+        if isinstance(report, Evaluated) and report.rank in self._local:
+            self._may_undo = False
         problem, self.retention.problem = self.retention.problem, ""
         if isinstance(report, NotCheckpointed):
             problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
@@ -80,6 +96,16 @@ class Continuity:
         if problem and (self._complained is None or now - self._complained >= WARN_EVERY):
             self._complained = now
             return problem
+        return ""
+
+    def _undo_rows(self, round: int) -> str:
+        """Removes evaluations of `round` and later ones, which are done again; says in a line why not."""
+        self._rows[:] = [row for row in self._rows if row.round < round]
+        path = self._run_dir / "evaluations.jsonl"
+        try:
+            cut_back(path, round - 1)
+        except (BadInput, OSError) as error:
+            return f"{path}: rows from round {round + 1} on may be there twice: {error}"
         return ""
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:

@@ -120,7 +120,9 @@ class Assembly:
             del self._routes[join.machine]
             return False
         self._started[join.machine] = self._routes[join.machine]
-        start = Start(self._start.run_id, incarnation=self._start.incarnation, absent=absent, late=late)
+        start = msgspec.structs.replace(
+            self._start, introductions={}, signatures={}, absent=absent, late=late
+        )  # fmt: skip
         self.send(start, join.machine)
         return True
 

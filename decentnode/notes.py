@@ -9,6 +9,7 @@ from decentnode.reports import Report
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
+Incarnation = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
@@ -24,7 +25,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """Of the introductions, where there are keys."""
     run_id: str = ""
     """Of the run that is to go on, 16 hexadecimal digits; empty for a new one."""
-    incarnation: int = 0
+    incarnation: Incarnation = 0
     """How often that run was started again before."""
     offers: dict[int, list[Round]] = {}
     """After which rounds its nodes can go on, by rank."""
@@ -42,7 +43,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     run_id: int
     introductions: dict[int, Introduction] = {}
     """Of all nodes, by rank."""
-    incarnation: int = 0
+    incarnation: Incarnation = 0
     """How often the run was started again."""
     round: Round = -1
     """The round after which it goes on; -1: from the start."""

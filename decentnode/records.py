@@ -8,6 +8,7 @@ import msgspec
 
 from decentnode.communication.base import ByteCounters
 from decentnode.durable import sync_folder, write_durably
+from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.line_file import LineFile, Warn
 from decentnode.run_files import read_lines
 
@@ -68,9 +69,35 @@ class Records:
         self._began = time.monotonic() - seconds
         self._before = ByteCounters(**vars(counters))
 
+    def cut_back(self, round: int) -> None:
+        """Removes what another process has written of later rounds; before the first record of this one.
+
+        Raises BadInput and OSError.
+        """
+        cut_back(self._file.path, round)
+
     def close(self) -> str:
         """Closes the file; says in one line what could not be written, empty where all was."""
         return self._file.close()
+
+
+class _Line(msgspec.Struct):
+    round: int
+
+
+def cut_back(path: Path, round: int) -> None:
+    """Removes the lines after a round, and a last one that was cut off; raises BadInput and OSError."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    lines = content.split(b"\n")[:-1]
+    try:
+        kept = [line for line in lines if msgspec.json.decode(line, type=_Line).round <= round]
+    except UNDECODABLE as error:
+        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
+    whole = b"".join(line + b"\n" for line in kept)
+    if whole != content:
+        write_durably(path, [whole])
 
 
 def read_records(path: Path) -> list[RoundRecord]:

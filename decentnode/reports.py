@@ -134,6 +134,13 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     """Its new incarnation."""
 
 
+class CameBack(msgspec.Struct, frozen=True, tag="came-back"):
+    """A node that was started again takes part from `round` on; what it had done of that round is undone."""
+
+    rank: int
+    round: int
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """A node has done its last round."""
 
@@ -188,8 +195,9 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Report = (
-    Ready | Progress | Evaluated | PeerMissing | PeerBack | Restarted | Rejected | Injected | Waiting | Stuck
-    | DiskProblem | Said | Finished | Stopped | Checkpointed | NotCheckpointed | Failed | Exited
+    Ready | Progress | Evaluated | PeerMissing | PeerBack | Restarted | CameBack | Rejected | Injected
+    | Waiting | Stuck | DiskProblem | Said | Finished | Stopped | Checkpointed | NotCheckpointed | Failed
+    | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)

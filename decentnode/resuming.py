@@ -17,13 +17,13 @@ import msgspec
 from decentnode import checkpoint, config
 from decentnode.checkpoint import BadCheckpoint
 from decentnode.durable import write_durably
-from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.mapping import Consecutive
 from decentnode.node_evaluation import is_due
 from decentnode.notes import Join, Start
 from decentnode.option_types import show
-from decentnode.records import write_atomically
+from decentnode.records import cut_back, write_atomically
 from decentnode.run_files import SCHEMA, read_evaluations, read_object, read_value
 from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Settings
 
@@ -39,6 +39,8 @@ MUST_STAY = ("communication.overlap",)
 UNIMPORTANT = {"port": None, "trusted_network": None}
 """Options of a coupling, likewise."""
 MOST_SHOWN = 5
+INCARNATIONS = range(1 << 31)
+"""How often a run may have been started again."""
 
 
 class RunLock:
@@ -158,6 +160,10 @@ class Resumption:
             if round not in known and all(is_due(round, *plan) for plan in plans)
         ]
 
+    def is_behind(self, start: Start) -> bool:
+        """Whether the run was started again without this machine."""
+        return int(self._state["incarnation"]) < start.incarnation
+
     def begin(self, start: Start, ranks: Iterable[int]) -> None:
         """Brings the directory back to the round that all go on after; no node writes yet.
 
@@ -200,25 +206,14 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
         raise BadInput(f"{run_dir}: this run was never started, so there is nothing to go on from")
     content = read_object(path)
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
-    if not isinstance(run_id, str) or len(run_id) != 16 or not isinstance(incarnation, int):
+    if not isinstance(run_id, str) or len(run_id) != 16:
         raise BadInput(f"{path}: does not say which run this is")
+    # True is an int, too.
+    if type(incarnation) is not int or incarnation not in INCARNATIONS:
+        raise BadInput(
+            f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
+        )
     return content
-
-
-def cut_back(path: Path, round: int) -> None:
-    """Removes the lines after a round, and a last one that was cut off; raises BadInput."""
-    if not path.exists():
-        return
-    lines = path.read_bytes().split(b"\n")[:-1]
-    try:
-        kept = [line for line in lines if msgspec.json.decode(line, type=_Line).round <= round]
-    except UNDECODABLE as error:
-        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
-    write_durably(path, [b"".join(line + b"\n" for line in kept)])
-
-
-class _Line(msgspec.Struct):
-    round: int
 
 
 def settings_digest(experiment: Experiment) -> str:

@@ -34,6 +34,11 @@ class Retention:
         self._known[rank].add(round)
         self._grown = True
 
+    def undo(self, rank: int, round: int) -> None:
+        """A rank has none any more of this round and later ones."""
+        known = self._known.get(rank, set())
+        known -= {later for later in known if later >= round}
+
     @property
     def newest_round(self) -> int | None:
         """The newest round that all ranks have, also those that are lost; None when there is none."""

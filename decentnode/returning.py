@@ -19,15 +19,21 @@ def bring_back(
 ) -> None:  # fmt: skip
     """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
 
-    A node has its last checkpoint, or else the model of a neighbor where those are given, or else the one
-    that all started from; `deadline` is for each wait, in seconds.
+    A node has its last checkpoint of a round that its neighbors have come to, too, or else the model of a
+    neighbor where those are given, or else the one that all started from; `deadline` is for each wait, in
+    seconds.
     """
     for node in nodes:
         refuse_strangers(node)
-        if not _restored(node, lineage):
+    saved = [round for node in nodes for round in checkpoint.rounds(lineage.directory, node.rank)]
+    # Before anybody counts on the nodes: reading a checkpoint and fetching a model may take long.
+    before = communication.locate(peers, max(saved), deadline) if saved else 0
+    for node in nodes:
+        if not _restored(node, lineage, before):
             _take_model(node, peers[node.rank], communication, deadline)
     round = communication.come_back(peers, deadline)
     for node in nodes:
+        _undo(node, lineage, round)
         node.course.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 
@@ -39,10 +45,11 @@ def refuse_strangers(node: Node) -> None:
         raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
 
 
-def _restored(node: Node, lineage: Lineage) -> bool:
-    """Whether there was a checkpoint of this run to go on from."""
+def _restored(node: Node, lineage: Lineage, before: int) -> bool:
+    """Whether there was a checkpoint of this run to go on from, of a round before that one."""
+    device = node.exchange.endpoint.device
     try:
-        found = checkpoint.newest(lineage.directory, node.rank, node.exchange.endpoint.device)
+        found = checkpoint.newest(lineage.directory, node.rank, device, before=before)
     except BadInput as error:
         print(f"{error}; a neighbor's model is taken", flush=True)
         return False
@@ -51,6 +58,24 @@ def _restored(node: Node, lineage: Lineage) -> bool:
     node.checkpoints.go_on(node, found)
     print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
     return True
+
+
+def _undo(node: Node, lineage: Lineage, round: int) -> None:
+    """Takes away what the node has done of `round` and later ones, which it does again with the others.
+
+    It went on alone in another part of the network, or the others went on from an earlier round.
+    """
+    if node.round >= round and not _restored(node, lineage, round):
+        # Whoever was as far is gone since; the neighbors wait for a model now, and this one is a good one.
+        node.round = round - 1
+    try:
+        node.checkpoints.undo(node, round)
+        node.records.cut_back(round - 1)
+    except (BadInput, OSError) as error:
+        print(
+            f"rank {node.rank}: what it had done from round {round + 1} on is still there: {error}",
+            flush=True,
+        )
 
 
 def _take_model(node: Node, peers: Iterable[int], communication: Communication, deadline: float) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from decentnode.reports import (
+    CameBack,
     Checkpointed,
     Evaluated,
     Exited,
@@ -82,6 +83,8 @@ class Roster:
                 self.restore_edge(report.rank, report.peer)
             case Restarted():
                 self.revive(self._home.get(report.process, ()))
+            case CameBack():
+                self._heard(report.rank).round = report.round - 1
             case Rejected() | Injected():
                 self._heard(report.rank)
             case Finished():

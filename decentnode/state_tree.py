@@ -17,6 +17,8 @@ from torch import Tensor
 MOST_DEPTH = 64
 """How deep lists and dicts may lie in each other."""
 JSON_INTEGERS = range(-(1 << 63), 1 << 63)
+_SENSELESS = (TypeError, ValueError, KeyError, IndexError, RuntimeError, OverflowError, struct.error)
+"""What putting a tree together raises that is no state."""
 
 
 class UnknownKind(TypeError):
@@ -101,7 +103,7 @@ class Unpacker:
         """The state; raises BadTree when the tree does not name exactly the tensors that are there."""
         try:
             state = self._unpack(tree, 0)
-        except (TypeError, ValueError, KeyError, IndexError, RuntimeError, struct.error) as error:
+        except _SENSELESS as error:
             raise BadTree(f"its state makes no sense: {type(error).__name__}: {error}"[:300]) from error
         if self._tensors:
             raise BadTree(f"nothing refers to its tensor {min(self._tensors)!r:.50}")

@@ -278,6 +278,13 @@ class Communication(ABC):
         Ranks that are `absent` count as lost until they come.
         """
 
+    def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
+        """The latest round that one of the `peers` is about to begin, or any after `enough`; after `open`.
+
+        It binds nobody. `enough + 1` where that is not known; raises StartError when no peer answers.
+        """
+        return enough + 1
+
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which the nodes of a process that was started again take part; after `open`.
 

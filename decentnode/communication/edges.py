@@ -124,13 +124,16 @@ class Homecoming:
     """How a process that was started again finds the round in which its nodes take part again.
 
     It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
-    to begin, or a later one when that has begun in the meantime.
+    to begin, or a later one when that has begun in the meantime. Before that it may only look where they are,
+    which nobody takes for a promise.
     """
 
     def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
         self.round: int | None = None
+        self.latest: int | None = None
+        """The latest round that a peer was about to begin when this process looked; None: nobody has said."""
         self.found = threading.Event()
-        """Set when the round is known, or nobody is left to agree on one."""
+        """Set when that is known, or nobody is left to say it."""
         self._mailboxes = mailboxes
         self._tell = tell
         self._asked: set[Pair] = set()
@@ -138,25 +141,36 @@ class Homecoming:
         self._agreed: set[Pair] = set()
         self._proposed: int | None = None
         self._margin = 0
+        self._enough: int | None = None
 
-    def seek(self, pairs: list[Pair], limit: float, post: Callable[[Callable[[], None]], None]) -> None:
+    def seek(
+        self, pairs: list[Pair], limit: float, post: Callable[[Callable[[], None]], None],
+        enough: int | None = None,
+    ) -> int | None:  # fmt: skip
         """Once, in another thread: has all of them asked, and waits until a round is found or none can be.
 
-        Neighbors that come back themselves have to be asked again, until they know where.
+        Gives `round`; or with `enough` only `latest`, and any after `enough` will do. Neighbors that come
+        back themselves have to be asked again, until they know where.
         """
-        self.found.clear()
-        post(lambda: self.ask(pairs))
-        while not self.found.wait(max(0.0, min(ANSWER_SECONDS, limit - time.monotonic()))):
+        # One of its own, so that late answers to an earlier question do not end the waiting for this one.
+        found = threading.Event()
+        post(lambda: self.ask(pairs, enough, found))
+        while not found.wait(max(0.0, min(ANSWER_SECONDS, limit - time.monotonic()))):
             if time.monotonic() >= limit:
                 break
             post(self.stop_waiting)
-        if self.round is None:
+        round = self.round if enough is None else self.latest
+        if round is None:
             time.sleep(ASK_AGAIN)
+        return round
 
-    def ask(self, pairs: Iterable[Pair]) -> None:
+    def ask(
+        self, pairs: Iterable[Pair], enough: int | None = None, found: threading.Event | None = None
+    ) -> None:
         """Asks these peers, from the beginning; until they agree they count as lost."""
+        self.found = found or threading.Event()
         self._asked, self._next, self._agreed = set(pairs), {}, set()
-        self._proposed, self._margin = None, 0
+        self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in sorted(self._asked):
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._tell(Kind.ASK, rank, peer, first_of(0), 0)
@@ -191,12 +205,19 @@ class Homecoming:
     def _go_on(self) -> None:
         if self.found.is_set():
             return
-        if not self._asked:
+        if self._enough is not None:
+            self._look(self._enough)
+        elif not self._asked:
             self.found.set()
         elif self._proposed is None and self._asked <= self._next.keys():
             self._propose()
         elif self._proposed is not None and self._asked <= self._agreed:
             self._settle(self._proposed)
+
+    def _look(self, enough: int) -> None:
+        self.latest = max(self._next.values(), default=None)
+        if self._asked <= self._next.keys() or (self.latest is not None and self.latest > enough):
+            self.found.set()
 
     def _propose(self) -> None:
         self._proposed = max(self._next.values()) + self._margin

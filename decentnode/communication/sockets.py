@@ -183,17 +183,18 @@ class Sockets(threading.Thread):
                 own = self.hello.ranks[0]
                 raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        """The round in which local ranks take part again with their `peers`; raises StartError."""
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
+        """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
         homecoming = self._edges.homecoming
         assert homecoming is not None, "only a process that was started again comes back"
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
-        while homecoming.round is None and time.monotonic() < limit and self._any_lives(pairs):
-            homecoming.seek(pairs, limit, self.post)
-        if homecoming.round is None:
+        found: int | None = None
+        while found is None and time.monotonic() < limit and self._any_lives(pairs):
+            found = homecoming.seek(pairs, limit, self.post, enough)
+        if found is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
-        return homecoming.round
+        return found
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
         return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)

@@ -289,6 +289,10 @@ class ZeroMQ(Communication):
         home = self._sockets.place.home
         self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, timeout)
 
+    def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
+        assert self._sockets is not None, "open comes first"
+        return self._sockets.come_back(peers, timeout, enough)
+
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         assert self._sockets is not None, "open comes first"
         return self._sockets.come_back(peers, timeout)

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from decentnode import checkpoint
 from decentnode.experiment import Experiment
+from decentnode.records import read_records
+from decentnode.reports import CameBack
 from decentnode.returning import bring_back
 from tests.contract.in_process import Nodes
 
@@ -35,11 +38,116 @@ def test_where_models_are_masked_or_protected_or_nobody_comes_back_none_is_given
     assert not given
 
 
-class Nobody:
-    """A transport over which a node comes back, and nobody gives it a model."""
+class Neighbors:
+    """A transport over which rank 0 comes back, to neighbors that are where a test wants them."""
+
+    def __init__(self, round, seen=None, model=None):
+        """`seen`: where they were when it looked, unless in `round`; `model`: what they give."""
+        self.round, self.model = round, model
+        self.seen = round if seen is None else seen
+        self.asked = []
+        """Of whom a model was fetched, and when: before they counted on the node."""
+
+    def locate(self, peers, enough, timeout):
+        self.asked.append("where")
+        return self.seen
+
+    def fetch(self, rank, peer, timeout):
+        self.asked.append(peer)
+        return self.model
 
     def come_back(self, peers, timeout):
-        return 5
+        self.asked.append("round")
+        return self.round
+
+
+@pytest.fixture
+def experiment():
+    return Experiment.from_yaml(
+        CONFIGS / "quickstart.yaml", [*INPROC, "training.scheduler={name: StepLR, step_size: 1}"]
+    )
+
+
+class Returned:
+    """Rank 0 of nodes that were saved after some rounds of six, before its neighbors went back to others."""
+
+    def __init__(self, experiment, directory, neighbors, saved):
+        gone = Nodes(experiment, directory).begin()
+        self.models = {}
+        for round in range(6):
+            gone.run(round, round + 1)
+            self.models[round] = gone.models[0]
+            if round in saved:
+                gone.saved()
+        gone.nodes[0].records.close()
+        self.directory, self.said = gone.lineage.directory, []
+        self.path = directory / "00000.jsonl"
+        self.nodes = Nodes(experiment, directory / "again")
+        self.node = self.nodes.nodes[0]
+        self.node.records._file.path = self.path
+        self.node.checkpoints._lineage = gone.lineage
+        self.node.checkpoints._reporter.send = self.said.append
+        bring_back([self.node], {0: [1]}, neighbors, gone.lineage, 1.0)
+
+    @property
+    def model(self):
+        return self.node.training.vector.values
+
+    @property
+    def recorded(self):
+        return [record.round for record in read_records(self.path)]
+
+    @property
+    def saved(self):
+        return checkpoint.rounds(self.directory, 0)
+
+
+def test_who_has_got_further_than_its_neighbors_goes_on_from_before_where_they_are(experiment, tmp_path):
+    """Else they would wait for rounds that it never does; nothing is left of what it had done of these."""
+    neighbors = Neighbors(4)
+    back = Returned(experiment, tmp_path / "run", neighbors, saved=(1, 2, 5))
+    assert back.node.round == 2 and torch.equal(back.model, back.models[2])
+    assert back.node.training.scheduler.last_epoch == 3
+    assert back.saved == [1, 2]
+    assert back.recorded == [0, 1, 2, 3]
+    assert back.said == [CameBack(0, 4)]
+    assert neighbors.asked == ["where", "round"]
+
+
+def test_who_has_only_later_checkpoints_takes_a_model_before_anybody_counts_on_it(experiment, tmp_path):
+    model = torch.full((experiment.layout.numel,), 0.5)
+    neighbors = Neighbors(4, model=model)
+    back = Returned(experiment, tmp_path / "run", neighbors, saved=(4, 5))
+    assert back.node.round == -1 and torch.equal(back.model, model)
+    assert back.node.training.scheduler.last_epoch == 0
+    assert (back.saved, back.recorded) == ([], [0, 1, 2, 3])
+    assert neighbors.asked == ["where", 1, "round"]
+
+
+def test_who_was_saved_before_the_round_that_its_neighbors_hold_for_it_keeps_that(experiment, tmp_path):
+    back = Returned(experiment, tmp_path / "run", Neighbors(6), saved=(4, 5))
+    assert back.node.round == 5 and torch.equal(back.model, back.models[5])
+    assert (back.saved, back.recorded) == ([4, 5], [0, 1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize(("saved", "model"), [((1, 5), 1), ((4, 5), 5)])
+def test_where_the_furthest_neighbor_ends_meanwhile_the_round_agreed_on_counts(
+    experiment, tmp_path, saved, model
+):
+    """It is too late to fetch a model then: whoever could give one waits in that round."""
+    neighbors = Neighbors(3, seen=6)
+    back = Returned(experiment, tmp_path / "run", neighbors, saved)
+    assert back.node.round == min(model, 2) and torch.equal(back.model, back.models[model])
+    assert back.saved == [round for round in saved if round < 3]
+    assert back.recorded == [0, 1, 2]
+    assert neighbors.asked == ["where", "round"]
+
+
+def test_a_node_without_checkpoints_need_not_look_where_its_neighbors_are(experiment, tmp_path):
+    neighbors = Neighbors(7)
+    back = Returned(experiment, tmp_path / "run", neighbors, saved=())
+    assert neighbors.asked == [*10 * [1], "round"]
+    assert back.recorded == [0, 1, 2, 3, 4, 5]
 
 
 def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_path, monkeypatch):
@@ -47,7 +155,7 @@ def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp
     nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
     nodes.saved()
     back = Nodes(experiment, tmp_path / "again")
-    bring_back(back.nodes[:1], {0: [1]}, Nobody(), nodes.lineage, 1.0)
+    bring_back(back.nodes[:1], {0: [1]}, Neighbors(5), nodes.lineage, 1.0)
     assert back.nodes[0].round == 1
     monkeypatch.setattr(type(back.nodes[0].course), "is_cut_short", True)
     monkeypatch.setattr(checkpoint, "save", None)

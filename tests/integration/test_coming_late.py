@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from decentnode import checkpoint
 from decentnode.membership import TWIN_SECONDS
 from decentnode.records import RoundRecord, read_records
 from tests.integration.running import Run, wait_until
@@ -39,6 +40,36 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
     code, said = ask(run, 2)
     assert code == 2 and "no launcher answers" in said
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with an earlier one", "with nothing else"])
+def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others_are(tmp_path, keeps):
+    """As one that went on alone, or whose peers were resumed from an earlier round; nobody follows it."""
+    here = "mapping={machines: [{address: localhost, nodes: 4}]}"
+    run = Run(tmp_path / "run", [*PACED, here, "checkpoint.every=10"])
+    run.wait_for_round(30)
+    os.kill(run.pid_of(2), signal.SIGKILL)
+    wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
+    directory = run.run_dir / "checkpoints"
+    found, later = checkpoint.newest(directory, 2), 90_000
+    found.state["node"]["round"] = later
+    checkpoint.save(directory, 2, later, found.state, found.stamp)
+    for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
+        checkpoint.delete(directory, 2, round)
+    assert ask(run, 2) == (0, "rank 2: started again\n")
+    wait_until(lambda: run.text.count("exchanges with rank 2 again") == 2, 40, lambda: run.text)
+    back = rounds_of(run, 0)[-1].round
+    run.wait_for_round(back + 50)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143, run.text
+    assert "silent for" not in run.text
+    done = {rank: [record.round for record in rounds_of(run, rank)] for rank in range(4)}
+    for rank in (0, 1, 3):
+        assert done[rank] == list(range(len(done[rank]))), rank
+    assert done[2] == sorted(set(done[2])) and done[2][-1] == done[0][-1]
+    assert later not in checkpoint.rounds(directory, 2)
+    log = (run.run_dir / "logs" / "00002.log").read_text()
+    assert ("has its checkpoint of round" in log) == keeps and ("has the model of rank" in log) != keeps
 
 
 MAPPING = machines(["127.0.0.1", "127.0.0.2", "127.0.0.3"], [2, 2, 3])

@@ -181,6 +181,9 @@ def test_the_newest_good_one_is_taken(tmp_path):
     said = []
     assert checkpoint.newest(tmp_path, 3, note=said.append).state["step"] == 9
     assert len(said) == 1 and "00000014.safetensors: has 0 bytes" in said[0]
+    assert checkpoint.newest(tmp_path, 3, note=said.append, before=9).state["step"] == 4
+    assert checkpoint.newest(tmp_path, 3, note=said.append, before=4) is None
+    assert len(said) == 1
     for path in (tmp_path / "00003").glob("*.json"):
         path.write_bytes(b"{}")
     with pytest.raises(
@@ -274,6 +277,7 @@ def deep(levels):
         {"state": {"int": "ten"}},
         {"state": {"bytes": "\u00e9"}},
         {"state": {"deque": [-1, []]}},
+        {"state": {"deque": [1 << 63, []]}},
         {"state": deep(90)},
         {"state": deep(400)},
     ],

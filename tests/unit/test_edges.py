@@ -1,6 +1,7 @@
 """How edges come back: what each end says, until both count on the same round."""
 
 import random
+import time
 
 import pytest
 
@@ -177,6 +178,52 @@ def test_proposals_that_cross_end_in_one_agreement():
     town.edges[0].hear(town.boxes[0], early.kind, early)
     town.carry()
     assert town.first(0, 1) == town.first(1, 0) == coming.round
+
+
+def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
+    town, coming = homecoming([7, 9])
+    coming.ask([(0, 1), (0, 2)], enough=20)
+    town.carry()
+    assert (coming.found.is_set(), coming.latest, coming.round) == (True, 10, None)
+    assert town.first(1, 0) is town.first(2, 0) is None
+    coming.ask([(0, 1), (0, 2)])
+    assert not coming.found.is_set()
+    town.go_to(1, 11)
+    town.carry()
+    assert coming.round == 12 == town.first(1, 0) == town.first(2, 0)
+
+
+def test_who_looks_waits_for_nobody_else_once_a_peer_is_far_enough():
+    town, coming = homecoming([7, 9])
+    coming.ask([(0, 1), (0, 2)], enough=6)
+    town.carry(lambda header: 2 in (header.sender, header.receiver))
+    assert (coming.found.is_set(), coming.latest) == (True, 8)
+
+
+def test_who_looks_and_hears_nothing_does_not_know():
+    town, coming = homecoming([7])
+    coming.ask([(0, 1)], enough=6)
+    town.carry(lambda header: True)
+    assert not coming.found.is_set()
+    coming.stop_waiting()
+    assert (coming.found.is_set(), coming.latest) == (True, None)
+
+
+def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
+    town, coming = homecoming([7, 9])
+    coming.ask([(0, 1), (0, 2)], enough=6)
+    town.carry(lambda header: 2 in (header.sender, header.receiver))
+    town.tell(Kind.HERE, 2, 0, (9, 0, 0), 10)
+    commands = []
+
+    def post(command):
+        commands.append(command)
+        town.carry()  # the late answer comes first
+        command()
+        town.carry()
+
+    assert coming.seek([(0, 1), (0, 2)], time.monotonic() + 10.0, post) == 10
+    assert len(commands) == 1
 
 
 def test_who_does_not_answer_is_not_waited_for():

@@ -432,6 +432,15 @@ class TestLate:
             assert right.result(10.0).late == 1
             assert meeting.assemblies[1].receive(timeout=0.2) == []
 
+    def test_it_learns_after_which_round_the_run_went_on(self):
+        past = {"run_id": "0" * 15 + "7", "incarnation": 1}
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
+            late = meeting.come(1, **past, offers={2: [9], 3: [9]})
+            assert self.welcome(meeting) == [True]
+            found = late.result(10.0)
+        assert (found.late, found.incarnation, found.round) == (1, 2, 4)
+
     def test_an_objection_is_told(self):
         with Meeting(2, "at_least 2") as meeting:
             meeting.come(0).result(10.0)

@@ -13,7 +13,8 @@ from decentnode.checkpointing import Lineage
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
 from decentnode.notes import Join, Start
-from decentnode.resuming import Resumption, RunLock, cut_back, refuse_changes, settings_digest, write_state
+from decentnode.records import cut_back
+from decentnode.resuming import Resumption, RunLock, refuse_changes, settings_digest, write_state
 from decentnode.run_files import SCHEMA, EvaluationRow
 
 CONFIG = """
@@ -142,6 +143,16 @@ def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
         Resumption(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     with pytest.raises(BadInput, match="was never started"):
+        Resumption(tmp_path)
+
+
+@pytest.mark.parametrize("incarnation", [-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None])
+def test_an_incarnation_that_is_none_is_one_line_before_anything_changes(tmp_path, incarnation):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": incarnation}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    line = rf"^{tmp_path}/run\.json: incarnation must be a whole number, 0\.\.2147483647, not [^\n]+$"
+    with pytest.raises(BadInput, match=line):
         Resumption(tmp_path)
 
 

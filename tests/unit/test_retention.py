@@ -34,6 +34,17 @@ def test_what_a_slower_rank_may_need_stays_and_one_before_it(tmp_path):
     assert not found.tend(lost=[])
 
 
+def test_what_a_rank_has_undone_does_not_count(tmp_path):
+    found = Retention(tmp_path, range(2), range(2))
+    save(tmp_path, found, 0, 0, 1, 2, 3)
+    save(tmp_path, found, 1, 0, 1, 2, 3)
+    found.undo(1, 2)
+    found.undo(7, 2)  # of another machine
+    assert found.newest_round == 1
+    assert found.tend(lost=[])
+    assert (found.settled, found.kept) == (1, 0)
+
+
 def test_two_are_there_as_soon_as_two_were_written(tmp_path):
     found = Retention(tmp_path, range(1), range(1))
     for round in range(6):

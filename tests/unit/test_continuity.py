@@ -1,0 +1,83 @@
+"""What a launcher keeps of a run that goes on, when it comes late or others have undone what it has."""
+
+import json
+
+import msgspec
+import pytest
+
+from decentnode import checkpoint
+from decentnode.continuity import Continuity
+from decentnode.experiment import Experiment
+from decentnode.notes import Start
+from decentnode.reports import CameBack, Checkpointed, Evaluated
+from decentnode.resuming import Resumption
+from decentnode.run_files import SCHEMA, EvaluationRow, read_evaluations
+from tests.unit.test_resuming import CONFIG
+
+RANKS = [2, 3]
+"""Those of machine 1."""
+
+
+def rounds_in(path):
+    return [json.loads(line)["round"] for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def late(tmp_path):
+    """Machine 1 of a run, which was started again once, did ten rounds and was saved after some."""
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    (tmp_path / "records").mkdir()
+    state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
+    (tmp_path / "run.json").write_text(json.dumps(state))
+    found = Continuity(Experiment.from_yaml(config), 1, tmp_path, Resumption(tmp_path))
+    found.lineage.settle(7, 1)
+    for rank in RANKS:
+        for round in (1, 4, 9):
+            checkpoint.save(found.lineage.directory, rank, round, {"seconds": 1.5}, found.lineage.stamp)
+        lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
+        (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
+    rows = [EvaluationRow(round, 0.0, {}, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
+    (tmp_path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
+    yield found
+    found.lock.release()
+
+
+def saved(found, rank):
+    return checkpoint.rounds(found.lineage.directory, rank)
+
+
+def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, tmp_path):
+    late.begin(Start(7, incarnation=2, round=4, late=1))
+    for rank in RANKS:
+        assert saved(late, rank) == [1, 4]
+        assert rounds_in(tmp_path / "records" / f"{rank:05d}.jsonl") == [0, 1, 2, 3, 4]
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
+    assert json.loads((tmp_path / "run.json").read_text())["incarnation"] == 2
+    assert (late.lineage.round, late.news) == (-1, "")
+
+
+def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(late, tmp_path):
+    late.begin(Start(7, incarnation=1, round=4, late=1))
+    assert saved(late, 2) == [1, 4, 9]
+    assert len(rounds_in(tmp_path / "records" / "00002.jsonl")) == 10
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5, 7, 9]
+
+
+def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
+    late.begin(Start(7, incarnation=1, late=1))
+    rows = late.rows
+    assert late.take(CameBack(0, 2)) == ""  # of another machine
+    assert late.take(CameBack(2, 6)) == ""
+    assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
+    late.take(Evaluated(2, 7, 0.5, 1.0, None, 0, 0.0, published=False))
+    late.take(CameBack(3, 5))
+    assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
+
+
+def test_checkpoints_that_were_undone_are_not_counted_on(late):
+    late.begin(Start(7, incarnation=1, late=1))
+    for rank in RANKS:
+        late.take(Checkpointed(rank, 14))
+    late.take(CameBack(3, 12))
+    assert late.retention.newest_round is None
