@@ -15,7 +15,7 @@ from decentnode.run_files import EvaluationRow
 from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
 
 LOG_LINES = 30
-HEADING = " round  accuracy %  lowest  highest  average    loss  distance     sent     time"
+HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always in sight."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
@@ -93,11 +93,11 @@ def evaluation_line(row: EvaluationRow) -> str:
         (6, str(row.round + 1)),
         (12, percent(fmean(accuracy))),
         (8, percent(min(accuracy))),
-        (9, percent(max(accuracy))),
-        (9, percent(row.average_model_accuracy)),
+        (8, percent(max(accuracy))),
+        (8, percent(row.average_model_accuracy)),
         (8, decimal(loss)),
-        (10, decimal(row.consensus_distance)),
+        (9, decimal(row.consensus_distance)),
         (9, readable_bytes(sum(row.bytes_sent.values()))),
-        (9, readable_seconds(row.seconds)),
+        (12, readable_seconds(row.seconds)),
     )
     return "".join(f"{text:>{width}}" for width, text in columns)

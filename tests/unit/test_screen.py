@@ -62,7 +62,7 @@ def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
     screen = Screen(output)
     screen.evaluated(ROW)
     screen.evaluated(ROW)
-    line = "    10       92.00   90.00    94.00    95.00  0.2500    0.0809  12.4 MB    2.7 s"
+    line = "    10       92.00   90.00   94.00   95.00  0.2500   0.0809  12.4 MB       2.7 s"
     assert output.getvalue().splitlines() == [HEADING, line, line]
     assert len(HEADING) == len(line) <= 80
 
@@ -70,8 +70,14 @@ def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
 def test_what_is_not_known_is_a_dash(output) -> None:
     Screen(output).evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
     assert output.getvalue().splitlines()[-1] == (
-        "     1       50.00   50.00    50.00        -       -         -      0 B    1.0 s"
+        "     1       50.00   50.00   50.00       -       -        -      0 B       1.0 s"
     )
+
+
+def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
+    row = msgspec.structs.replace(ROW, seconds=754.0, bytes_sent={0: 999_900_000}, consensus_distance=1.9e-8)
+    Screen(output).evaluated(row)
+    assert output.getvalue().splitlines()[-1].endswith("  1.9e-08   1.0 GB 12 min 34 s")
 
 
 def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
