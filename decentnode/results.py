@@ -42,11 +42,11 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         self._file = LineFile(self.path, self.warn)
-        self._written = {row.round for row in self.rows}
+        self._highest = max((row.round for row in self.rows), default=-1)
 
     def go_on(self, rows: list[EvaluationRow]) -> None:
-        """Begins after those that are in the file already."""
-        self.rows, self._written = rows, {row.round for row in rows}
+        """Begins after those that are in the file already; what is undone goes from that list."""
+        self.rows, self._highest = rows, max((row.round for row in rows), default=-1)
 
     @property
     def last(self) -> EvaluationRow | None:
@@ -59,7 +59,7 @@ class Evaluations:
 
     def add(self, report: Evaluated) -> None:
         """Books one node's test, unless the row of its round is written."""
-        if report.round not in self._written:
+        if not self._is_written(report.round):
             self.reports.setdefault(report.round, {})[report.rank] = report
 
     def observe(self, observation: Observation) -> None:
@@ -82,8 +82,11 @@ class Evaluations:
         for row in rows:
             self._file.append(msgspec.json.encode(row))
         self.rows += rows
-        self._written.update(ready)
+        self._highest = max([self._highest, *ready])
         return rows
+
+    def _is_written(self, round: int) -> bool:
+        return round <= self._highest and any(row.round == round for row in self.rows)
 
     def _row(self, round: int) -> EvaluationRow:
         reports = dict(sorted(self.reports.pop(round).items()))

@@ -150,6 +150,19 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
     assert resumed.complete({}, observed=False) == []
 
 
+def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
+    evaluations, rows = (
+        Evaluations(tmp_path / "evaluations.jsonl"),
+        [EvaluationRow(4, 1.0, {}, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {}, {})],
+    )
+    evaluations.go_on(rows)
+    evaluations.add(evaluated(0, 9))
+    assert evaluations.complete({}, observed=False) == []
+    del rows[1]
+    evaluations.add(evaluated(0, 9))
+    assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
+
+
 def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     """Whatever row was complete last."""
     evaluations = Evaluations(tmp_path / "evaluations.jsonl")
