@@ -17,6 +17,10 @@ from tests.integration.spawner import ROOT, Command, Spawner
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
 
+STARTED: list["Run"] = []
+"""By the test that runs now; what still runs at its end is killed."""
+
+
 @dataclass
 class Run:
     """One `decentnode run`, started at once."""
@@ -31,6 +35,7 @@ class Run:
     """`resume` goes on with what is in the directory."""
 
     def __post_init__(self) -> None:
+        STARTED.append(self)
         arguments = [self.verb]
         arguments += (
             [str(self.config), f"run_dir={self.run_dir}"] if self.verb == "run" else [str(self.run_dir)]
