@@ -141,11 +141,13 @@ class GlooGroup(Group):
     def abort(self) -> None:
         """Gloo closes all connections of a group in which something takes too long, and has no other way."""
         self.is_broken = True
-        peer = next(member for member in self.members if member != self.rank)
-        nothing = Transfer(peer, torch.empty(1, dtype=torch.uint8), False)
-        with contextlib.suppress(RuntimeError):
-            work = self._backend.recv([nothing.buffer], self.index[peer], UNUSED_TAG)
-            work.wait(timedelta(milliseconds=1))
+        # Nothing is waited for on a connection that is closed already; after the first open one all are.
+        for peer in self.members:
+            if peer != self.rank:
+                with contextlib.suppress(RuntimeError):
+                    nothing = torch.empty(1, dtype=torch.uint8)
+                    work = self._backend.recv([nothing], self.index[peer], UNUSED_TAG)
+                    work.wait(timedelta(milliseconds=1))
 
     def _wait_for_all(self, seconds: float) -> None:
         _GlooPending((), self._backend.barrier()).wait(seconds)
