@@ -57,9 +57,6 @@ class Customer(Protocol):
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         """A payload has come."""
 
-    def has_left(self, target: int, key: Key) -> None:
-        """The memory of what was sent in an exchange is not read any more."""
-
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         """The group has failed while it carried something from or to these peers; none are named when it is
         of no use to the others either."""
@@ -231,8 +228,7 @@ class Courier:
             return
         for transfer in task.pending.transfers:
             if transfer.sends:
-                self._customer.has_left(transfer.peer, swap.key)
-                continue
+                continue  # that it has left does not say that it was received before the group fails
             size = swap.sizes[transfer.peer]
             assert size is not None, "it was known when the transfer was posted"
             with self._lock:
