@@ -318,6 +318,26 @@ def test_a_corrupted_payload_is_refused_and_sent_again(stage):
     assert results[1] == ([[1.0], [1.0]], Counter())
 
 
+async def overwritten(actor: Actor):
+    """Rank 1 changes its model while it is sent, as somebody may who then has all throw that exchange away."""
+    other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
+    if actor.rank == 1:
+        links = actor.endpoint._sockets._links
+        links._send_all = flip_first_payload(links._send_all)
+    actor.endpoint.expect(LAYOUT)
+    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG)
+    if actor.rank == 1:
+        slot.fill_(2.0)
+    inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+    return {source: inbox[source]["vector"].unique().tolist() for source in inbox}, actor.endpoint.refused
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(stage):
+    results = play(stage, 2, overwritten, MEMORY, tick=0.05).results
+    assert results == {0: ({1: [2.0]}, Counter(checksum=1)), 1: ({0: [1.0]}, Counter())}
+
+
 def place_of(directory, processes=1):
     return Place(tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(processes)), 0, str(directory))
 
