@@ -59,9 +59,9 @@ class Carried:
 class GroupEndpoint(ZeroMQEndpoint):
     """Sends through the group where both ends are in it, and as the ZeroMQ endpoint does elsewhere.
 
-    The control plane stays ZeroMQ's. An exchange of payloads of fixed length costs no message of it where they
-    go both ways: one that comes also says that the sender has read the ones before. Elsewhere the reader says
-    so, and until then a payload is kept, so that ZeroMQ can bring it should the group fail.
+    The control plane stays ZeroMQ's. An exchange of payloads of fixed length costs no message of it where
+    they go both ways: one that comes also says that the sender has read the ones before. Elsewhere the reader
+    says so. Until then a payload is kept, so that ZeroMQ can bring it should the group fail.
     """
 
     def __init__(

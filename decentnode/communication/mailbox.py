@@ -203,7 +203,7 @@ class Mailbox:
             self.refused[reason] += 1
 
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
-        """Notes that `reader` no longer reads anything that was sent up to number `seq`, of that part or any."""
+        """Notes that `reader` no longer reads what was sent up to number `seq`, in that part or in any."""
         with self.lock:
             if seq > self._sent:
                 self.refuse("acknowledgement")

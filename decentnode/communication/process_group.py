@@ -26,6 +26,9 @@ from decentnode.errors import StartError
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
 UNUSED_TAG = (1 << 31) - 1
+"""A prime, so tags of the same phase and part differ for as many rounds."""
+MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
+"""In a round whose tags differ from those of the next ones; as many parts as a header can tell."""
 LARGEST_BACKLOG = 1024
 LAST_SECONDS = 3600
 """The limit of an operation that nobody waits for; all others have one of their own."""
@@ -235,7 +238,7 @@ class NcclGroup(Group):
 def tag_of(key: Key) -> int:
     """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
     round, phase, part = key
-    return ((round * 64 + phase) * 4 + part) % UNUSED_TAG
+    return ((round * MOST_PHASES + phase) * MOST_PARTS + part) % UNUSED_TAG
 
 
 @dataclass

@@ -319,7 +319,7 @@ def test_a_corrupted_payload_is_refused_and_sent_again(stage):
 
 
 async def overwritten(actor: Actor):
-    """Rank 1 changes its model while it is sent, as somebody may who then has all throw that exchange away."""
+    """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
     other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
     if actor.rank == 1:
         links = actor.endpoint._sockets._links

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from decentnode.communication.group_notes import Plan
-from decentnode.communication.process_group import GlooGroup, GroupBroken, Transfer
+from decentnode.communication.process_group import UNUSED_TAG, GlooGroup, GroupBroken, Transfer, tag_of
 from tests.contract.troupe import free_ports
 
 RANKS = (0, 1, 2)
@@ -48,3 +48,17 @@ def test_giving_a_gloo_group_up_wakes_who_waits_although_a_connection_is_closed_
     with pytest.raises(GroupBroken):
         waits.wait(8.0)
     assert time.monotonic() - began < 4.0
+
+
+def test_exchanges_that_can_be_under_way_together_have_tags_of_their_own():
+    parts = (*range(300), 1000, 65535)
+    for round in (0, 7, 5000):
+        keys = [(round + i, phase, part) for i in range(3) for phase in (0, 1, 255) for part in parts]
+        tags = {tag_of(key) for key in keys}
+        assert len(tags) == len(keys)
+        assert min(tags) >= 0 and max(tags) < UNUSED_TAG
+
+
+def test_tags_of_the_same_part_do_not_come_again_soon():
+    rounds = range(100_000)
+    assert len({tag_of((round, 0, 3)) for round in rounds}) == len(rounds)
