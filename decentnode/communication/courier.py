@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,6 +36,11 @@ class Swap:
     """Sources whose payloads are waited for."""
     _limit: float = 0.0
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether all sizes are known, or do not matter any more."""
+        return self.group.is_broken or None not in self.sizes.values()
+
     def limit(self) -> float:
         """When that is, as `time.monotonic` counts; whoever asks first begins to wait."""
         self._limit = self._limit or time.monotonic() + self.patience
@@ -56,9 +62,6 @@ class Customer(Protocol):
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         """A payload has come."""
-
-    def has_left(self, target: int, key: Key) -> None:
-        """The memory of what was sent in an exchange is not read any more."""
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         """The group has failed while it carried something from or to these peers; none are named when it is
@@ -112,6 +115,9 @@ class Courier:
         """The last exchange of each part."""
         self._unreaped: dict[int, list[tuple[Swap, Pending]]] = {}
         """Its sends: they are waited for in the next one of that part, which needs their memory."""
+        self._held: deque[Swap] = deque()
+        """What a group that gathers has yet to be given, in the order of the keys: with a peer it matches one
+        exchange after the other, so that order has to be the same at both ends, whoever is late."""
         self._early: dict[tuple[int, Key], Size] = {}
         self.pool = Pool()
 
@@ -126,6 +132,8 @@ class Courier:
                 at: size for at, size in self._early.items() if at[1] > swap.key or at[1][2] != part
             }
             unreaped = self._unreaped.pop(part, [])
+            if swap.group.gathers:
+                self._held.append(swap)
             failed = self._post(swap)
             for before, pending in unreaped:
                 self._tasks.put(Task(before, pending, swap))
@@ -148,9 +156,9 @@ class Courier:
         return True
 
     def awaits(self, peer: int) -> bool:
-        """Whether something of that peer is under way, or of all peers together and so of it."""
+        """Whether something of that peer is under way or held, or of all peers together and so of it."""
         with self._lock:
-            return any(
+            return bool(self._held) or any(
                 peer in swap.under_way or (swap.group.gathers and swap.under_way)
                 for swap in self._swaps.values()
             )
@@ -160,6 +168,7 @@ class Courier:
         with self._lock:
             self.pool.clear()
             self._early = {}
+            self._held = deque(swap for swap in self._held if swap.group is not group)
             gone = [part for part, swap in self._swaps.items() if swap.group is group]
             for part in gone:
                 del self._swaps[part]
@@ -170,11 +179,20 @@ class Courier:
         """Lets go of everything; nothing is under way any more, or the group has been given up."""
         with self._lock:
             self._swaps, self._unreaped = {}, {}
+            self._held.clear()
             self.pool.clear()
 
     def _post(self, swap: Swap) -> GroupBroken | None:
-        """Posts what is known by now, with the lock held."""
-        if swap.group.is_broken or (swap.group.gathers and None in swap.sizes.values()):
+        """Posts what is known by now, with the lock held, and what was held back until then."""
+        if not swap.group.gathers:
+            return self._post_known(swap)
+        failed: GroupBroken | None = None
+        while failed is None and self._held and self._held[0].is_ready:
+            failed = self._post_known(self._held.popleft())
+        return failed
+
+    def _post_known(self, swap: Swap) -> GroupBroken | None:
+        if swap.group.is_broken:
             return None
         known = {
             s: size for s, size in sorted(swap.sizes.items()) if size is not None and s not in swap.under_way
@@ -231,8 +249,7 @@ class Courier:
             return
         for transfer in task.pending.transfers:
             if transfer.sends:
-                self._customer.has_left(transfer.peer, swap.key)
-                continue
+                continue  # that it has left does not say that it was received before the group fails
             size = swap.sizes[transfer.peer]
             assert size is not None, "it was known when the transfer was posted"
             with self._lock:

@@ -173,6 +173,8 @@ class Formation:
         answer: Note | None = None
         with self._news:
             if self._is_over:
+                if self.group is not None and note.generation > self.group.generation:
+                    self.group.is_broken = True  # what it has not brought is asked for
                 answer = Joining(note.generation, None, [self.rank], self._facts)
             elif self.plan is not None and not self._is_forming and note.generation <= self._generation:
                 answer = self.plan  # that was made without the sender

@@ -59,8 +59,9 @@ class Carried:
 class GroupEndpoint(ZeroMQEndpoint):
     """Sends through the group where both ends are in it, and as the ZeroMQ endpoint does elsewhere.
 
-    The control plane stays ZeroMQ's. An exchange of payloads of fixed length costs no message of it: a
-    payload that comes also says that the sender has read the ones before. Others are announced by their size.
+    The control plane stays ZeroMQ's. An exchange of payloads of fixed length costs no message of it where
+    they go both ways: one that comes also says that the sender has read the ones before. Elsewhere the reader
+    says so. Until then a payload is kept, so that ZeroMQ can bring it should the group fail.
     """
 
     def __init__(
@@ -77,8 +78,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.mailbox.attend = self.courier.attend
         self._layout: Layout | None = None
         self._group: Group | None = None
-        self._sources: dict[int, frozenset[int]] = {}
-        """Of the last exchange of each part."""
         self._sends: dict[int, Tensor] = {}
         self._carried: dict[Key, dict[int, Carried]] = {}
         self._seq_of: dict[Key, int] = {}
@@ -89,6 +88,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         """By source what its payloads are, by their layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
         """By source and part the last exchange that the group brought, unless the source was told so."""
+        self._said: dict[tuple[int, int], Key] = {}
+        """The same, when the source was told."""
         formation.abandoned = self._abandon
         formation.blocked = self._say_held_up
 
@@ -99,19 +100,20 @@ class GroupEndpoint(ZeroMQEndpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> Handle:
         self._group, self._sends = self.formation.enter(key), {}
-        self._sources[key[2]] = frozenset(sources)
         older = [kept for kept in self._seq_of if kept[2] == key[2]][:-1]
         self._seq_of = {k: seq for k, seq in self._seq_of.items() if k not in older} | {key: self._seq + 1}
         self._carried = {k: sent for k, sent in self._carried.items() if k not in older} | {key: {}}
         handle = super().exchange(outgoing, sources, key, timeout)
-        # Those who have left stay until everything of theirs is read; the others count on a payload of ours.
-        uninformed = outgoing.keys() - self._sends.keys()
-        self._say_done(s for s in list(self._arrived) if s[0] in self.mailbox.left)
-        self._say_done(s for s in list(self._arrived) if s[0] in uninformed and s[1] == key[2])
+        self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
             self.courier.begin(Swap(self._group, key, self._sends, expected, patience))
         return handle
+
+    def _is_due(self, source: int, part: int, key: Key) -> bool:
+        """Whether a source has to be told now, as no payload through the group tells it."""
+        # Those who have left stay until everything of theirs is read.
+        return source in self.mailbox.left or (part == key[2] and source not in self._carried[key])
 
     def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:
         """What comes through the group, by source, as far as it is known."""
@@ -146,14 +148,14 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _announcement(self, payload: Payload, target: int, key: Key) -> wire.Outgoing:
         return self._note(target, Size(payload.nbytes, payload.layout.hash), key)
 
-    def _note(self, target: int, note: Note, key: Key = (0, 0, 0)) -> wire.Outgoing:
+    def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:
         body = group_notes.pack(note)
         header = self._sockets.header(wire.Kind.GROUP, self.rank, target, key, length=len(body))
         return self._sockets.place.home[target], header._replace(body_digest=wire.digest(body)).pack(), body
 
-    def post(self, ranks: Iterable[int], note: Note) -> None:
+    def post(self, ranks: Iterable[int], note: Note, key: Key = (0, 0, 0)) -> None:
         """Sends a note to other ranks, in any thread."""
-        self._sockets.dispatch([self._note(rank, note) for rank in ranks])
+        self._sockets.dispatch([self._note(rank, note, key) for rank in ranks])
 
     # What comes through the group, in the thread that waits for it.
 
@@ -165,14 +167,10 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.mailbox.deliver(source, key, GroupMessage(source, transfer.buffer, layout))
         # Who is in this exchange has done with the one before.
         before = [seq for k, seq in self._seq_of.items() if k[2] == key[2] and k < key]
-        self.mailbox.acknowledged(source, max(before, default=0))
-        if group.is_broken:
+        self.mailbox.acknowledged(source, max(before, default=0), key[2])
+        # Who gets a payload of ours now is likely to get the next one, too.
+        if group.is_broken or self._is_due(source, key[2], key):
             self._say_done([(source, key[2])])
-
-    def has_left(self, target: int, key: Key) -> None:
-        # Whoever sends to us as well says so by that: only then it has certainly arrived.
-        if target not in self._sources[key[2]] and key in self._seq_of:
-            self.mailbox.acknowledged(target, self._seq_of[key])
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         harmless = bool(peers) and not group.gathers and peers <= self.mailbox.left
@@ -196,7 +194,7 @@ class GroupEndpoint(ZeroMQEndpoint):
                 self._hear_size(sender, header.key, note)
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
-                self.mailbox.acknowledged(sender, max(read, default=0))
+                self.mailbox.acknowledged(sender, max(read, default=0), header.part)
 
     def lose(self, ranks: Iterable[int]) -> None:
         """These are gone; who has said goodbye leaves a group behind that still carries the others."""
@@ -224,11 +222,15 @@ class GroupEndpoint(ZeroMQEndpoint):
             self.formation.break_up(group, f"rank {peer} is lost")
 
     def _send_again(self, peer: int, key: Key) -> bool:
+        said = self._said.get((peer, key[2]))
+        if said is not None:  # it may have been lost on the way
+            self.post([peer], Done(), said)
         carried = self._carried.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
             return super()._send_again(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq)
-        if still_there and carried.group is not self.formation.group:
+        is_given_up = carried.group.is_broken or carried.group is not self.formation.group
+        if still_there and is_given_up:
             payload = carried.payload.to(_HOST)
             self._sockets.dispatch(self._frames(payload, [peer], key, carried.seq))
         return True
@@ -256,8 +258,11 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
         """Says to sources what has come from them, by part, where no payload that goes to them does."""
-        notes = [(source, self._arrived.pop((source, part), None)) for source, part in what]
-        self._sockets.dispatch([self._note(source, Done(), key) for source, key in notes if key is not None])
+        for source, part in what:
+            key = self._arrived.pop((source, part), None)
+            if key is not None:
+                self._said[source, part] = key
+                self.post([source], Done(), key)
 
     def leave(self) -> None:
         self._say_done(list(self._arrived))

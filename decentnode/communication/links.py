@@ -18,6 +18,8 @@ RETRY_GRACE = 1.0
 """The same for a link that never came about: time for a few more attempts."""
 HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
 """Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
+LONGEST_LINGER = 5000
+"""Milliseconds for what a closed link still holds; a peer that takes messages in takes them at once."""
 NEVER = float("inf")
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -187,7 +189,7 @@ class Links:
         self.make(process)
 
     def end(self, process: int, linger: int) -> None:
-        """Closes a link; what it still holds is given `linger` milliseconds."""
+        """Closes a link; what it still holds is given `linger` milliseconds, within reason."""
         monitor = self._monitors.pop(process)
         self._suspects.pop(process, None)
         self._epoll.unregister(descriptor(monitor))
@@ -196,7 +198,7 @@ class Links:
             dealer = self._dealers.pop(process)
         dealer.disable_monitor()
         monitor.close(0)
-        dealer.close(linger)
+        dealer.close(min(linger, LONGEST_LINGER))
 
     def close(self) -> None:
         """Frees the watching; all links have been ended."""

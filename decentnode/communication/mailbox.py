@@ -202,13 +202,14 @@ class Mailbox:
         with self.lock:
             self.refused[reason] += 1
 
-    def acknowledged(self, reader: int, seq: int) -> None:
-        """Notes that `reader` no longer reads anything that was sent up to number `seq`."""
+    def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
+        """Notes that `reader` no longer reads what was sent up to number `seq`, in that part or in any."""
         with self.lock:
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            for lane in self._unread.values():
+            lanes = self._unread.values() if part is None else [self._unread.get(part, {})]
+            for lane in lanes:
                 for number in [number for number in lane if number <= seq]:
                     lane[number].discard(reader)
             self._finish_complete()

@@ -26,6 +26,9 @@ from decentnode.errors import StartError
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
 UNUSED_TAG = (1 << 31) - 1
+"""A prime, so tags of the same phase and part differ for as many rounds."""
+MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
+"""In a round whose tags differ from those of the next ones; as many parts as a header can tell."""
 LARGEST_BACKLOG = 1024
 LAST_SECONDS = 3600
 """The limit of an operation that nobody waits for; all others have one of their own."""
@@ -141,11 +144,13 @@ class GlooGroup(Group):
     def abort(self) -> None:
         """Gloo closes all connections of a group in which something takes too long, and has no other way."""
         self.is_broken = True
-        peer = next(member for member in self.members if member != self.rank)
-        nothing = Transfer(peer, torch.empty(1, dtype=torch.uint8), False)
-        with contextlib.suppress(RuntimeError):
-            work = self._backend.recv([nothing.buffer], self.index[peer], UNUSED_TAG)
-            work.wait(timedelta(milliseconds=1))
+        # Nothing is waited for on a connection that is closed already; after the first open one all are.
+        for peer in self.members:
+            if peer != self.rank:
+                with contextlib.suppress(RuntimeError):
+                    nothing = torch.empty(1, dtype=torch.uint8)
+                    work = self._backend.recv([nothing], self.index[peer], UNUSED_TAG)
+                    work.wait(timedelta(milliseconds=1))
 
     def _wait_for_all(self, seconds: float) -> None:
         _GlooPending((), self._backend.barrier()).wait(seconds)
@@ -233,7 +238,7 @@ class NcclGroup(Group):
 def tag_of(key: Key) -> int:
     """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
     round, phase, part = key
-    return ((round * 64 + phase) * 4 + part) % UNUSED_TAG
+    return ((round * MOST_PHASES + phase) * MOST_PARTS + part) % UNUSED_TAG
 
 
 @dataclass

@@ -31,6 +31,7 @@ from decentnode.job import find_job
 from decentnode.mapping import is_loopback
 
 FAREWELL_SECONDS = 5.0
+"""For which a store outlives a start that failed, so that the others can read why."""
 LOOK_AGAIN = 0.02
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
@@ -49,6 +50,8 @@ class Link:
     """To be removed at the end by its keeper, or by whoever finds that its keeper is gone."""
     keeper: int | None = None
     """The keeper's lock on the directory, a descriptor; None at all others."""
+    patience: float = 0.0
+    """Seconds that slower ranks have, once this one is closed, to read what it sent them."""
     closed: bool = False
 
     def close(self) -> None:
@@ -58,7 +61,7 @@ class Link:
         self.closed = True
         self.endpoint.leave()
         if self.communication is not None:
-            self.communication.close(FAREWELL_SECONDS)
+            self.communication.close(self.patience)
         if self.directory is not None and (self.keeper is not None or _is_orphaned(self.directory)):
             shutil.rmtree(self.directory, ignore_errors=True)
         if self.keeper is not None:
@@ -178,7 +181,7 @@ class StoreMeeting(Meeting):
                 shutil.rmtree(directory, ignore_errors=True)
                 os.close(keeper)
             raise
-        return Link(endpoint, communication, directory, keeper)
+        return Link(endpoint, communication, directory, keeper, timeout)
 
     def _opened(
         self, communication: Communication, place: Place, memory: Memory, timeout: float, run_id: int

@@ -13,7 +13,7 @@ import torch
 import zmq
 
 from decentnode.communication import wire
-from decentnode.communication.base import HostProcess, Memory, Place
+from decentnode.communication.base import HostProcess, Inbox, Memory, Place
 from decentnode.communication.process_group import Group
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.errors import StartError
@@ -119,6 +119,54 @@ def test_survivors_of_a_group_go_on_in_another_one(stage):
         2: (everybody, [], rest, [1, 3], True),
         3: (everybody, [0], rest, [2], True),
     }
+
+
+def one_way(rounds, before_round):
+    """A part in which rank 0 sends to rank 1 and hears nothing; returns what rank 1 gets in each round."""
+
+    async def part(actor: Actor):
+        found = []
+        for round in range(rounds):
+            actor.release()
+            slot, sources = actor.endpoint.slots[round % 2].fill_(round), [0] * actor.rank
+            outgoing = {} if actor.rank else {1: Payload.dense(slot)}
+            actor.endpoint.expect(LAYOUT)
+            handle = actor.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0)
+            before_round(actor, round)
+            inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+            found += [inbox[j]["vector"].unique().tolist() for j in inbox]
+        return found
+
+    return part
+
+
+@pytest.mark.parametrize("rounds", [1, 4], ids=["the last one", "one of several"])
+def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(rounds):
+    """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
+
+    def break_up(actor, round):
+        formation = actor.endpoint.formation
+        if actor.rank == 1 and round == 0:
+            time.sleep(0.5)
+            formation.break_up(formation.group, "a wire fell out")
+
+    results = play(GLOO, 2, one_way(rounds, break_up), MEMORY).results
+    assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
+
+
+def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
+    async def part(actor: Actor):
+        endpoint, sockets = actor.endpoint, actor.endpoint._sockets
+        outgoing = {} if actor.rank else {1: Payload.dense(endpoint.slots[0])}
+        if actor.rank == 1:
+            sockets.dispatch = lambda messages: None
+        await actor.exchange(outgoing, [0] * actor.rank, (0, 0, 0), LAYOUT)
+        sockets.__dict__.pop("dispatch", None)
+        await actor.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
+        await asyncio.sleep(actor.rank * 1.5 * LONG)  # whoever leaves is not waited for
+        return endpoint.mailbox.gone.keys() - endpoint.mailbox.left
+
+    assert play(GLOO, 2, part, MEMORY, tick=0.05).results == {0: set(), 1: set()}
 
 
 @pytest.mark.parametrize(
@@ -268,6 +316,26 @@ def test_a_corrupted_payload_is_refused_and_sent_again(stage):
     results = play(stage, 2, corrupted, MEMORY).results
     assert results[0] == ([[1.0], [1.0]], Counter(checksum=1))
     assert results[1] == ([[1.0], [1.0]], Counter())
+
+
+async def overwritten(actor: Actor):
+    """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
+    other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
+    if actor.rank == 1:
+        links = actor.endpoint._sockets._links
+        links._send_all = flip_first_payload(links._send_all)
+    actor.endpoint.expect(LAYOUT)
+    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG)
+    if actor.rank == 1:
+        slot.fill_(2.0)
+    inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+    return {source: inbox[source]["vector"].unique().tolist() for source in inbox}, actor.endpoint.refused
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(stage):
+    results = play(stage, 2, overwritten, MEMORY, tick=0.05).results
+    assert results == {0: ({1: [2.0]}, Counter(checksum=1)), 1: ({0: [1.0]}, Counter())}
 
 
 def place_of(directory, processes=1):

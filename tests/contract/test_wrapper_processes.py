@@ -4,6 +4,7 @@ import os
 import re
 import runpy
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from decentnode.wrapper import meeting
 from decentnode.wrapper.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, flat, loss_of, processes, small_network
 from tests.contract.troupe import free_ports
@@ -111,6 +113,45 @@ def test_a_rank_that_dies_is_named_by_its_neighbors_at_once(dead, folder):
     assert found[far].startswith(f"RunFailed: rank {far}, step ")
     assert "rank 1: left after" in found[far] or "rank 1: its process ended" in found[far]
     assert list(folder.iterdir()) == []
+
+
+ONE_WAY = [[1.0, 0.0], [0.5, 0.5]]
+"""Rank 1 listens to rank 0, which is never answered."""
+
+
+@pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
+def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communication, monkeypatch):
+    monkeypatch.setattr(meeting, "FAREWELL_SECONDS", 0.5)
+    run = Run(topology=ONE_WAY, steps=3, options={"communication": communication, "deadline": 20.0})
+
+    def work(rank):
+        model = run.wrap(None)
+        run.train(model, rank, 0, 2)
+        time.sleep(2.0 * rank)
+        run.train(model, rank, 2)
+        model.close()
+        return flat(model).tolist()
+
+    found, expected = processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
+    for rank in range(2):
+        assert torch.allclose(torch.tensor(found[rank]).double(), expected[rank], atol=1e-12)
+
+
+@pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
+def test_nobody_waits_at_the_end_for_ranks_that_died(communication):
+    run = Run(topology=ONE_WAY, steps=3, options={"communication": communication, "deadline": 40.0})
+
+    def work(rank):
+        model = run.wrap(None)
+        run.train(model, rank, 0, 1)
+        if rank == 1:
+            time.sleep(1.0)
+            os._exit(0)
+        began = time.monotonic()
+        model.close()
+        return time.monotonic() - began
+
+    assert processes(2, work, mute=(1,))[0] < 4.0
 
 
 def test_a_process_that_never_comes_is_named():

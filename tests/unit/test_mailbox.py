@@ -95,6 +95,13 @@ def test_an_acknowledgement_frees_everything_up_to_its_number(hand):
     assert hand.box.is_read()
 
 
+def test_an_acknowledgement_of_one_part_frees_no_other(hand):
+    for round in range(2):
+        handles = [hand.open((round, 0, part), targets=[1]) for part in range(2)]
+    hand.box.acknowledged(1, 2, part=1)
+    assert [handle.done for handle in handles] == [False, True]
+
+
 def test_an_acknowledgement_of_the_present_does_not_free_what_others_still_read(hand):
     hand.open(key(0), targets=[1, 2])
     second = hand.open(key(1), targets=[1])
