@@ -154,7 +154,13 @@ class AllBuckets(Optimizer):
         if closure is not None:
             raise BadInput("step: closures are for optimizers that look several times; none of them is here")
         scale: Tensor | None = getattr(self, "grad_scale", None)
-        self._update(scale, bool(getattr(self, "found_inf", False)))
+        try:
+            self._update(scale, bool(getattr(self, "found_inf", False)))
+        except BaseException:
+            # A scaler takes them away after a step alone, and would multiply its scale by what it finds.
+            for name in ("grad_scale", "found_inf"):
+                self.__dict__.pop(name, None)
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """State and options of each parameter by its name; `model.state_dict()` has them, too."""
