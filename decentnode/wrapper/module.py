@@ -384,8 +384,7 @@ def transport(chosen: str | Mapping[str, Any]) -> Communication:
 def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     """A hook of `state_dict`: gives the tensors memory of their own."""
     for name, value in state.items():
-        is_copy_wanted = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-        if is_copy_wanted and value.untyped_storage().nbytes() > value.nbytes:
+        if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             state[name] = value.clone()
 
 
