@@ -57,6 +57,7 @@ class Engine:
 
     def start(self) -> None:
         """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
+        self.exchanges.step = self.step
         if self.publishes_early and not self.exchanges.flying and not self.begun:
             for i in self.mixed:
                 if self.blocks[i].bucket.is_buffers:
@@ -124,7 +125,6 @@ class Engine:
 
     def _begin_step(self) -> None:
         self.start()
-        self.exchanges.step = self.step
         self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
         self.begun = True
 

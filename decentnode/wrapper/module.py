@@ -184,6 +184,7 @@ class DecentralizedDataParallel(nn.Module):
         exchanges.drop_all()
         exchanges.settle(range(len(blocks)))
         living = exchanges.living()
+        averaging.check_finite(blocks, exchanges, living)
         for block in blocks:
             averaging.average(block, exchanges, living)
         exchanges.settle([])
@@ -363,7 +364,7 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """This rank's way to the others once all are there, and its end of it on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = meeting.size if options.on_loss == "continue" else 0  # who lives: see Exchanges.living
+    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
     memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast"):

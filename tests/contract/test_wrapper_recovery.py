@@ -6,6 +6,8 @@ from torch import nn
 
 from decentnode.errors import RunFailed
 from decentnode.wrapper import exchanges
+from decentnode.wrapper.meeting import Hall
+from decentnode.wrapper.mixture import Mixture
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of
 
 A_TENSOR = 1e-6
@@ -241,3 +243,49 @@ def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
             model.load_state_dict(saved)
 
     ensemble(3, work)
+
+
+def with_nan_on_rank_2(act, options=None):
+    """What each of three ranks says of averages when a later share of rank 2's model is not finite."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
+    run = Run(network=network, options={"deadline": 5.0} | (options or {}))
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        run.train(model, rank, 0, 2)
+        saved = model.state_dict()
+        if rank == 2:
+            with torch.no_grad():
+                model.module[0].weight[3, 1] = float("nan")
+        try:
+            act(model)
+            said = ""
+        except RunFailed as error:
+            said = str(error)
+        model.load_state_dict(saved)
+        assert not model.endpoint.refused
+        run.train(model, rank, 2)
+        return said, flat(model)
+
+    found = ensemble(3, work)
+    assert torch.equal(torch.stack([parameters for _, parameters in found]), run.models(3))
+    return [said for said, _ in found]
+
+
+@pytest.mark.parametrize("options", [{}, {"on_loss": "continue", "bucket_mb": A_TENSOR}])
+def test_an_average_with_a_model_that_is_not_finite_is_refused_alike_on_all_ranks(options):
+    said = with_nan_on_rank_2(lambda model: model.average(), options)
+    what = "rank 2: its model is not finite: nan in 0.weight"
+    assert said == [f"rank {rank}, step 2: {what}" for rank in range(3)]
+
+
+def test_what_is_not_finite_in_a_share_is_named():
+    network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
+    block = Run(network=network).wrap(Hall(1).seat(0))._engine.blocks[0]
+    start = block.bucket.numel // 2
+    values = block.values[start:].clone()
+    values[-1] = float("nan")
+    mixture = Mixture(0, 0, {0: 0.5, 1: 0.5}, values, {1: values}, block, start)
+    with pytest.raises(ValueError, match=r"nan in 0\.weight"):
+        mixture.write(torch.empty_like(values))
