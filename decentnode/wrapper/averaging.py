@@ -11,7 +11,10 @@ from decentnode.errors import BadInput
 from decentnode.payload import Payload, as_bytes, dense_layout
 from decentnode.wrapper.buckets import ALIGNMENT, Block
 from decentnode.wrapper.exchanges import Exchanges
-from decentnode.wrapper.mixture import Mixture
+from decentnode.wrapper.mixture import Mixture, first_not_finite, not_finite
+
+VERDICT = dense_layout(3, torch.float64)
+"""What a rank says of its model before averages are made."""
 
 
 def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: Exchanges) -> None:
@@ -62,6 +65,24 @@ def _memory_of(tensor: Tensor) -> Tensor:
     return as_bytes(flat)
 
 
+def check_finite(blocks: Sequence[Block], exchanges: Exchanges, living: Sequence[int]) -> None:
+    """Raises RunFailed on all ranks if the model of any of these is not finite, with its name."""
+    own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
+    for number, block in enumerate(blocks):
+        if found := first_not_finite(block.values):
+            own = torch.tensor([number, *found], dtype=torch.float64)
+            break
+    own = own.to(exchanges.endpoint.device)
+    inbox = exchanges.with_all(exchanges.to_others(own), None, VERDICT)
+    said = {j: payload["vector"].tolist() for j, payload in inbox.items()} | {exchanges.rank: own.tolist()}
+    inbox.release()
+    for j in living:
+        place, index, value = said.get(j, (0.0, 0.0, 0.0))
+        if not math.isfinite(value):
+            name = blocks[int(place)].name_at(int(index))
+            raise exchanges.failure(ValueError(not_finite(j, value, name)))
+
+
 def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
     """Writes the mean over these ranks of a block into its spare slot, which nobody may read at the time.
 
@@ -77,7 +98,11 @@ def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
     if takes_part:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
-        Mixture(exchanges.step, rank, weights, own[rank], received, block).write(means[rank])
+        start = int(own[rank].storage_offset() - block.values.storage_offset())
+        try:
+            Mixture(exchanges.step, rank, weights, own[rank], received, block, start).write(means[rank])
+        except ValueError as error:
+            raise exchanges.failure(error) from error
     inbox.release()
     inbox = exchanges.with_all(exchanges.to_others(means[rank]) if takes_part else {}, others, layout)
     for j in others:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
 
 from decentnode.errors import BadInput
 from decentnode.wrapper.buckets import Block
@@ -58,8 +59,8 @@ class BucketOptimizer:
             self.scheduler.step()
 
     def schedule_state(self) -> dict[str, Any]:
-        """Where the schedule is, and whose it is."""
-        state: dict[str, Any] = {} if self.scheduler is None else self.scheduler.state_dict()
+        """Where the schedule is, and whose it is; a copy."""
+        state = {} if self.scheduler is None else copied(self.scheduler.state_dict())
         return {"names": list(self.names.values()), "state": state}
 
     def load_schedule(self, saved: Sequence[Mapping[str, Any]]) -> None:
@@ -68,7 +69,7 @@ class BucketOptimizer:
             return
         first = next(iter(self.names.values()))
         state: dict[str, Any] = next((one["state"] for one in saved if first in one["names"]), {})
-        self.scheduler.load_state_dict(_fitted(state, self.scheduler.state_dict()))
+        self.scheduler.load_state_dict(_fitted(copied(state), self.scheduler.state_dict()))
 
     def clear(self) -> None:
         """Forgets the gradients, without what torch's `zero_grad` does around it."""
@@ -76,9 +77,11 @@ class BucketOptimizer:
             parameter.grad = None
 
     def by_name(self) -> dict[str, dict[str, Any]]:
-        """State and options of each parameter."""
+        """State and options of each parameter; copies, which later steps leave alone."""
         return {
-            self.names[id(p)]: {"state": dict(self.optimizer.state.get(p, {})), "options": _options_of(group)}
+            self.names[id(p)]: copied(
+                {"state": self.optimizer.state.get(p, {}), "options": _options_of(group)}
+            )
             for group in self.optimizer.param_groups
             for p in group["params"]
         }
@@ -90,17 +93,23 @@ class BucketOptimizer:
         state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
         for group, numbered in zip(groups, state["param_groups"], strict=True):
             for p, number in zip(group["params"], numbered["params"], strict=True):
-                found = saved[self.names[id(p)]]
+                found = copied(saved[self.names[id(p)]])  # or steps would change what was saved
                 numbered.update(found["options"])
                 state["state"].pop(number, None)
                 if found["state"]:
-                    state["state"][number] = dict(found["state"])
+                    state["state"][number] = found["state"]
         self.optimizer.load_state_dict(state)
         # Torch makes new groups, but schedules and `AllBuckets` hold on to these.
         for group, loaded in zip(groups, self.optimizer.param_groups, strict=True):
             group.clear()
             group.update(loaded)
         self.optimizer.param_groups = groups
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with containers and tensors of its own."""
+    found: dict[str, Any] = tree_map_only(Tensor, Tensor.clone, dict(state))
+    return found
 
 
 def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
@@ -154,7 +163,13 @@ class AllBuckets(Optimizer):
         if closure is not None:
             raise BadInput("step: closures are for optimizers that look several times; none of them is here")
         scale: Tensor | None = getattr(self, "grad_scale", None)
-        self._update(scale, bool(getattr(self, "found_inf", False)))
+        try:
+            self._update(scale, bool(getattr(self, "found_inf", False)))
+        except BaseException:
+            # A scaler takes them away after a step alone, and would multiply its scale by what it finds.
+            for name in ("grad_scale", "found_inf"):
+                self.__dict__.pop(name, None)
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """State and options of each parameter by its name; `model.state_dict()` has them, too."""

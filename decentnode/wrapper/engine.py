@@ -6,7 +6,8 @@ x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing stre
 Buckets go one after the other in the same order everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -41,6 +42,8 @@ class Engine:
         """t: how many steps have been made; the topology's round."""
         self.updated = 0
         """How many blocks of this step are done."""
+        self.begun = False
+        """Whether a step was begun and has not ended: the others count on the rest of it."""
         self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in the order in which they are."""
         self._graph = graph
@@ -54,11 +57,20 @@ class Engine:
 
     def start(self) -> None:
         """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
-        if self.publishes_early and not self.exchanges.flying and not self.updated:
+        self.exchanges.step = self.step
+        if self.publishes_early and not self.exchanges.flying and not self.begun:
             for i in self.mixed:
                 if self.blocks[i].bucket.is_buffers:
                     self.blocks[i].take_in()
             self.launch_all()
+
+    def withdraw(self) -> None:
+        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come."""
+        # A forward pass on one rank alone may have sent x(t): all must make the same exchanges.
+        self.start()
+        self.exchanges.drop_all()
+        # Ranks that are at different steps wait here in vain; else they would mix models of different steps.
+        self.exchanges.settle([])
 
     def launch_all(self) -> None:
         """Sends x(t) as it is in the blocks."""
@@ -67,8 +79,9 @@ class Engine:
 
     def update_next(self, skip: bool = False) -> None:
         """Updates the next block of this step; `skip`: its optimizer makes no step."""
-        if not self.updated:
+        if not self.begun:
             self._begin_step()
+            self._strength = self.options.strength(self.step)
         i = self.mixed[self.updated]
         if self.publishes_early:
             self._adapt_while_combining(self.blocks[i], i, skip)
@@ -76,8 +89,7 @@ class Engine:
             self._adapt(self.blocks[i], i, skip)
             if self.exchanges.is_full:
                 self._combine_next()
-        self._launch(i, self._next_view if self.publishes_early else self._view)
-        self.updated += 1
+        self._pass_on(i)
 
     def finish(self, skip: bool = False) -> None:
         """Updates the blocks that are left, and ends the step."""
@@ -86,8 +98,25 @@ class Engine:
         if not self.publishes_early:
             while self.exchanges.flying:
                 self._combine_next()
-        self.step += 1
-        self.updated, self._view = 0, self._next_view
+        self._end_step()
+
+    def abandon(self) -> None:
+        """Ends a step that failed, wherever it did: the others get what they count on, and nothing is mixed.
+
+        The model is worth nothing afterwards.
+        """
+        if not self.begun:
+            self._begin_step()
+        while self.updated < len(self.mixed):
+            i = self.mixed[self.updated]
+            if self.publishes_early:
+                self.exchanges.drop(i)
+            elif self.exchanges.is_full:
+                self.exchanges.drop(next(iter(self.exchanges.flying)))
+            self._pass_on(i)
+        if not self.publishes_early:
+            self.exchanges.drop_all()
+        self._end_step()
 
     def go_on_at(self, step: int) -> None:
         """The next step is this one; nothing may be in flight."""
@@ -96,30 +125,36 @@ class Engine:
 
     def _begin_step(self) -> None:
         self.start()
-        self.exchanges.step = self.step
-        self._strength = self.options.strength(self.step)
         self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
+        self.begun = True
+
+    def _end_step(self) -> None:
+        self.step += 1
+        self.updated, self.begun, self._view = 0, False, self._next_view
+
+    def _pass_on(self, i: int) -> None:
+        """Sends the block that is done, and goes on to the next one."""
+        self._launch(i, self._next_view if self.publishes_early else self._view)
+        self.updated += 1
 
     def _launch(self, i: int, view: View) -> None:
         self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
 
     def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
-        inbox = self.exchanges.collect(i, block.bucket.layout)
-        mixture = self._mixture(block, inbox)
-        if block.bucket.is_buffers:
-            block.take_in(spare=True)
-            self._add_change(mixture, block.spare)
-            block.flip()
-        elif skip or self.optimizers[i].by_gradient_alone:
-            self._write(mixture, block.spare)
-            block.flip()
-            self._make_step(i, skip)
-        else:
-            block.spare.copy_(block.values)
-            block.flip()
-            self._make_step(i, skip)
-            self._add_change(mixture, block.values)
-        self._release(inbox)
+        with self._mixture(block, i) as mixture:
+            if block.bucket.is_buffers:
+                block.take_in(spare=True)
+                self._add_change(mixture, block.spare)
+                block.flip()
+            elif skip or self.optimizers[i].by_gradient_alone:
+                self._write(mixture, block.spare)
+                block.flip()
+                self._make_step(i, skip)
+            else:
+                block.spare.copy_(block.values)
+                block.flip()
+                self._make_step(i, skip)
+                self._add_change(mixture, block.values)
 
     def _adapt(self, block: Block, i: int, skip: bool) -> None:
         if block.bucket.is_buffers:
@@ -130,16 +165,33 @@ class Engine:
     def _combine_next(self) -> None:
         i = next(iter(self.exchanges.flying))
         block = self.blocks[i]
-        inbox = self.exchanges.collect(i, block.bucket.layout)
-        self._write(self._mixture(block, inbox), block.spare)
-        self._release(inbox)
+        with self._mixture(block, i) as mixture:
+            self._write(mixture, block.spare)
         block.flip()
 
     def _make_step(self, i: int, skip: bool) -> None:
         if not skip:
             self.optimizers[i].step()
 
-    def _mixture(self, block: Block, inbox: Inbox) -> Mixture:
+    @contextmanager
+    def _mixture(self, block: Block, i: int) -> Iterator[Mixture]:
+        """What a block is mixed of. Its memory is given back at the end, also after an error.
+
+        Raises RunFailed when that memory was no longer to be read.
+        """
+        inbox = self.exchanges.collect(i, block.bucket.layout)
+        try:
+            yield self._weighed(block, inbox)
+            sound = inbox.is_sound()
+        finally:
+            self.exchanges.release(inbox)
+        if not sound:
+            raise RunFailed(
+                f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "
+                "a longer deadline is needed"
+            )
+
+    def _weighed(self, block: Block, inbox: Inbox) -> Mixture:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         weights, rank, a = (
             live_weights(self._view.weights, self._view.rank, received),
@@ -164,13 +216,3 @@ class Engine:
             mixture.add_change(out)
         except ValueError as error:
             raise self.exchanges.failure(error) from error
-
-    def _release(self, inbox: Inbox) -> None:
-        """Gives the memory back that was read; raises RunFailed when it was no longer to be read."""
-        sound = inbox.is_sound()
-        self.exchanges.release(inbox)
-        if not sound:
-            raise RunFailed(
-                f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "
-                "a longer deadline is needed"
-            )

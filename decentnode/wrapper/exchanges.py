@@ -104,6 +104,13 @@ class Exchanges:
         for handle in self.flying.values():
             self._wait(handle)
 
+    def drop(self, part: int) -> None:
+        """Takes in the part that comes next and throws it away; does nothing where it was collected."""
+        if part in self.flying:
+            self._wait(self.flying[part])
+            self.flying.pop(part).release()
+            self._begin_waiting()
+
     def drop_all(self) -> None:
         """Takes in what is in flight and throws it away, so that its senders go on; forgets what waits."""
         self._waiting.clear()

@@ -29,6 +29,8 @@ class Mixture:
     received: dict[int, Tensor]
     """By rank; in memory of the neighbors."""
     block: Block
+    start: int = 0
+    """Where in the block these values begin."""
 
     def named(self, rank: int) -> dict[str, Tensor]:
         """The tensors of a neighbor, or of this rank, by their names in the module."""
@@ -71,10 +73,22 @@ class Mixture:
         """Large sums of finite values pass."""
         for j in self.weights:
             values = self._of(j)
-            if not is_finite(values):
-                index = int((~values.isfinite()).nonzero()[0])
-                where = self.block.name_at(index)
-                raise ValueError(f"rank {j}: its model is not finite: {float(values[index])} in {where}")
+            if found := first_not_finite(values):
+                where = self.block.name_at(self.start + found[0])
+                raise ValueError(not_finite(j, found[1], where))
+
+
+def first_not_finite(values: Tensor) -> tuple[int, float] | None:
+    """The place and the value of the first element that is not finite, if there is any."""
+    if is_finite(values):
+        return None
+    index = int((~values.isfinite()).nonzero()[0])
+    return index, float(values[index])
+
+
+def not_finite(rank: int, value: float, name: str) -> str:
+    """What is said of such a model."""
+    return f"rank {rank}: its model is not finite: {value} in {name}"
 
 
 def _pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.mixing import Mixing, WeightedGraph
 from decentnode.registry import COMMUNICATIONS
 from decentnode.wrapper import averaging
+from decentnode.wrapper.backward import Backward
 from decentnode.wrapper.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
 from decentnode.wrapper.buckets import Plan, blocks_of
 from decentnode.wrapper.engine import Engine
@@ -29,19 +30,6 @@ from decentnode.wrapper.options import Options
 from decentnode.wrapper.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 1
-
-
-@dataclass(slots=True)
-class Backward:
-    """What is known of the backward pass; not in the module, which takes its time to set an attribute."""
-
-    task: int | None = None
-    """The pass at whose end the step is finished."""
-    fired: bool = False
-    """Whether any gradient has come."""
-    finishing: bool = False
-    missing: list[set[int]] = field(default_factory=list)
-    """For each bucket the parameters whose gradients have not come."""
 
 
 class DecentralizedDataParallel(nn.Module):
@@ -98,19 +86,16 @@ class DecentralizedDataParallel(nn.Module):
             return self.module(*args, **kwargs)
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
-        if self._engine.updated:
-            raise RunFailed(
-                f"rank {self.rank}, step {self.step}: the last backward pass ended early, when some buckets "
-                "had been updated; load a saved state on all ranks"
-            )
+        self._check_sound()
         self._backward.task = None
         with torch.no_grad():
             self._engine.start()
+        self._backward.is_open = True
         found = self.module(*args, **kwargs)
-        if self.options.update_in == "backward":
-            for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
+        self._backward.is_open = False
+        for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
         return found
 
     @contextmanager
@@ -178,16 +163,19 @@ class DecentralizedDataParallel(nn.Module):
         """The Euclidean norm of the difference of this rank's parameters from the average of all."""
         return self._average()
 
+    @torch.no_grad()
     def resend(self) -> None:
         """To be called on all ranks when parameters were changed by hand: what was sent of them is void."""
-        self._engine.exchanges.drop_all()
+        self._check_sound()
+        self._engine.withdraw()
 
     @torch.no_grad()
     def _average(self) -> float:
         """Has the average in the spare slots."""
         exchanges, blocks = self._engine.exchanges, self._engine.blocks
-        if self._averaged or self._engine.updated:
+        if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
+        self._engine.start()  # else a forward pass on one rank alone would have made other exchanges
         launched = exchanges.launched
         for i, block in enumerate(blocks):
             if block.bucket.is_buffers and i not in launched:
@@ -196,6 +184,7 @@ class DecentralizedDataParallel(nn.Module):
         exchanges.drop_all()
         exchanges.settle(range(len(blocks)))
         living = exchanges.living()
+        averaging.check_finite(blocks, exchanges, living)
         for block in blocks:
             averaging.average(block, exchanges, living)
         exchanges.settle([])
@@ -216,7 +205,7 @@ class DecentralizedDataParallel(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What `state_dict` holds beside the module's tensors: all that the next step depends on."""
-        if self._averaged or self._engine.updated:
+        if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
         scaler = self.options.scaler
@@ -249,12 +238,12 @@ class DecentralizedDataParallel(nn.Module):
         """Goes on from a `state_dict()` of this rank; on all ranks at once."""
         if assign:
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
-        if self._engine.updated:
-            # The others count on what this rank has not sent of the step that ended early.
-            with torch.no_grad():
-                self._engine.finish(skip=True)
-            self._begin_anew()
-        self._engine.exchanges.drop_all()
+        with torch.no_grad():
+            if self._ended_early or self._backward.is_open:
+                # The others have made this step, and count on what this rank has not sent of it.
+                self._engine.abandon()
+                self._begin_anew()
+            self._engine.withdraw()
         return super().load_state_dict(state_dict, strict)
 
     def close(self) -> None:
@@ -274,7 +263,8 @@ class DecentralizedDataParallel(nn.Module):
         """A backward pass has begun: at its end what did not fire is finished."""
         task = torch._C._current_graph_task_id()
         if task != self._backward.task:
-            self._backward.task = task
+            self._check_sound()
+            self._backward.task, self._backward.is_open = task, True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
     def _note_gradient(self, i: int, parameter: Tensor) -> None:
@@ -306,8 +296,9 @@ class DecentralizedDataParallel(nn.Module):
     def _end_backward(self) -> None:
         self._backward.task = None
         if not self._backward.fired:
+            self._backward.is_open = False
             return
-        self._backward.fired, self._backward.finishing = False, True
+        self._backward.finishing = True
         try:
             scaler = self.options.scaler
             if scaler is None:
@@ -317,7 +308,20 @@ class DecentralizedDataParallel(nn.Module):
                 scaler.update()
         finally:
             self._backward.finishing = False
+        self._backward.fired = self._backward.is_open = False
         self._expect_all()
+
+    @property
+    def _ended_early(self) -> bool:
+        """Between passes: whether the last one left a step behind that it had begun."""
+        return self._engine.begun or self._backward.fired
+
+    def _check_sound(self) -> None:
+        if self._ended_early:
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: the last backward pass ended early, and the step with "
+                "it; load a saved state on all ranks"
+            )
 
     def _begin_anew(self) -> None:
         """Forgets a backward pass that ended early."""
@@ -340,6 +344,8 @@ class DecentralizedDataParallel(nn.Module):
                     "give it to the wrapper (scaler=...), or use update_in='step'"
                 )
             return
+        if not in_backward:
+            self._check_sound()
         parameters = [p for part in self._engine.optimizers for p in part.chosen]
         if scale is not None and not skip:
             for p in parameters:
@@ -358,7 +364,7 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """This rank's way to the others once all are there, and its end of it on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = meeting.size if options.on_loss == "continue" else 0  # who lives: see Exchanges.living
+    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
     memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast"):
@@ -379,8 +385,7 @@ def transport(chosen: str | Mapping[str, Any]) -> Communication:
 def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     """A hook of `state_dict`: gives the tensors memory of their own."""
     for name, value in state.items():
-        is_copy_wanted = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-        if is_copy_wanted and value.untyped_storage().nbytes() > value.nbytes:
+        if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             state[name] = value.clone()
 
 

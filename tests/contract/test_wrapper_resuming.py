@@ -1,5 +1,6 @@
 """DecentralizedDataParallel going on: from saved states, after steps that ended early, without lost ranks."""
 
+import copy
 import json
 import os
 import warnings
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import lr_scheduler
+from torch.utils._pytree import tree_leaves
 
 from decentnode.communication.courier import Swap
 from decentnode.errors import BadInput, RunFailed
@@ -122,6 +124,61 @@ def test_what_is_saved_is_the_model_and_nothing_else(tmp_path):
         return same, {value.untyped_storage().nbytes() == value.nbytes for value in saved.values()}
 
     assert alone(Run(), work) == (True, {True})
+
+
+class Normed(nn.Module):
+    """Has running statistics, and a parameter that fills its bucket exactly."""
+
+    def __init__(self):
+        super().__init__()
+        self.lead, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2, bias=False)
+
+    def forward(self, x):
+        return self.last(self.norm(self.lead(x)))
+
+
+OPTIMIZERS = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "a rate in a tensor": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.05)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
+    torch.manual_seed(0)
+    schedule = lambda o: lr_scheduler.ExponentialLR(o, 0.9)
+    options = {"bucket_mb": A_TENSOR, "scheduler": schedule}
+    run = Run(network=Normed().double(), optimizer=OPTIMIZERS[optimizer], options=options, steps=6)
+
+    def work(rank, seat):
+        model, ways = run.wrap(seat), []
+        run.train(model, rank, 0, 2)
+        saved, alone = model.state_dict(), model.optimizer.state_dict()
+        at_first = copy.deepcopy((saved, alone))
+        for _ in range(3):
+            run.train(model, rank, 2, 4)
+            ways.append(torch.cat((flat(model), model.module.norm.running_mean)))
+            model.load_state_dict(saved)
+            model.optimizer.load_state_dict(alone)
+        run.train(model, rank, 2, 4)
+        kept = zip(tree_leaves((saved, alone)), tree_leaves(at_first), strict=True)
+        assert all(torch.equal(a, b) if torch.is_tensor(a) else a == b for a, b in kept)
+        return ways
+
+    for first, *others in ensemble(2, work):
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_parameter_that_fills_its_memory_is_saved_as_a_copy():
+    def work(model):
+        (saved,) = (value for value in model.state_dict().values() if torch.is_tensor(value))
+        before = saved.clone()
+        for _ in range(2):  # the second step is made in the slot of the first
+            model(torch.ones(1, 128).double()).sum().backward()
+        return torch.equal(saved, before)
+
+    assert alone(Run(network=nn.Linear(128, 128, bias=False).double()), work)
 
 
 @pytest.mark.parametrize("scheme", ["communicate_while_adapt", "adapt_then_combine"])
