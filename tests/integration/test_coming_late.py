@@ -33,7 +33,7 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
     assert ask(run, 2) == (0, "rank 2: started again\n")
-    wait_until(lambda: run.text.count("exchanges with rank 2 again") == 2, 40, lambda: run.text)
+    wait_until(lambda: run.text.count("exchanges with rank 2 again") >= 2, 40, lambda: run.text)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert run.summary["restarted_nodes"] == {"2": 1}
@@ -50,16 +50,19 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     run.wait_for_round(30)
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
-    directory = run.run_dir / "checkpoints"
+    died, directory = rounds_of(run, 2)[-1].round, run.run_dir / "checkpoints"
     found, later = checkpoint.newest(directory, 2), 90_000
     found.state["node"]["round"] = later
     checkpoint.save(directory, 2, later, found.state, found.stamp)
     for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
         checkpoint.delete(directory, 2, round)
     assert ask(run, 2) == (0, "rank 2: started again\n")
-    wait_until(lambda: run.text.count("exchanges with rank 2 again") == 2, 40, lambda: run.text)
-    back = rounds_of(run, 0)[-1].round
-    run.wait_for_round(back + 50)
+    # Rounds are quicker here than what is said about them, so an edge may come back at the second try.
+    wait_until(
+        lambda: any(record.round > died and record.heard == 2 for record in rounds_of(run, 2)),
+        40, lambda: run.text,
+    )  # fmt: skip
+    run.wait_for_round(rounds_of(run, 0)[-1].round + 50)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert "silent for" not in run.text
