@@ -8,7 +8,7 @@ from decentnode.errors import RunFailed
 from decentnode.wrapper import exchanges
 from decentnode.wrapper.meeting import Hall
 from decentnode.wrapper.mixture import Mixture
-from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of
+from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
 
 A_TENSOR = 1e-6
 ENDED = "the last backward pass ended early, and the step with it"
@@ -137,6 +137,38 @@ def test_errors_on_several_ranks_are_undone_together():
         return flat(model)
 
     assert torch.equal(torch.stack(ensemble(4, work)), run.models(4))
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("communication", ["zeromq", "torch_distributed"])
+def test_errors_are_undone_between_processes(communication, where):
+    options = {"communication": communication, "bucket_mb": A_TENSOR, "in_flight": 2, "deadline": 20.0}
+    run = Run(network=fragile_network(), options=options)
+
+    def work(rank):
+        breaking = Breaking(run, None)
+        model = breaking.model
+        run.train(model, rank, 0, 2)
+        if rank == 0:
+            model(batches(rank, 1)[0][0])
+        model.average()
+        saved = model.state_dict()
+        if rank == 1:
+            breaking.step(where, batches(rank, run.steps)[2])
+        else:
+            run.train(model, rank, 2, 3)
+        ways = []
+        for _ in range(2):
+            model.load_state_dict(saved)
+            run.train(model, rank, 2)
+            ways.append(flat(model).tolist())
+        refused = dict(model.endpoint.refused)
+        model.close()
+        return ways, refused
+
+    for (first, second), refused in processes(3, work).values():
+        assert first == second
+        assert refused == {}
 
 
 def test_a_model_that_was_not_finite_is_undone():
