@@ -113,7 +113,7 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _is_due(self, source: int, part: int, key: Key) -> bool:
         """Whether a source has to be told now, as no payload through the group tells it."""
         # Those who have left stay until everything of theirs is read.
-        return source in self.mailbox.left or (part == key[2] and source not in self._carried[key])
+        return source in self.mailbox.left or (part == key[2] and source not in self._carried.get(key, ()))
 
     def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:
         """What comes through the group, by source, as far as it is known."""
