@@ -97,6 +97,7 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
         inheritance.reporter.send(Said(ranks[0], communication.news))
+    patience = FAREWELL_SECONDS
     try:
         if incarnation:
             peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
@@ -104,8 +105,10 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
         for node in nodes:
             node.training.join(experiment.coupling.tie(node, place, run_id, experiment.settings.failures))
         codes = asyncio.run(_run_nodes(nodes, inheritance))
+        # A slower node may not have begun to read, and a group sends nothing to who does not.
+        patience = max(patience, experiment.settings.failures.deadline)
     finally:
-        communication.close(FAREWELL_SECONDS)
+        communication.close(patience)
     return max(codes)
 
 

@@ -98,3 +98,12 @@ def test_a_loss_can_end_the_run(tmp_path):
     run = killed(tmp_path, "failures.on_loss=stop")
     assert run.wait() == 4, run.text
     assert re.search(r"rank 1, round \d+: lost rank 2: .* \(failures.on_loss: stop\)", run.text)
+
+
+def test_who_is_slow_in_the_last_round_of_a_directed_graph_still_gets_what_was_sent(tmp_path):
+    """Its source has done all its rounds by then, and sees it off."""
+    path = written(tmp_path, "{name: one_peer_exponential, nodes: 4}", "gossip", GLOO)
+    late = f"faults=[{{name: hang, ranks: 1, rounds: {ROUNDS - 1}, seconds: 6.5}}]"
+    run = Run(tmp_path / "run", [late], config=path)
+    assert run.wait() == 0, run.text
+    assert run.summary["lost_nodes"] == {} and run.summary["broken_edges"] == []
