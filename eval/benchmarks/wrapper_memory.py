@@ -117,7 +117,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 def main() -> None:
     small = parser(__doc__).parse_args().small
-    width, steps = (100, 5) if small else (1000, 12)
+    width, steps = (400, 5) if small else (1000, 12)
     table = []
     for transport in ("shared_memory", "tcp", "gloo"):
         for in_flight in (2,) if small else (None, 2, 1):

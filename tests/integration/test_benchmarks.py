@@ -106,6 +106,11 @@ def check_wrapper(figures: dict) -> None:
     assert 0 < figures["extra_mb"] < 1
 
 
+def check_wrapper_memory(figures: dict) -> None:
+    buckets = figures["late_buckets"]
+    assert buckets < 1 if figures["transport"] == "shared_memory" else 0.5 < buckets < 6
+
+
 CHECKS = {
     "exchange": check_exchange,
     "experiment": check_experiment,
@@ -114,6 +119,7 @@ CHECKS = {
     "startup": check_startup,
     "transforms": check_transforms,
     "wrapper": check_wrapper,
+    "wrapper_memory": check_wrapper_memory,
 }
 
 
