@@ -57,6 +57,7 @@ class Assembly:
         self._mapping = mapping
         self._greeting = greeting
         self._offers = dict(greeting.offers)
+        self._starts = {machine: greeting.starts}
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
         self._quorum = quorum or Quorum(mapping)
@@ -239,6 +240,7 @@ class Assembly:
         own = set(self._mapping.ranks_of(join.machine))
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
         self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
+        self._starts[join.machine] = join.starts
         self._incarnation = max(self._incarnation, join.incarnation)
         self._signatures[join.machine] = join.signature
 
@@ -259,13 +261,26 @@ class Assembly:
         start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
         if not self._greeting.run_id:
             return start
+        starts = max(self._starts.values(), key=len)
         try:
             here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
-            round = newest_of_all(self._offers, here, self.lacking)
+            round = newest_of_all(self._valid_offers(starts), here, self.lacking)
         except StartError as error:
             self._refuse(str(error))
         run_id = int(self._greeting.run_id, 16)
-        return msgspec.structs.replace(start, run_id=run_id, incarnation=self._incarnation + 1, round=round)
+        return msgspec.structs.replace(
+            start, run_id=run_id, incarnation=self._incarnation + 1, round=round, starts=[*starts, round]
+        )  # fmt: skip
+
+    def _valid_offers(self, starts: list[int]) -> dict[int, list[int]]:
+        """Without rounds that the others have undone since, in starts that a machine took no part in."""
+        valid: dict[int, list[int]] = {}
+        for machine, known in self._starts.items():
+            last = min(starts[len(known) :], default=None)
+            for rank in self._mapping.ranks_of(machine):
+                offered = self._offers.get(rank, [])
+                valid[rank] = [round for round in offered if last is None or round <= last]
+        return valid
 
     def _refuse(self, reason: str) -> NoReturn:
         """Tells every machine, also those that come within the next seconds."""

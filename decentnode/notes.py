@@ -29,6 +29,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """How often that run was started again before."""
     offers: dict[int, list[Round]] = {}
     """After which rounds its nodes can go on, by rank."""
+    starts: list[Round] = []
+    """After which rounds that run went on, each time, as far as this machine took part."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
@@ -53,6 +55,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Machines that are not here."""
     late: int = 0
     """For the how manieth time this machine comes after the start; 0: it is here from the start."""
+    starts: list[Round] = []
+    """After which rounds the run went on, each time, this one included."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):

@@ -41,6 +41,7 @@ UNIMPORTANT = {"port": None, "trusted_network": None}
 MOST_SHOWN = 5
 INCARNATIONS = range(1 << 31)
 """How often a run may have been started again."""
+ROUNDS = range(-1, 1 << 62)
 
 
 class RunLock:
@@ -115,8 +116,9 @@ class Resumption:
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
         self.lacking = self._unevaluated(max(self._seconds, default=-1))
         return msgspec.structs.replace(
-            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"], offers=offers
-        )
+            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
+            starts=self._state["starts"], offers=offers,
+        )  # fmt: skip
 
     def _good_rounds(self, rank: int, settings: str) -> list[int]:
         directory = self.run_dir / checkpoint.FOLDER
@@ -170,25 +172,29 @@ class Resumption:
         Raises BadInput.
         """
         self.seconds = self._seconds.get(start.round, 0.0)
+        missed = start.starts[len(self._state["starts"]) :]
         try:
-            self._cut_back(start, ranks)
+            self._cut_back(min([start.round, *missed]), ranks)
         except OSError as error:
             raise BadInput(f"{self.run_dir}: this run cannot go on there: {_reason(error)}") from error
 
-    def _cut_back(self, start: Start, ranks: Iterable[int]) -> None:
+    def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
         for rank in ranks:
-            cut_back(self.run_dir / "records" / f"{rank:05d}.jsonl", start.round)
+            cut_back(self.run_dir / "records" / f"{rank:05d}.jsonl", last)
             for round in checkpoint.rounds(directory, rank):
-                if round > start.round:
+                if round > last:
                     checkpoint.delete(directory, rank, round)
-        cut_back(self.run_dir / "evaluations.jsonl", start.round)
+        cut_back(self.run_dir / "evaluations.jsonl", last)
         write_durably(self.config, [config.dump(self.settings).encode()])
 
 
 def write_state(run_dir: Path, start: Start) -> None:
-    """Says in `run.json` which run this is, and how often it was started again; raises BadInput."""
-    content = {"schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation}
+    """Says in `run.json` which run this is, and how it was started again; raises BadInput."""
+    content = {
+        "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
+        "starts": start.starts,
+    }  # fmt: skip
     path = run_dir / "run.json"
     try:
         write_atomically(path, content)
@@ -213,6 +219,9 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
         raise BadInput(
             f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
         )
+    starts = content.setdefault("starts", [])
+    if not isinstance(starts, list) or not all(type(round) is int and round in ROUNDS for round in starts):
+        raise BadInput(f"{path}: starts must be a list of rounds, not {show(starts)}")
     return content
 
 

@@ -57,6 +57,13 @@ def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, t
     assert (late.lineage.round, late.news) == (-1, "")
 
 
+def test_a_machine_that_missed_several_starts_goes_back_to_the_earliest(late, tmp_path):
+    late.begin(Start(7, incarnation=3, round=9, starts=[4, 9], late=1))
+    assert saved(late, 2) == [1, 4]
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
+    assert json.loads((tmp_path / "run.json").read_text())["starts"] == [4, 9]
+
+
 def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(late, tmp_path):
     late.begin(Start(7, incarnation=1, round=4, late=1))
     assert saved(late, 2) == [1, 4, 9]

@@ -284,6 +284,16 @@ class TestMeeting:
         assert found[0] == found[1]
         assert (found[0].run_id, found[0].incarnation, found[0].round) == (77, 4, 9)
 
+    @pytest.mark.parametrize(("known", "round"), [([20, 4], 9), ([20], 4)])
+    def test_rounds_that_others_have_undone_without_a_machine_do_not_count(self, known, round):
+        """Machine 1 may have been away when the run went on after round 4, from an older one than its own."""
+        offers, starts = [{0: [4, 9], 1: [4, 9]}, {2: [4, 9], 3: [4, 9]}], [[20, 4], known]
+        with Meeting(2) as meeting:
+            both = [meeting.come(m, run_id="1", offers=offers[m], starts=starts[m]) for m in range(2)]
+            found = [future.result(10.0) for future in both]
+        assert found[0] == found[1]
+        assert (found[0].round, found[0].starts) == (round, [20, 4, round])
+
     def test_without_a_common_round_all_machines_say_who_lacks_what(self):
         offers = [{0: [4, 9], 1: [4, 9]}, {2: [4], 3: [14]}]
         with Meeting(2) as meeting:

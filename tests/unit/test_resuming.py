@@ -156,6 +156,17 @@ def test_an_incarnation_that_is_none_is_one_line_before_anything_changes(tmp_pat
         Resumption(tmp_path)
 
 
+@pytest.mark.parametrize("starts", [3, [-2], [1 << 62], [True], [None], {}])
+def test_starts_that_are_none_are_one_line(tmp_path, starts):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1, "starts": starts}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    with pytest.raises(
+        BadInput, match=rf"^{tmp_path}/run\.json: starts must be a list of rounds, not [^\n]+$"
+    ):
+        Resumption(tmp_path)
+
+
 @pytest.mark.parametrize(
     "content", ["{}", '{"finished_nodes": null, "rounds": 20}', '{"finished_nodes": "4"}']
 )
