@@ -213,7 +213,8 @@ def test_a_corrupt_checkpoint_costs_one_interval(tmp_path, config, straight):
     run.wait_for_round(30, PATIENCE)
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
-    newest = sorted((run.run_dir / "checkpoints" / "00001").glob("*.safetensors"))[-1]
+    # The manifest comes last: without it, a checkpoint was on its way, and is none.
+    newest = sorted((run.run_dir / "checkpoints" / "00001").glob("*.json"))[-1].with_suffix(".safetensors")
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
