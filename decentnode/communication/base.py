@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.handles import Handle
+from decentnode.communication.pages import new_bytes
 from decentnode.communication.security import Credentials
 from decentnode.communication.sieve import Sieve
 from decentnode.errors import ProtocolError, StartError
@@ -88,9 +89,8 @@ class Memory:
         Matrix products differ in their last bits with how their operands are aligned, and which of the slots
         holds a model depends on how many rounds there were since the start or the last resume.
         """
-        first, second = (
-            torch.zeros(self.vector_elements, dtype=self.vector_dtype, device=device) for _ in range(2)
-        )
+        size = self.vector_elements * self.vector_dtype.itemsize
+        first, second = (new_bytes(size, device).view(self.vector_dtype) for _ in range(2))
         return first, second
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decentnode.communication.group_notes import Size
 from decentnode.communication.handles import Handle, Key
+from decentnode.communication.pages import new_bytes
 from decentnode.communication.process_group import Group, GroupBroken, Pending, Transfer
 
 SHORTEST_WAIT = 0.05
@@ -87,7 +88,7 @@ class Pool:
                     return self._free.pop(i)[:length]
             if self._free:
                 self._free.pop()
-        return torch.empty(length, dtype=torch.uint8, device=device)
+        return new_bytes(length, device)
 
     def give_back(self, buffer: Tensor) -> None:
         """What `take` gave is not read any more."""
