@@ -6,6 +6,7 @@ left, whatever else in the process uses torch.distributed. Peers are named by th
 
 import contextlib
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,8 @@ MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
 LARGEST_BACKLOG = 1024
 LAST_SECONDS = 3600
 """The limit of an operation that nobody waits for; all others have one of their own."""
+LONGEST_QUEUEING = 1.0
+"""Seconds after which whoever launches something surely waits for NCCL, which only an abort may end."""
 _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
 ONE_GPU = {
     "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
@@ -187,6 +190,7 @@ class NcclGroup(Group):
     def __init__(self, plan: Plan, rank: int, store: Any, device: torch.device, seconds: float) -> None:
         super().__init__(plan, rank)
         self.device = device
+        self._launching = threading.Lock()
         distributed: Any = dist
         options = distributed.ProcessGroupNCCL.Options()
         options.config.blocking = 0
@@ -214,20 +218,39 @@ class NcclGroup(Group):
 
     def _launch(self, transfers: list[Transfer]) -> Pending:
         try:
-            with torch.cuda.device(self.device):
-                self._group._start_coalescing(self.device)
-                for transfer in transfers:
-                    start = self._group.send if transfer.sends else self._group.recv
-                    start([transfer.buffer], self.index[transfer.peer], 0)
-                work = self._group._end_coalescing(self.device)
+            with self._launching, torch.cuda.device(self.device):
+                if self.is_broken:
+                    raise GroupBroken("NCCL was given up")
+                work = self._in_one_launch(transfers)
         except RuntimeError as error:
             raise GroupBroken(reason(error)) from error
         return _NcclPending(tuple(transfers), work, self)
 
+    def _in_one_launch(self, transfers: list[Transfer]) -> Any:
+        self._group._start_coalescing(self.device)
+        try:
+            for transfer in transfers:
+                start = self._group.send if transfer.sends else self._group.recv
+                start([transfer.buffer], self.index[transfer.peer], 0)
+            return self._group._end_coalescing(self.device)
+        except BaseException:
+            # NCCL counts what this thread has opened, over all communicators: it would launch nothing any
+            # more, and what was never launched counts as done. This end waits for nothing.
+            self.is_broken = True
+            with contextlib.suppress(RuntimeError):
+                self._backend._group_end()
+            raise
+
     def abort(self) -> None:
         self.is_broken = True
-        with contextlib.suppress(RuntimeError):
-            self._backend.abort()
+        # Frees what a launch in another thread may be queueing operations for.
+        is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
+        try:
+            with contextlib.suppress(RuntimeError):
+                self._backend.abort()
+        finally:
+            if is_free:
+                self._launching.release()
 
     def _wait_for_all(self, seconds: float) -> None:
         # Not `barrier`, which guesses a device by the rank.

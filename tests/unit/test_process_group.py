@@ -1,5 +1,6 @@
 """One gloo group among the threads of a process."""
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,59 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from decentnode.communication.group_notes import Plan
-from decentnode.communication.process_group import UNUSED_TAG, GlooGroup, GroupBroken, Transfer, tag_of
+from decentnode.communication.process_group import (
+    UNUSED_TAG,
+    GlooGroup,
+    Group,
+    GroupBroken,
+    NcclGroup,
+    Transfer,
+    tag_of,
+)
 from tests.contract.troupe import free_ports
 
 RANKS = (0, 1, 2)
 KEY = (1, 0, 0)
+
+
+class PretendedNccl:
+    """What torch has for NCCL, the group and its backend in one: writes down what it is asked for."""
+
+    def __init__(self):
+        self.asked, self.lost = [], None
+
+    def _start_coalescing(self, device):
+        self.asked.append("start")
+
+    def _end_coalescing(self, device):
+        self.asked.append("end")
+
+    def _group_end(self):
+        self.asked.append("end")
+        raise RuntimeError("NCCL error: in progress")  # as torch says, because this does not wait
+
+    def send(self, buffers, peer, tag):
+        self.asked.append(f"send {peer}")
+        if peer == self.lost:
+            raise RuntimeError("the communicator was aborted")
+
+    def abort(self):
+        self.asked.append("abort")
+
+
+class PretendedNcclGroup(NcclGroup):
+    """Rank 0's end of a group, without a GPU."""
+
+    def __init__(self, nccl):
+        Group.__init__(self, Plan(1, list(RANKS), None, "nccl", ""), 0)
+        self.device, self._group, self._backend = torch.device("cpu"), nccl, nccl
+        self._launching = threading.Lock()
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return PretendedNccl()
 
 
 def gloo_groups():
@@ -62,3 +111,39 @@ def test_exchanges_that_can_be_under_way_together_have_tags_of_their_own():
 def test_tags_of_the_same_part_do_not_come_again_soon():
     rounds = range(100_000)
     assert len({tag_of((round, 0, 3)) for round in rounds}) == len(rounds)
+
+
+def sending(*peers):
+    return [Transfer(peer, torch.empty(8, dtype=torch.uint8), True) for peer in peers]
+
+
+def test_a_launch_that_fails_half_way_leaves_no_group_of_nccl_open(nccl):
+    group = PretendedNcclGroup(nccl)
+    nccl.lost = 2
+    with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
+        group.post(KEY, sending(1, 2))
+    assert nccl.asked == ["start", "send 1", "send 2", "end"]
+
+
+def test_a_launch_that_failed_is_the_last_one_of_its_group(nccl):
+    group = PretendedNcclGroup(nccl)
+    nccl.lost = 1
+    for _ in range(2):
+        with pytest.raises(GroupBroken):
+            group.post(KEY, sending(1))
+    assert nccl.asked == ["start", "send 1", "end"]
+
+
+def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, monkeypatch):
+    group = PretendedNcclGroup(nccl)
+    giving_up = threading.Thread(target=group.abort)
+
+    def send(buffers, peer, tag):
+        giving_up.start()
+        giving_up.join(0.1)
+        nccl.asked.append("send")
+
+    nccl.send = send
+    nccl._end_coalescing = lambda device: giving_up.join(10.0) or nccl.asked.append("end")
+    group.post(KEY, sending(1))
+    assert nccl.asked == ["start", "send", "abort", "end"]
