@@ -4,9 +4,11 @@ Unlike those of `process_group.py` they never change: they end with the first no
 made without torch's global group, too, so that nothing else in the process gets in their way.
 """
 
+import os
 import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,9 +26,10 @@ from decentnode.wording import ranks_in_words
 
 LOOK_AGAIN = 0.02
 MOST_NAMED = 8
-_KEPT: list[dist.ProcessGroup] = []
-"""Groups last as long as the process: torch joins their threads while it holds the interpreter's lock, and
-they may be waiting for that lock to let go of a tensor. Then both would wait for ever."""
+NO_DUMPS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}
+"""To have all processes write down what was under way, torch's watchdog would sleep a minute for each
+operation that failed, and end the processes that hear of it."""
+_KEPT: list[Any] = []
 # What torch says of a broken collective begins with a place in its own sources and ends in advice.
 _SOURCE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
 _ADVICE = re.compile(r"\. (?:This is typically|Check the logs|GLHF).*", re.DOTALL)
@@ -118,8 +121,23 @@ def open_group(
     for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
         group._register_backend(torch.device(place), kind, carrier)
     group._set_default_backend(kind)
-    _KEPT.append(group)
+    keep(group)
     return group
+
+
+def keep(group: Any) -> None:
+    """Lets a group of torch, or what has one, last as long as the process.
+
+    Torch joins a group's threads when it ends. They may be asleep, or wait for the interpreter's lock, which
+    whoever joins them holds: then both would wait for ever.
+    """
+    _KEPT.append(group)
+
+
+def set_unless_given(variables: Mapping[str, str]) -> None:
+    """Sets in the environment what torch and NCCL read before the first group is made; a user's own stays."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
 
 
 def gloo_options(address: str, limit: timedelta) -> Any:

@@ -5,7 +5,6 @@ left, whatever else in the process uses torch.distributed. Peers are named by th
 """
 
 import contextlib
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from decentnode.communication.collectives import gloo_options, reason, store_at
+from decentnode.communication.collectives import (
+    NO_DUMPS,
+    gloo_options,
+    keep,
+    reason,
+    set_unless_given,
+    store_at,
+)
 from decentnode.communication.group_notes import Plan
 from decentnode.communication.handles import Key
 from decentnode.errors import StartError
@@ -42,7 +48,9 @@ ONE_GPU = {
     "NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0",
 }  # fmt: skip
 """Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
-NCCL_SETTINGS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
+NCCL_SETTINGS = NO_DUMPS | {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+}  # fmt: skip
 """That a peer is gone is found out, and answered, here: torch's own watchdog would end the process."""
 
 
@@ -243,6 +251,7 @@ class NcclGroup(Group):
 
     def abort(self) -> None:
         self.is_broken = True
+        keep(self)
         # Frees what a launch in another thread may be queueing operations for.
         is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
         try:
@@ -297,8 +306,12 @@ class Workshop:
         try:
             store = self._reach(plan, seconds)
             group = self._group(plan, store, seconds)
-            group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
         except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
+        try:
+            group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
+        except (GroupBroken, RuntimeError) as error:
+            group.abort()
             raise GroupBroken(reason(error)) from error
         return group
 
@@ -322,11 +335,9 @@ def prepare_nccl(rank: int, shares_gpu: bool) -> None:
     """Sets what NCCL and torch read before the first group is made; what the user has set stays."""
     if shares_gpu:
         share_gpu(rank)
-    for name, value in NCCL_SETTINGS.items():
-        os.environ.setdefault(name, value)
+    set_unless_given(NCCL_SETTINGS)
 
 
 def share_gpu(rank: int) -> None:
     """Lets this process's NCCL run beside others on its GPU; before the first group is made."""
-    for name, value in (ONE_GPU | {"NCCL_HOSTID": f"node{rank}"}).items():
-        os.environ.setdefault(name, value)
+    set_unless_given(ONE_GPU | {"NCCL_HOSTID": f"node{rank}"})

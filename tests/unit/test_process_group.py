@@ -1,8 +1,11 @@
 """One gloo group among the threads of a process."""
 
 import contextlib
+import gc
+import os
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -12,12 +15,15 @@ from torch.distributed import PrefixStore, TCPStore
 
 from decentnode.communication.group_notes import Plan
 from decentnode.communication.process_group import (
+    NCCL_SETTINGS,
     UNUSED_TAG,
     GlooGroup,
     Group,
     GroupBroken,
     NcclGroup,
     Transfer,
+    Workshop,
+    prepare_nccl,
     tag_of,
 )
 from tests.contract.troupe import free_ports
@@ -147,3 +153,29 @@ def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, m
     nccl._end_coalescing = lambda device: giving_up.join(10.0) or nccl.asked.append("end")
     group.post(KEY, sending(1))
     assert nccl.asked == ["start", "send", "abort", "end"]
+
+
+def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
+    given_up = weakref.ref(group := PretendedNcclGroup(nccl))
+    group.abort()
+    del group
+    gc.collect()
+    assert given_up() is not None
+
+
+def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
+    group = PretendedNcclGroup(nccl)
+    monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
+    monkeypatch.setattr(Workshop, "_reach", lambda *args: None)
+    monkeypatch.setattr(Workshop, "_group", lambda *args: group)
+    workshop = Workshop(0, "127.0.0.1", 0, torch.device("cpu"))
+    with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
+        workshop.make(Plan(1, list(RANKS), None, "nccl", ""), 1.0)
+    assert nccl.asked[-1] == "abort"
+
+
+def test_what_torch_would_sleep_for_is_off_unless_the_user_wants_it(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"})
+    prepare_nccl(0, shares_gpu=False)
+    assert os.environ == NCCL_SETTINGS | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
