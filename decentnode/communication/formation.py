@@ -233,7 +233,7 @@ class Formation:
             if plan is None:
                 break
             try:
-                made = self._make(plan, max(self._patience, 1.0))
+                made = self._make_unless_lost(plan, max(self._patience, 1.0))
             except (GroupBroken, StartError) as error:
                 print(f"the process group of ranks {plan.members} was not made: {error}", flush=True)
                 self._try_again(plan)

@@ -50,8 +50,10 @@ ONE_GPU = {
 """Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
 NCCL_SETTINGS = NO_DUMPS | {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60",
 }  # fmt: skip
-"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process."""
+"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process. NCCL has
+as many seconds to connect as a run has to start; half an hour if nothing were said."""
 
 
 class GroupBroken(Exception):

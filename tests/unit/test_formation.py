@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -209,6 +210,31 @@ def test_a_plan_that_is_overtaken_while_it_is_drawn_up_is_followed_by_another():
     leader.break_up(leader.group, "a wire fell out")
     assert town.groups(0) == {(0, 1, 2)}
     assert leader.group.generation == overtaken[0] + 1
+
+
+@pytest.mark.parametrize("patience", [0.3, 8.0])
+def test_who_falls_silent_while_the_next_group_is_made_is_not_waited_for(patience):
+    """Either nobody notices in time, and the backend waits longer than it may; or somebody does."""
+    town, is_over = Town(4, patience), threading.Event()
+    town.form()
+    for formation in town.formations.values():
+        formation.workshop.make = partial(make_without, {3}, is_over)
+    town.formations[0].break_up(town.formations[0].group, "a wire fell out")
+    time.sleep(1.5)  # all have a plan by then, and rank 3 is in it
+    town.deaf, began = {3}, time.monotonic()
+    if patience > 1.0:
+        town.formations[1].lose([3])
+    assert town.groups(0, 1, 2) == {(0, 1, 2)}
+    assert time.monotonic() - began < 5.0
+    is_over.set()
+
+
+def make_without(dead, is_over, plan, seconds):
+    """As `Workshop.make`, of a backend that takes no notice of how long it may wait for the dead."""
+    if dead & set(plan.members):
+        is_over.wait(30.0)
+        raise GroupBroken("somebody did not come")
+    return Name(plan)
 
 
 def test_nothing_is_begun_while_a_group_is_made(town):
