@@ -82,8 +82,9 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._carried: dict[Key, dict[int, Carried]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in their order."""
-        self._announced: dict[int, set[tuple[int, int]]] = {}
-        """By target the layouts that it knows of, and of which part: parts do not wait for each other."""
+        self._announced: dict[int, set[tuple[int, int, int]]] = {}
+        """By target the layouts that it knows of, and of which group and part: parts do not wait for each
+        other, and what is told while a group is given up may be forgotten."""
         self._known: dict[int, dict[int, Size]] = {}
         """By source what its payloads are, by their layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
@@ -127,22 +128,22 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
         group = self._group
         through = [j for j in targets if group is not None and j in group.index and payload.layout.max_bytes]
+        messages = []
         if group is not None and through:
             moved = payload.to(group.device)
             for target in through:
                 self._sends[target] = moved.buffer
                 self._carried[key][target] = Carried(group, payload, self._seq)
-        messages = [
-            self._announcement(payload, j, key) for j in through if self._is_news(payload.layout, j, key[2])
-        ]
+                if self._is_news(group, payload.layout, target, key[2]):
+                    messages.append(self._announcement(payload, target, key))
         others = [target for target in targets if target not in through]
         return messages + (super()._send(payload.to(_HOST), others, key) if others else [])
 
-    def _is_news(self, layout: Layout, target: int, part: int) -> bool:
+    def _is_news(self, group: Group, layout: Layout, target: int, part: int) -> bool:
         """Whether the size has to be told; notes that it is."""
-        known = self._announced.setdefault(target, set())
-        is_news = bool(layout.variable) or (layout.hash, part) not in known
-        known.add((layout.hash, part))
+        known, told = self._announced.setdefault(target, set()), (layout.hash, group.generation, part)
+        is_news = bool(layout.variable) or told not in known
+        known.add(told)
         return is_news
 
     def _announcement(self, payload: Payload, target: int, key: Key) -> wire.Outgoing:

@@ -154,6 +154,33 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(roun
     assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
 
 
+def test_a_size_that_was_told_between_two_groups_is_told_again():
+    """Rank 0 tells it when it has forgotten what it told, and rank 1 before it forgets what it heard."""
+
+    async def part(actor: Actor):
+        formation, has_forgotten = actor.endpoint.formation, threading.Event()
+        first, enter, forget = formation.group, formation.enter, formation.abandoned
+
+        def enter_and_break_up(key):
+            group = enter(key)
+            if actor.rank == 0 and key[0] == 1:
+                formation.break_up(group, "a wire fell out")
+                has_forgotten.wait(5.0)
+            return group
+
+        def forget_late():
+            time.sleep(actor.rank * 0.5)
+            forget()
+            has_forgotten.set()
+
+        formation.enter, formation.abandoned, formation._patience = enter_and_break_up, forget_late, 10.0
+        found = await one_way(4, lambda actor, round: None)(actor)
+        return found, formation.group.generation - first.generation
+
+    results = play(GLOO, 2, part, MEMORY).results
+    assert results == {0: ([], 1), 1: ([[float(round)] for round in range(4)], 1)}
+
+
 def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
     async def part(actor: Actor):
         endpoint, sockets = actor.endpoint, actor.endpoint._sockets
