@@ -119,7 +119,7 @@ def _place(inheritance: Inheritance, position: int, incarnation: int) -> Place:
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
     return Place(
         experiment.processes, position, inheritance.socket_dir, failures.grace, incarnation,
-        failures.on_loss == "wait", inheritance.credentials, sieve,
+        failures.on_loss == "wait", inheritance.credentials, sieve, experiment.graph.graph.period is None,
     )  # fmt: skip
 
 

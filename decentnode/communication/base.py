@@ -125,6 +125,8 @@ class Place:
     """What links over TCP are guarded with; None: they are plain."""
     sieve: Sieve | None = None
     """What messages from other processes go through before they are taken in; None: they all count."""
+    meets_anybody: bool = False
+    """Whether its nodes may exchange with all others, because nobody knows what the graph will be."""
 
     @property
     def process(self) -> HostProcess:

@@ -288,7 +288,7 @@ class Workshop:
     """Where the node lives."""
     run_id: int = 0
     peers: frozenset[int] = frozenset()
-    """With whom this rank exchanges in the first round."""
+    """With whom this rank may exchange."""
     _store: Any = field(default=None, init=False, repr=False)
 
     def open_store(self) -> tuple[str, int]:

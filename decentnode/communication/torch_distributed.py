@@ -89,8 +89,9 @@ class TorchDistributed(ZeroMQ):
         if place.incarnation:
             formation.leave()  # the others have gone on: ZeroMQ carries this one's edges
             return
-        formation.workshop.run_id, formation.workshop.peers = run_id, frozenset(peers)
         candidates = place.home.keys() - set(absent)
+        formation.workshop.run_id = run_id
+        formation.workshop.peers = frozenset(candidates if place.meets_anybody else peers)
         plan = formation.form_first(candidates, Chooser(self.backend, self.share_gpu), timeout)
         if formation.rank == min(candidates):
             self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))

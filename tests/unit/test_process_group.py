@@ -13,7 +13,10 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
+from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Plan
+from decentnode.communication.grouped import GroupEndpoint
 from decentnode.communication.process_group import (
     NCCL_SETTINGS,
     UNUSED_TAG,
@@ -26,6 +29,8 @@ from decentnode.communication.process_group import (
     prepare_nccl,
     tag_of,
 )
+from decentnode.communication.torch_distributed import TorchDistributed
+from decentnode.communication.zeromq import ZeroMQ
 from tests.contract.troupe import free_ports
 
 RANKS = (0, 1, 2)
@@ -179,3 +184,17 @@ def test_what_torch_would_sleep_for_is_off_unless_the_user_wants_it(monkeypatch)
     prepare_nccl(0, shares_gpu=False)
     assert os.environ == NCCL_SETTINGS | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
+
+
+@pytest.mark.parametrize(("meets_anybody", "connected"), [(False, {1}), (True, {0, 1, 3})])
+def test_whoever_may_meet_anybody_connects_to_all_members(monkeypatch, meets_anybody, connected):
+    processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4))
+    communication = TorchDistributed()
+    communication._place = Place(processes, 0, "", meets_anybody=meets_anybody)
+    workshop = Workshop(0, "127.0.0.1", 0, torch.device("cpu"))
+    formation = communication._formation = Formation(workshop, None, None, 1.0)
+    communication._endpoints = {0: object.__new__(GroupEndpoint)}
+    monkeypatch.setattr(ZeroMQ, "open", lambda *args: None)
+    monkeypatch.setattr(formation, "form_first", lambda *args: Plan(1, [0, 1, 3], None, "gloo", ""))
+    communication.open([1], 7, 1.0, absent=[2])
+    assert workshop.peers == connected
