@@ -155,7 +155,11 @@ def _gloo(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
 
 
 def _nccl(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
-    """Not run anywhere yet (docs/gpu.md)."""
+    """Not run anywhere yet (docs/gpu.md). Torch's watchdog ends the process when an operation fails.
+
+    Nothing else could: DDP waits for a gradient by its stream alone, and then something waits for the stream.
+    """
+    set_unless_given(NO_DUMPS)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = limit
     carrier = dist.ProcessGroupNCCL(store, meeting.rank, meeting.nodes, options)

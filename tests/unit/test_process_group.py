@@ -8,11 +8,14 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
+from decentnode.communication import collectives
 from decentnode.communication.base import HostProcess, Place
 from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Plan
@@ -184,6 +187,21 @@ def test_what_torch_would_sleep_for_is_off_unless_the_user_wants_it(monkeypatch)
     prepare_nccl(0, shares_gpu=False)
     assert os.environ == NCCL_SETTINGS | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
+
+
+def test_the_watchdog_of_the_baseline_does_not_sleep_before_it_ends_the_process(monkeypatch):
+    when_made = []
+
+    class Backend:
+        Options = SimpleNamespace
+
+        def __init__(self, store, rank, nodes, options):
+            when_made.append(dict(os.environ))
+
+    monkeypatch.setattr(os, "environ", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"})
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Backend, raising=False)
+    collectives._nccl(None, SimpleNamespace(rank=0, nodes=2), timedelta(seconds=5))
+    assert when_made == [{"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}]
 
 
 @pytest.mark.parametrize(("meets_anybody", "connected"), [(False, {1}), (True, {0, 1, 3})])
