@@ -169,13 +169,14 @@ class Roster:
         """Links that were given up although both ends finished."""
         return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
 
-    def reporting(self) -> dict[int, int]:
+    def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
         """Whose tests are waited for, and the round that each is known to have done: who runs, and was not
-        given up by a peer. Who has ended has said everything.
+        given up by a peer. Who has ended has said everything. `among`: else all nodes are meant.
         """
+        members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
         return {
             rank: member.round
-            for rank, member in self.members.items()
+            for rank, member in members.items()
             if member.state is State.RUNNING and not member.accused
         }
 

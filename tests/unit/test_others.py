@@ -44,8 +44,7 @@ class Desk:
         self.inbox, self.sent = [], []
         self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            forget=lambda rank: None, expect_machines=lambda machines: None,
-            expect_late=lambda machine: None, taken=[],
+            expect_machines=lambda machines: None, expect_late=lambda machine: None, taken=[],
         )  # fmt: skip
         self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher.run_id = 1
