@@ -1,7 +1,7 @@
 """What is known of every node of a run, from what is reported of it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -114,11 +114,12 @@ class Roster:
         return lost
 
     def revive(self, ranks: Iterable[int]) -> None:
-        """The process of these nodes has been started again."""
-        for rank in ranks:
-            if self.members[rank].state is not State.FINISHED:
-                self._count_as_running(rank)
-                self.members[rank].restarts += 1
+        """The process of these nodes has been started again; whom the one before it missed means nothing."""
+        again = [rank for rank in ranks if self.members[rank].state is not State.FINISHED]
+        self._drop_edges(lambda edge: edge.rank in again)
+        for rank in again:
+            self._count_as_running(rank)
+            self.members[rank].restarts += 1
 
     def silence(self, ranks: Iterable[int]) -> None:
         """These are about to be counted as lost because nothing is heard of their machine."""
@@ -141,13 +142,18 @@ class Roster:
     def _count_as_running(self, rank: int) -> None:
         member = self.members[rank]
         member.state, member.error, member.silent_since = State.RUNNING, "", None
-        member.accused = any(edge.peer == rank for edge in self.missing_edges)
+        member.out_of_memory = False
         member.last_report = time.monotonic()
 
     def restore_edge(self, rank: int, peer: int) -> None:
         """One end exchanges with the other again."""
-        self.missing_edges = [e for e in self.missing_edges if (e.rank, e.peer) != (rank, peer)]
-        self.members[peer].accused = any(edge.peer == peer for edge in self.missing_edges)
+        self._drop_edges(lambda edge: (edge.rank, edge.peer) == (rank, peer))
+
+    def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
+        self.missing_edges = [edge for edge in self.missing_edges if not is_over(edge)]
+        accused = {edge.peer for edge in self.missing_edges}
+        for rank, member in self.members.items():
+            member.accused = rank in accused
 
     def start(self) -> None:
         """The nodes have been given the start."""
