@@ -7,6 +7,9 @@ nobody is told of its own nodes by another. What a listed machine may still say 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+
+from msgspec.structs import astuple
 
 from decentnode.experiment import Experiment
 from decentnode.notes import Join, MeanVector, Note, PartialDistance, PartialSum, Relay
@@ -126,7 +129,8 @@ class OtherMachines:
         is_known = all(0 <= peer < self._nodes for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
-        return "" if is_known and is_due and is_possible else RANGE
+        is_finite = all(isfinite(told) for told in astuple(report) if isinstance(told, float))
+        return "" if is_known and is_due and is_possible and is_finite else RANGE
 
     def _speaks_for(self, machine: int, other: int) -> bool:
         return other != self._machine if machine == 0 else other == machine
