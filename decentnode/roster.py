@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from decentnode.reports import (
     CameBack,
@@ -128,16 +129,21 @@ class Roster:
 
     def hear_again(self, ranks: Iterable[int]) -> list[int]:
         """The machine of these is heard again; returns those that had only been silent, and count again."""
-        found = [rank for rank in ranks if self.seconds_silent(rank) is not None]
+        found = sorted(self.silent() & set(ranks))
         for rank in found:
             self._count_as_running(rank)
         return found
 
-    def seconds_silent(self, rank: int) -> float | None:
-        """For how long a node has been lost that was given up for its machine's silence; None: it was not."""
-        member = self.members[rank]
-        is_silent = member.state is State.LOST and member.silent_since is not None
-        return time.monotonic() - member.silent_since if is_silent and member.silent_since else None
+    def silent(self, seconds: float = inf) -> set[int]:
+        """Those that are lost only because nothing has been heard of their machine, for at most so long."""
+        now = time.monotonic()
+        return {
+            rank
+            for rank, member in self.members.items()
+            if member.state is State.LOST
+            and member.silent_since is not None
+            and now - member.silent_since <= seconds
+        }
 
     def _count_as_running(self, rank: int) -> None:
         member = self.members[rank]

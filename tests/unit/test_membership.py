@@ -528,5 +528,6 @@ def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_
     roster.take(PeerBack(0, 7, 1))
     roster.take(Progress(1, 8, None, 0))
     assert roster.reporting() == {0: -1, 1: 8}
+    assert roster.reporting([1]) == {1: 8}
     roster.take(Stopped(1, 9))
     assert roster.reporting() == {0: -1}
