@@ -15,6 +15,7 @@ from decentnode.experiment import Experiment
 from decentnode.fork_server import INCARNATIONS, ForkServer
 from decentnode.membership import Assembly
 from decentnode.notes import Join, Relay, Start
+from decentnode.others import GONE_FOR_GOOD
 from decentnode.reports import Failed, Report, Restarted
 from decentnode.roster import Roster, State
 from decentnode.status import live_of
@@ -74,7 +75,9 @@ class Latecomers:
             return []
         active = set(self._roster.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
-        absent = [m for m in others if active.isdisjoint(mapping.ranks_of(m))]
+        # Nodes whose launcher is merely not heard may go on; nobody ever connects to who is absent.
+        there = active | self._roster.silent(GONE_FOR_GOOD)
+        absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
         if not self._assembly.admit(join, times, absent, self._objection(machine, times)):
             return []

@@ -6,6 +6,7 @@ import queue
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from decentnode.observer import Contribution, Observer
 from decentnode.others import GONE_FOR_GOOD, OtherMachines
 from decentnode.plotting import Pictures, make_figures
 from decentnode.quorum import Quorum
-from decentnode.reports import Evaluated, Failed, Inflow, PeerMissing, Ready, Report, Reporter, Restarted
+from decentnode.reports import Evaluated, Failed, Inflow, Ready, Report, Reporter, Restarted
 from decentnode.results import Evaluations, Timing, make_run_directory, summarize
 from decentnode.resuming import Resumption
 from decentnode.roster import Roster, State
@@ -202,7 +203,7 @@ class Launcher:
         self.evaluations.go_on(self._continuity.rows)
         self._introductions.fill(self._assembly.introductions)
         self._observer = Observer(
-            self._snapshots, sorted(self._local), machine, self._outbox.put,
+            self._snapshots, partial(self.roster.reporting, self._local), machine, self._outbox.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
         )  # fmt: skip
         self._others.present -= set(start.absent)
@@ -261,23 +262,16 @@ class Launcher:
             self.evaluations.add(report)
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
-        if isinstance(report, PeerMissing):
-            self._forget(report.peer)
         for rank in lost:
             self._note_loss(rank)
 
     def _note_loss(self, rank: int) -> None:
-        self._forget(rank)
         machine = self.experiment.mapping.machine_of(rank)
         log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
         text = f"rank {rank} is lost: {self.roster.members[rank].error}{log}"
         self._vigil.lost(rank, text, stopping=self._signal is not None)
         if self._signal is None:
             self.screen.show_log(self._log(rank))
-
-    def _forget(self, rank: int) -> None:
-        if self.run_id:
-            self._observer.forget(rank)
 
     def _log(self, rank: int) -> Path:
         process = next(p for p in self.experiment.processes if rank in p.ranks)

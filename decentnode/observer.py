@@ -7,7 +7,7 @@ machines' partial sums together. No node ever waits for it longer than `snapshot
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,8 @@ from decentnode.reports import Evaluated
 from decentnode.snapshots import Snapshots
 
 Contribution = PartialSum | MeanVector | PartialDistance
+Event = Evaluated | Contribution | None
+"""What comes in; None: it is to end."""
 PATIENCE = 20.0
 """Seconds after which an observation is made of what has come."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
@@ -58,17 +60,22 @@ class Observer(threading.Thread):
     def __init__(
         self,
         snapshots: Snapshots,
-        ranks: list[int],
+        reporting: Callable[[], Mapping[int, int]],
         machine: int,
         send: Callable[[Contribution], object],
         test: Callable[[Tensor], Scores] | None,
     ) -> None:
-        """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector."""
+        """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector.
+
+        `reporting` gives the nodes here that are waited for, as `Roster.reporting` does.
+        """
         super().__init__(name="decentnode-observer", daemon=True)
         self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self.error: BaseException | None = None
         self._snapshots = snapshots
-        self._ranks = set(ranks)
+        self._reporting = reporting
+        self._expected: Mapping[int, int] = {}
+        """Who was reporting when the last event came; the roster knows of more than has been booked here."""
         self._machine = machine
         self._machines = {machine}
         self.is_alone = False
@@ -78,7 +85,7 @@ class Observer(threading.Thread):
         """This machine has no part in what the others observe before its nodes are evaluated."""
         self._send = send
         self._test = test
-        self._events: queue.SimpleQueue[Evaluated | Contribution | int | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Event, Mapping[int, int]]] = queue.SimpleQueue()
         self._rounds: dict[int, _Gathering] = {}
         self._concluded: set[int] = set()
         self._closing = False
@@ -95,15 +102,14 @@ class Observer(threading.Thread):
 
     def take(self, event: Evaluated | Contribution) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
-        self._events.put(event)
-
-    def forget(self, rank: int) -> None:
-        """Stops waiting for a local node."""
-        self._events.put(rank)
+        self._put(event)
 
     def finish(self) -> None:
         """Ends the thread when what is under way is complete; contributions are still to be carried."""
-        self._events.put(None)
+        self._put(None)
+
+    def _put(self, event: Event) -> None:
+        self._events.put((event, self._reporting()))
 
     # Everything below runs in the thread.
 
@@ -117,15 +123,16 @@ class Observer(threading.Thread):
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
+            # Asked before the wait: when nothing comes in it, all that these and others have said is booked.
+            reporting = self._reporting()
             try:
-                event = self._events.get(timeout=0.2)
+                event, self._expected = self._events.get(timeout=0.2)
             except queue.Empty:
-                event = -1
-            self._closing = self._closing or event is None
-            if isinstance(event, int):
-                self._ranks.discard(event)
-            elif event is not None:
-                self._book(event)
+                self._expected = reporting
+            else:
+                self._closing = self._closing or event is None
+                if event is not None:
+                    self._book(event)
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
 
@@ -134,11 +141,11 @@ class Observer(threading.Thread):
         for round, gathering in self._rounds.items():
             self._release(round, gathering)
         while not self._closing:
-            event = self._events.get()
+            event, _ = self._events.get()
             self._closing = event is None
             self._release_late(event)
 
-    def _release_late(self, event: Evaluated | Contribution | int | None) -> None:
+    def _release_late(self, event: Event) -> None:
         if isinstance(event, Evaluated) and event.published:
             self._snapshots.release(event.rank, event.round)
 
@@ -172,7 +179,7 @@ class Observer(threading.Thread):
     def _advance(self, round: int, gathering: _Gathering) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
         late = self.is_alone or time.monotonic() - gathering.began > PATIENCE
-        if not gathering.summed and (late or self._ranks <= gathering.shown | gathering.declined):
+        if not gathering.summed and (late or self._is_complete(round, gathering)):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
             if not gathering.shown:
@@ -195,6 +202,11 @@ class Observer(threading.Thread):
             # Else the row of this round would wait for an observation until the run ends.
             if self._machine == 0:
                 self.observations.put(Observation(round, 0, None, None))
+
+    def _is_complete(self, round: int, gathering: _Gathering) -> bool:
+        """Whether all nodes here that are waited for were heard; one that is beyond the round left it out."""
+        heard = gathering.shown | gathering.declined
+        return all(rank in heard or done > round for rank, done in self._expected.items())
 
     def _close(self, round: int) -> None:
         """Forgets what came for a round; what comes later is too late for it."""

@@ -7,6 +7,9 @@ nobody is told of its own nodes by another. What a listed machine may still say 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+
+from msgspec.structs import astuple
 
 from decentnode.experiment import Experiment
 from decentnode.notes import Join, MeanVector, Note, PartialDistance, PartialSum, Relay
@@ -16,7 +19,7 @@ from decentnode.roster import Roster, State
 SILENT_MACHINE = 10.0
 """Seconds without a word after which another machine's launcher counts as gone, until it is heard again."""
 GONE_FOR_GOOD = 600.0
-"""Seconds of silence after which no checkpoints are kept for a machine any more: disks are finite."""
+"""Seconds of silence after which nobody counts on a machine: no checkpoints are kept for it any more."""
 IDENTITY = "identity"
 RANGE = "range"
 """Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
@@ -88,8 +91,7 @@ class OtherMachines:
     @property
     def gone(self) -> list[int]:
         """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
-        silent = map(self._roster.seconds_silent, lost := self._roster.ranks(State.LOST))
-        return [r for r, s in zip(lost, silent, strict=True) if s is None or s > GONE_FOR_GOOD]
+        return sorted(set(self._roster.ranks(State.LOST)) - self._roster.silent(GONE_FOR_GOOD))
 
     def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
         """Whether machine 0 has ended, or has not been heard for so long."""
@@ -126,7 +128,8 @@ class OtherMachines:
         is_known = all(0 <= peer < self._nodes for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
-        return "" if is_known and is_due and is_possible else RANGE
+        is_finite = all(isfinite(told) for told in astuple(report) if isinstance(told, float))
+        return "" if is_known and is_due and is_possible and is_finite else RANGE
 
     def _speaks_for(self, machine: int, other: int) -> bool:
         return other != self._machine if machine == 0 else other == machine

@@ -30,9 +30,10 @@ class Retention:
             rounds.add(round)
 
     def note(self, rank: int, round: int) -> None:
-        """A rank has a checkpoint."""
-        self._known[rank].add(round)
-        self._grown = True
+        """A rank has a checkpoint; what is said of others than the ranks known here changes nothing."""
+        if rank in self._known:
+            self._known[rank].add(round)
+            self._grown = True
 
     def undo(self, rank: int, round: int) -> None:
         """A rank has none any more of this round and later ones."""

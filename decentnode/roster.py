@@ -1,9 +1,10 @@
 """What is known of every node of a run, from what is reported of it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from decentnode.reports import (
     CameBack,
@@ -114,11 +115,12 @@ class Roster:
         return lost
 
     def revive(self, ranks: Iterable[int]) -> None:
-        """The process of these nodes has been started again."""
-        for rank in ranks:
-            if self.members[rank].state is not State.FINISHED:
-                self._count_as_running(rank)
-                self.members[rank].restarts += 1
+        """The process of these nodes has been started again; whom the one before it missed means nothing."""
+        again = [rank for rank in ranks if self.members[rank].state is not State.FINISHED]
+        self._drop_edges(lambda edge: edge.rank in again)
+        for rank in again:
+            self._count_as_running(rank)
+            self.members[rank].restarts += 1
 
     def silence(self, ranks: Iterable[int]) -> None:
         """These are about to be counted as lost because nothing is heard of their machine."""
@@ -127,27 +129,37 @@ class Roster:
 
     def hear_again(self, ranks: Iterable[int]) -> list[int]:
         """The machine of these is heard again; returns those that had only been silent, and count again."""
-        found = [rank for rank in ranks if self.seconds_silent(rank) is not None]
+        found = sorted(self.silent() & set(ranks))
         for rank in found:
             self._count_as_running(rank)
         return found
 
-    def seconds_silent(self, rank: int) -> float | None:
-        """For how long a node has been lost that was given up for its machine's silence; None: it was not."""
-        member = self.members[rank]
-        is_silent = member.state is State.LOST and member.silent_since is not None
-        return time.monotonic() - member.silent_since if is_silent and member.silent_since else None
+    def silent(self, seconds: float = inf) -> set[int]:
+        """Those that are lost only because nothing has been heard of their machine, for at most so long."""
+        now = time.monotonic()
+        return {
+            rank
+            for rank, member in self.members.items()
+            if member.state is State.LOST
+            and member.silent_since is not None
+            and now - member.silent_since <= seconds
+        }
 
     def _count_as_running(self, rank: int) -> None:
         member = self.members[rank]
         member.state, member.error, member.silent_since = State.RUNNING, "", None
-        member.accused = any(edge.peer == rank for edge in self.missing_edges)
+        member.out_of_memory = False
         member.last_report = time.monotonic()
 
     def restore_edge(self, rank: int, peer: int) -> None:
         """One end exchanges with the other again."""
-        self.missing_edges = [e for e in self.missing_edges if (e.rank, e.peer) != (rank, peer)]
-        self.members[peer].accused = any(edge.peer == peer for edge in self.missing_edges)
+        self._drop_edges(lambda edge: (edge.rank, edge.peer) == (rank, peer))
+
+    def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
+        self.missing_edges = [edge for edge in self.missing_edges if not is_over(edge)]
+        accused = {edge.peer for edge in self.missing_edges}
+        for rank, member in self.members.items():
+            member.accused = rank in accused
 
     def start(self) -> None:
         """The nodes have been given the start."""
@@ -169,13 +181,14 @@ class Roster:
         """Links that were given up although both ends finished."""
         return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
 
-    def reporting(self) -> dict[int, int]:
+    def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
         """Whose tests are waited for, and the round that each is known to have done: who runs, and was not
-        given up by a peer. Who has ended has said everything.
+        given up by a peer. Who has ended has said everything. `among`: else all nodes are meant.
         """
+        members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
         return {
             rank: member.round
-            for rank, member in self.members.items()
+            for rank, member in members.items()
             if member.state is State.RUNNING and not member.accused
         }
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from decentnode import latecomers
 from decentnode.checkpointing import Lineage
 from decentnode.errors import RunFailed
 from decentnode.experiment import Experiment
@@ -101,6 +102,16 @@ def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_n
     desk.late.answer(join(2))
     assert desk.recorded.admitted == [(2, 1, [1])]
     assert desk.late.answer(join(1)) == []
+
+
+def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(desk, monkeypatch):
+    desk.roster.silence([2])
+    desk.take(Failed(2, "machine 1 fell silent"))
+    desk.late.answer(join(2))
+    assert desk.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
+    monkeypatch.setattr(latecomers, "GONE_FOR_GOOD", -1.0)
+    desk.late.answer(join(2))
+    assert desk.recorded.admitted[1:] == [(2, 2, [1])]
 
 
 def test_who_cannot_take_part_any_more_is_told_why(desk, experiment, tmp_path):

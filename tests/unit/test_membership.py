@@ -488,6 +488,36 @@ def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back
     assert not roster.members[1].accused
 
 
+def finished(roster):
+    for rank in roster.members:
+        roster.take(Finished(rank, 20, "", 0, 0, 0.0, None, None))
+
+
+def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
+    roster = Roster(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    roster.start()
+    roster.take(PeerMissing(0, 10, 1, "its process ended"))
+    roster.take(PeerMissing(2, 10, 1, "its process ended"))
+    roster.take(Restarted(1, -9, 1))
+    roster.take(PeerBack(2, 12, 1))
+    assert roster.members[1].accused
+    roster.take(Restarted(0, -9, 1))  # its new process misses nobody, so it hears nobody again
+    assert not roster.members[1].accused
+    assert roster.reporting().keys() == {0, 1, 2}
+    finished(roster)
+    assert roster.missing_edges == roster.broken_edges() == []
+
+
+def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
+    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster.start()
+    roster.take(Failed(0, "out of memory", out_of_memory=True))
+    assert roster.members[0].out_of_memory
+    roster.take(Restarted(0, 5, 1))
+    finished(roster)
+    assert not roster.members[0].out_of_memory
+
+
 def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_it():
     roster = Roster(range(2), {0: (0,), 1: (1,)})
     roster.start()
@@ -498,5 +528,6 @@ def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_
     roster.take(PeerBack(0, 7, 1))
     roster.take(Progress(1, 8, None, 0))
     assert roster.reporting() == {0: -1, 1: 8}
+    assert roster.reporting([1]) == {1: 8}
     roster.take(Stopped(1, 9))
     assert roster.reporting() == {0: -1}

@@ -13,7 +13,18 @@ from decentnode.clock import Clock
 from decentnode.evaluation import Scores
 from decentnode.notes import PartialSum
 from decentnode.observer import Observer
-from decentnode.reports import Evaluated
+from decentnode.reports import (
+    CameBack,
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    PeerBack,
+    PeerMissing,
+    Progress,
+    Restarted,
+)
+from decentnode.roster import Roster
 from decentnode.snapshots import Snapshots
 
 ELEMENTS = 50
@@ -35,11 +46,13 @@ def expected(models):
 
 
 class Machine:
-    """One machine's snapshots and observer, without nodes."""
+    """One machine's snapshots, roster and observer, without nodes."""
 
     def __init__(self, ranks, index=0, send=lambda note: None, test=None):
         self.snapshots = Snapshots(ranks, ELEMENTS)
-        self.observer = Observer(self.snapshots, list(ranks), index, send, test)
+        self.roster = Roster(ranks, {rank: (rank,) for rank in ranks})
+        self.roster.start()
+        self.observer = Observer(self.snapshots, self.roster.reporting, index, send, test)
 
     def __enter__(self):
         self.observer.start()
@@ -52,7 +65,14 @@ class Machine:
 
     def show(self, rank, round, vector):
         assert asyncio.run(self.snapshots.publish(rank, round, vector, Clock()))
-        self.observer.take(evaluated(rank, round))
+        self.take(evaluated(rank, round))
+
+    def take(self, *reports):
+        """As a launcher does."""
+        for report in reports:
+            self.roster.take(report)
+            if isinstance(report, Evaluated):
+                self.observer.take(report)
 
     def next(self):
         return self.observer.observations.get(timeout=5.0)
@@ -96,7 +116,7 @@ def test_a_node_that_did_not_publish_is_left_out():
     with Machine(range(3)) as machine:
         machine.show(0, 0, models[0])
         machine.show(2, 0, models[2])
-        machine.observer.take(evaluated(1, 0, published=False))
+        machine.take(evaluated(1, 0, published=False))
         seen = machine.next()
     assert seen.nodes == 2
     assert seen.consensus_distance == pytest.approx(expected(models[[0, 2]]), rel=1e-12)
@@ -109,8 +129,52 @@ def test_a_node_that_is_lost_is_not_waited_for():
         machine.show(1, 0, models[1])
         with pytest.raises(queue.Empty):
             machine.observer.observations.get(timeout=0.3)
-        machine.observer.forget(2)
+        machine.take(Failed(2, "gone"))
         assert machine.next().nodes == 2
+
+
+def test_nodes_that_were_given_up_are_waited_for_again_when_they_are_back():
+    models = vectors(4)
+    with Machine(range(4)) as machine:
+        machine.take(*(PeerMissing(rank - 1, 3, rank, "silent") for rank in (1, 2, 3)))
+        machine.take(PeerMissing(1, 3, 0, "silent"))
+        for rank in range(4):
+            machine.take(PeerBack(rank - 1 if rank else 1, 5, rank))
+        for rank in range(4):
+            machine.show(rank, 6, models[rank])
+            time.sleep(0.05)
+        seen = machine.next()
+    assert (seen.round, seen.nodes) == (6, 4)
+    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+
+
+def test_a_node_that_was_started_again_counts_from_its_first_evaluation_on_and_not_before():
+    models = vectors(3)
+    with Machine(range(3)) as machine:
+        machine.take(Exited(2, -9), PeerMissing(0, 3, 2, "its process ended"))
+        machine.show(0, 3, models[0])
+        machine.take(Restarted(2, -9, 1), CameBack(2, 5), PeerBack(0, 5, 2))
+        machine.show(1, 3, models[1])
+        assert machine.next().nodes == 2, "it does no round before the one that it came back in"
+        for rank in range(3):
+            machine.show(rank, 5, models[rank])
+            time.sleep(0.05)
+        seen = machine.next()
+        assert (seen.round, seen.nodes) == (5, 3)
+        machine.take(Exited(2, -9))
+        for rank in range(2):
+            machine.show(rank, 6, models[rank])
+        assert machine.next().nodes == 2, "and when it has died again it holds nothing up"
+
+
+def test_who_has_finished_since_it_was_evaluated_is_not_left_out():
+    models, ended = vectors(3), {"accuracy": None, "test_loss": None}
+    machine = Machine(range(3))
+    for rank in range(3):  # all of it before the observer looks
+        machine.show(rank, 9, models[rank])
+        machine.take(Progress(rank, 9, None, 0), Finished(rank, 10, "", 0, 0, 0.0, **ended))
+    with machine:
+        assert machine.next().nodes == 3
 
 
 def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
@@ -168,7 +232,7 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
                 if rank in published:
                     machine.show(rank, round, models[rank])
                 else:
-                    machine.observer.take(evaluated(rank, round, published=False))
+                    machine.take(evaluated(rank, round, published=False))
             seen = pair.first.next()
             assert (seen.round, seen.nodes) == (round, len(published))
             wanted = pytest.approx(expected(models[list(published)])) if published else None

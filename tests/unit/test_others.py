@@ -1,6 +1,7 @@
 """What a launcher believes of the others, and what becomes of a machine that it does not hear."""
 
 import io
+import math
 import os
 import time
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from decentnode.launcher import Launcher
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
 from decentnode.reports import (
     Checkpointed,
+    Evaluated,
     Exited,
     Failed,
     Finished,
@@ -44,8 +46,7 @@ class Desk:
         self.inbox, self.sent = [], []
         self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            forget=lambda rank: None, expect_machines=lambda machines: None,
-            expect_late=lambda machine: None, taken=[],
+            expect_machines=lambda machines: None, expect_late=lambda machine: None, taken=[],
         )  # fmt: skip
         self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher.run_id = 1
@@ -92,6 +93,10 @@ FALSE = {
     "no such peer": (PeerMissing(2, 1, BIG, ""), "range"),
     "no such peers": (Waiting(2, 1, [0, -1], 1.0), "range"),
     "no such round": (Checkpointed(2, 10**9), "range"),
+    "a wait of no length": (Waiting(2, 1, [0], math.nan), "range"),
+    "a wait without end": (Waiting(2, 1, [0], math.inf), "range"),
+    "an accuracy that JSON cannot say": (Evaluated(2, 1, math.nan, 0.5, 0.5, 1, 0.5, True), "range"),
+    "a time that JSON cannot say": (Evaluated(2, 1, 0.5, 0.5, 0.5, 1, -math.inf, True), "range"),
     "more rounds than there are": (Finished(2, ROUNDS + 1, "", 0, 0, 0.0, None, None), "range"),
 }
 
@@ -118,6 +123,14 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     assert desk.state(2) is State.RUNNING
     assert desk.state(3) is State.RUNNING
     assert desk.launcher._others.refused == {"identity": 2}
+
+
+def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    desk.hear(Relay(0, [Checkpointed(0, 10)]))
+    retention = desk.launcher._continuity.retention
+    assert not retention.tend([])
+    assert retention.newest_round is None
 
 
 def contributions(desk):
