@@ -1,11 +1,13 @@
 """The last lines of a run: how it ended, what came out, and where it lies."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from decentnode.errors import ExitCode
 from decentnode.plotting import Pictures
+from decentnode.roster import Roster, State
 from decentnode.wording import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
 
 MOST_LOST = 10
@@ -13,6 +15,21 @@ MOST_LOST = 10
 ENDED_BY_SIGNAL = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 """Then every node that was still at work would be named as lost."""
 Lines = Iterator[tuple[str, str]]
+
+
+def exit_code(
+    roster: Roster, local: Iterable[int], asked_with: signal.Signals | None, results_are_lost: bool
+) -> ExitCode:
+    """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with."""
+    if asked_with is not None:
+        return ExitCode.INTERRUPTED if asked_with is signal.SIGINT else ExitCode.TERMINATED
+    if any(member.out_of_memory for member in roster.members.values()):
+        return ExitCode.OUT_OF_MEMORY
+    finished = any(roster.members[rank].finished for rank in local)
+    if not finished or results_are_lost:
+        return ExitCode.FAILED
+    clean = not roster.ranks(State.LOST) and not roster.missing_edges
+    return ExitCode.OK if clean else ExitCode.NODES_LOST
 
 
 def headline(summary: dict[str, Any], code: ExitCode) -> str:

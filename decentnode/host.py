@@ -21,6 +21,7 @@ from decentnode.checkpointing import Lineage
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
 from decentnode.communication.security import Credentials
+from decentnode.departures import FAREWELL_SECONDS, farewell_seconds
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
 from decentnode.experiment import Experiment, Surroundings
 from decentnode.introductions import Introductions
@@ -30,7 +31,6 @@ from decentnode.reports import DiskProblem, Failed, Finished, Ready, Reporter, S
 from decentnode.returning import bring_back
 from decentnode.snapshots import Snapshots
 
-FAREWELL_SECONDS = 5.0
 TELL_STACKS = signal.SIGUSR1
 """Has a process write to its log where each of its threads is, whatever it does."""
 
@@ -105,8 +105,8 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
         for node in nodes:
             node.training.join(experiment.coupling.tie(node, place, run_id, experiment.settings.failures))
         codes = asyncio.run(_run_nodes(nodes, inheritance))
-        # A slower node may not have begun to read, and a group sends nothing to who does not.
-        patience = max(patience, experiment.settings.failures.deadline)
+        if ExitCode.OK in codes:
+            patience = farewell_seconds(experiment.settings.failures)
     finally:
         communication.close(patience)
     return max(codes)

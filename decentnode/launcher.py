@@ -13,9 +13,10 @@ from typing import Any
 from decentnode import __version__, config, preflight
 from decentnode.beacons import Beacons
 from decentnode.clock import seconds_since_process_start
-from decentnode.closing import headline
+from decentnode.closing import exit_code, headline
 from decentnode.communication.security import prove_guard
 from decentnode.continuity import Continuity
+from decentnode.departures import SECONDS_TO_DIE, Departures
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
@@ -42,8 +43,6 @@ UNSEEN_END = "its process ended together with the server that forked it"
 RELAY_INTERVAL = 1.0
 PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
-SECONDS_TO_DIE = 2.0
-"""How long processes that were killed are waited for."""
 SECONDS_TO_OBSERVE = 2.0
 """How long the last observation may take in a run that was asked to stop."""
 OBSERVER_SECONDS = 60.0
@@ -77,6 +76,8 @@ class Launcher:
             experiment, machine, self.run_dir, self._beacons, self.roster, self._pids.get, screen.note
         )
         self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
+        own = {i: experiment.processes[i].ranks for i in self._positions}
+        self._departures = Departures(self.roster, own, experiment.settings.failures)
         self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         digest = config.digest(experiment.settings, experiment.graph.graph)
         greeting = self._continuity.greeting(Join(machine, __version__, digest, experiment.dataset_digest))
@@ -226,9 +227,11 @@ class Launcher:
     # While the nodes run.
 
     def _unresolved(self) -> bool:
-        """Whether some node may still report: here, or on machine 0 anywhere."""
+        """Whether some node may still report, here, or on machine 0 anywhere; or has not yet left here."""
         active = self.roster.active
-        return any(rank in self._local for rank in active) or (self.machine == 0 and bool(active))
+        if any(rank in self._local for rank in active) or (self.machine == 0 and bool(active)):
+            return True
+        return self._departures.are_awaited(time.monotonic())
 
     def _watch(self, timeout: float) -> None:
         """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
@@ -236,6 +239,7 @@ class Launcher:
         reports = self._vigil.complete(self._inflow.read())
         if self._inflow.closed:
             reports += [Failed(r, UNSEEN_END) for r in self.roster.active if r in self._local]
+            self.roster.ended.update(self._positions)
         for report in reports:
             self._take(report)
         self._unsent += reports
@@ -319,12 +323,16 @@ class Launcher:
         self._observer.expect_machines(self._others.present)
 
     def _end_hung_nodes(self) -> None:
-        """Ends processes that hang when nobody here gets on unless they end, so that a run always ends."""
+        """Ends processes that hang when nobody here gets on unless they end, or whose nodes have long ended.
+
+        So a run always ends.
+        """
         hung = self._vigil.hung()
         for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
             self._take(verdict)
             self._unsent.append(verdict)
-        end_hung([self._pids[position] for position in hung])
+        overdue = self._departures.overdue(time.monotonic())
+        end_hung([self._pids[position] for position in [*hung, *overdue]])
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
@@ -381,13 +389,4 @@ class Launcher:
         return summary
 
     def _exit_code(self) -> ExitCode:
-        members = self.roster.members.values()
-        if self._signal is not None:
-            return ExitCode.INTERRUPTED if self._signal is signal.SIGINT else ExitCode.TERMINATED
-        if any(member.out_of_memory for member in members):
-            return ExitCode.OUT_OF_MEMORY
-        finished = any(self.roster.members[rank].finished for rank in self._local)
-        if not finished or self._vigil.results_are_lost:
-            return ExitCode.FAILED
-        clean = not self.roster.ranks(State.LOST) and not self.roster.missing_edges
-        return ExitCode.OK if clean else ExitCode.NODES_LOST
+        return exit_code(self.roster, self._local, self._signal, self._vigil.results_are_lost)

@@ -123,6 +123,11 @@ class Lookout:
         # Those that wait first have the time to give the others up.
         return stuck if self._halted > (self._failures.deadline / 2 if waits else 0.0) else []
 
+    def begin_anew(self, position: int) -> None:
+        """A host process was started again: what was seen of the one before does not count against it."""
+        if position in self._watched:
+            self._watched[position] = _Watched(self._watched[position].ranks)
+
     def behind(self, rank: int, round: int) -> list[int]:
         """Whom a node that waits in this round waits for: who surely has not sent, else who may not have."""
         surely: list[int] = []

@@ -56,6 +56,11 @@ class Member:
     finished: Finished | None = None
     restarts: int = 0
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it may still report."""
+        return self.state in (State.STARTING, State.RUNNING)
+
 
 class Roster:
     """The live set and everyone's progress, from the reports that have come."""
@@ -65,6 +70,8 @@ class Roster:
         self.members = {rank: Member() for rank in ranks}
         self._home = home
         self.missing_edges: list[PeerMissing] = []
+        self.ended: set[int] = set()
+        """Positions of the host processes that have ended: later than their nodes, as a rule."""
 
     def take(self, report: Report) -> list[int]:
         """Learns from one report; returns the ranks that are lost by it."""
@@ -83,6 +90,7 @@ class Roster:
                 self._heard(report.rank)
                 self.restore_edge(report.rank, report.peer)
             case Restarted():
+                self.ended.discard(report.process)
                 self.revive(self._home.get(report.process, ()))
             case CameBack():
                 self._heard(report.rank).round = report.round - 1
@@ -101,6 +109,7 @@ class Roster:
                 self.members[report.rank].out_of_memory |= report.out_of_memory
                 return self.lose([report.rank], report.error)
             case Exited():
+                self.ended.add(report.process)
                 return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
         return []
 
@@ -175,7 +184,7 @@ class Roster:
     @property
     def active(self) -> list[int]:
         """Ranks that may still report."""
-        return self.ranks(State.STARTING, State.RUNNING)
+        return [rank for rank, member in self.members.items() if member.is_active]
 
     def broken_edges(self) -> list[PeerMissing]:
         """Links that were given up although both ends finished."""

@@ -14,7 +14,7 @@ from decentnode.lookout import Lookout
 from decentnode.memory import MemoryAccount
 from decentnode.readiness import ready
 from decentnode.records import write_atomically
-from decentnode.reports import Failed, Report
+from decentnode.reports import Failed, Report, Restarted
 from decentnode.results import Evaluations
 from decentnode.roster import Roster
 from decentnode.whereabouts import Whereabouts
@@ -83,6 +83,8 @@ class Vigil:
         """Keeps and shows what a report of any machine tells; `stopping`: somebody wants the run to end."""
         self.journal.quiet = stopping
         self.journal.take(report)
+        if isinstance(report, Restarted):
+            self.lookout.begin_anew(report.process)
         if not stopping:
             self.journal.tell_waits()
 

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from decentnode.communication.zeromq import ZeroMQ
 from decentnode.sharing import Gossip
 
 
@@ -38,3 +39,13 @@ class HangsInTraining(Gossip):
                 time.sleep(1000)
 
         return adjust
+
+
+@dataclass
+class LeavesSlowly(ZeroMQ):
+    """ZeroMQ of a process whose last messages need a while: it says when they are out."""
+
+    def close(self, timeout):
+        time.sleep(1.5)
+        super().close(timeout)
+        print(f"has left, with {timeout:.0f} s for it", flush=True)

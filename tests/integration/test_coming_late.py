@@ -121,6 +121,22 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     assert len({run.summary["run_id"] for run in (first, second, third)}) == 1
 
 
+@pytest.mark.parametrize("way", ["RaisesAt, rank: 3, round: 5", "HangsInTraining, only: 3, round: 5"])
+def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_path, started, way):
+    """Its launcher, which has no other node at work, stays for it; then all go on together."""
+    ports = ["mapping.rendezvous_port=30640", "communication={name: zeromq, base_port: 30650}"]
+    failures = "failures={deadline: 3, grace: 1, restart: {attempts: 1}}"
+    where = machines(["127.0.0.1", "127.0.0.2"], [3, 1])
+    everywhere = [*PACED, where, *ports, failures, f"sharing={{name: faulty:{way}}}", "security=none"]
+    started += [Run(tmp_path / f"machine{i}", [*everywhere, f"machine={i}"]) for i in range(2)]
+    first, second = started
+    wait_until(lambda: first.text.count("exchanges with rank 3 again") >= 2, 60, lambda: first.story)
+    first.process.send_signal(signal.SIGTERM)
+    assert [run.wait() for run in started] == [143, 143], first.story
+    assert first.summary["restarted_nodes"] == {"3": 1} and first.summary["stopped_nodes"] == 4
+    assert "started again (1 of 1)" in second.text
+
+
 def rounds_of(run: Run, rank: int) -> list[RoundRecord]:
     path = run.run_dir / "records" / f"{rank:05d}.jsonl"
     return read_records(path) if path.exists() else []

@@ -53,6 +53,41 @@ def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
     assert any(e.kind == "waiting" and e.peer == 2 for e in events)
 
 
+def logs(run: Run) -> list[str]:
+    return [(run.run_dir / "logs" / f"{rank:05d}.log").read_text() for rank in range(4)]
+
+
+SLOW = "communication.name=faulty:LeavesSlowly"
+
+
+@pytest.mark.parametrize("ends", ["by itself", "when it is stopped"])
+def test_nothing_ends_while_what_the_nodes_sent_last_is_on_its_way(tmp_path, ends):
+    run = Run(tmp_path / "run", [SLOW, "failures.deadline=7", *(FEW if ends == "by itself" else LONG)])
+    if ends != "by itself":
+        run.wait_for_round(3)
+        run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == (0 if ends == "by itself" else 143), run.text
+    assert all("has left, with 7 s for it" in log for log in logs(run)), "slow readers have their time"
+
+
+def test_a_failed_node_leaves_sooner_and_its_process_is_not_killed(tmp_path):
+    """The others stop with it: no node finishes, and nobody would take in what they still send."""
+    fails = ["sharing={name: 'faulty:RaisesAt', rank: 1}", "failures={on_loss: stop, deadline: 7}"]
+    run = Run(tmp_path / "run", [*FEW, SLOW, *fails])
+    assert run.wait() == 4, run.text
+    assert all("has left, with 5 s for it" in log for log in logs(run))
+
+
+def test_a_second_signal_waits_for_nobody(tmp_path):
+    run = Run(tmp_path / "run", [SLOW, *LONG])
+    run.wait_for_round(3)
+    for _ in range(2):
+        run.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    assert run.wait() == 130, run.text
+    assert not any("has left" in log for log in logs(run))
+
+
 def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(3)

@@ -112,6 +112,17 @@ def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
     assert machine.lookout.hung() == list(range(8))
 
 
+def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
+    machine.mark(0, TRAIN, *range(8))
+    machine.pass_time(DEADLINE + 1.5)
+    machine.lookout.begin_anew(3)
+    assert machine.lookout.hung() == [0, 1, 2, 4, 5, 6, 7]
+    machine.pass_time(DEADLINE - 1)
+    assert not machine.lookout.is_stuck(3)
+    machine.pass_time(2.5)
+    assert machine.lookout.is_stuck(3)
+
+
 def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
     hold_up(machine, 0, 3)
     for _ in range(200):
