@@ -2,10 +2,14 @@
 
 import os
 import resource
+from types import SimpleNamespace
 
+import pytest
 import torch
 
+from decentnode import host
 from decentnode.allocation import keep_freed_memory
+from tests.unit.test_lookout import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000
 BATCHES = 5
@@ -35,3 +39,24 @@ def test_memory_of_a_batch_is_kept_for_the_next() -> None:
         keep_freed_memory()
         os._exit(0 if faults_of_batches() < PAGES else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypatch) -> None:
+    """It is not as silent as the one before, and does not train, although it makes no other mark."""
+
+    def stop_there(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(host, "_place", stop_there)
+    machine = Machine(monkeypatch, here=[1])
+    machine.mark(3, TRAIN, 1)
+    machine.pass_time(DEADLINE - 1)
+    failures = SimpleNamespace(start_deadline=5.0)
+    experiment = SimpleNamespace(
+        settings=SimpleNamespace(failures=failures), processes=[SimpleNamespace(ranks=(1,))]
+    )
+    with pytest.raises(InterruptedError):
+        host._run(SimpleNamespace(experiment=experiment, beacons=machine.beacons), 0, incarnation=1)
+    machine.pass_time(DEADLINE + 4)
+    assert not machine.stuck() and not machine.lookout.hung()
+    assert machine.lookout.what(1) == "gets ready"
