@@ -95,14 +95,13 @@ class Resumption:
         """Goes on with these, which name the machines that there are now."""
         self.settings = replace(settings, run_dir=str(self.run_dir))
 
-    def refuse_finished(self, ranks: Sequence[int], nodes: int, machine: int) -> None:
-        """Raises BadInput when there is nothing left to do here."""
+    def refuse_finished(self, nodes: int) -> None:
+        """Raises BadInput when there is nothing left to do for any of the nodes; only machine 0 can tell."""
         path = self.run_dir / "summary.json"
         if not path.exists():
             return
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
-        expected = nodes if machine == 0 else len(ranks)
-        if finished >= expected and self.settings.rounds <= rounds:
+        if finished >= nodes and self.settings.rounds <= rounds:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
                 "to go on, name more (rounds=N)"

@@ -176,7 +176,7 @@ def test_a_damaged_summary_is_one_line(tmp_path, content):
     past = Resumption(tmp_path)
     (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
-        past.refuse_finished([0, 1], 4, 0)
+        past.refuse_finished(4)
 
 
 @pytest.fixture
