@@ -41,7 +41,9 @@ class Continuity:
         """The same with what this machine's nodes can go on from; raises BadInput."""
         if self._past is None:
             return join
-        self._past.refuse_finished(sorted(self._local), len(self._ranks), self._machine)
+        if self._machine == 0:
+            # The others do not know how nodes of other machines have ended; their own have, but may go back.
+            self._past.refuse_finished(len(self._ranks))
         return self._past.greeting(join, sorted(self._local), self.lineage.settings)
 
     def begin(self, start: Start) -> None:

@@ -6,6 +6,7 @@ When the launcher is gone, however it went, the server ends its children and rem
 
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import secrets
@@ -22,7 +23,7 @@ from decentnode.beacons import GO_ON, Activity
 from decentnode.errors import ExitCode, RunFailed, StartError
 from decentnode.host import TELL_STACKS, Inheritance, run_host
 from decentnode.readiness import ready
-from decentnode.reports import Exited, Restarted
+from decentnode.reports import Exited, Failed, Restarted
 from decentnode.thread_pools import end_thread_pools
 
 _PR_SET_PDEATHSIG = 1
@@ -140,8 +141,15 @@ class _Children:
             self._reap()
 
     def _fork(self, position: int) -> None:
+        """Starts a process there; where the kernel gives none, its nodes are lost, and nobody else's."""
         server = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for rank in self._inheritance.experiment.processes[position].ranks:
+                reason = f"its process could not be started: {error.strerror}"
+                self._inheritance.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
+            return
         if pid == 0:
             die_with(server)
             signal.set_wakeup_fd(-1)

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +17,7 @@ from typing import NoReturn
 import torch
 
 from decentnode.allocation import keep_freed_memory
-from decentnode.beacons import Beacons
+from decentnode.beacons import Activity, Beacons
 from decentnode.checkpointing import Lineage
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
@@ -85,6 +86,8 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     experiment = inheritance.experiment
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
+    if incarnation:
+        _get_ready_again(inheritance.beacons, ranks)
     place = _place(inheritance, position, incarnation)
     communication, nodes = _build(inheritance, place)
     if incarnation:
@@ -110,6 +113,12 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     finally:
         communication.close(patience)
     return max(codes)
+
+
+def _get_ready_again(beacons: Beacons, ranks: Sequence[int]) -> None:
+    """Takes down what the process before did last: its silence is none of this one, which has to begin."""
+    for beacon in map(beacons.of, ranks):
+        beacon.mark(beacon.read().round, Activity.START)
 
 
 def _place(inheritance: Inheritance, position: int, incarnation: int) -> Place:

@@ -1,8 +1,8 @@
 """The live view of a run in a terminal: a panel that stays below the lines of a plain screen."""
 
 import contextlib
-import io
 import os
+import signal
 import termios
 import time
 from collections import deque
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decentnode.experiment import Experiment
+from decentnode.fork_server import hold_signals
 from decentnode.roster import Roster, State
 from decentnode.run_files import EvaluationRow
 from decentnode.screen import Screen
@@ -165,18 +166,26 @@ class Dashboard:
 @contextlib.contextmanager
 def quiet_control_keys(output: TextIO) -> Iterator[None]:
     """Keeps a terminal from writing `^C` into what is drawn; only that, so that a kill leaves it usable."""
-    try:
-        before = termios.tcgetattr(output.fileno())
-    except (termios.error, io.UnsupportedOperation):
-        yield
-        return
-    changed = before.copy()
-    changed[3] &= ~termios.ECHOCTL
-    termios.tcsetattr(output.fileno(), termios.TCSANOW, changed)
+    were_echoed = _echo_control_keys(output, False)
     try:
         yield
     finally:
-        termios.tcsetattr(output.fileno(), termios.TCSANOW, before)
+        if were_echoed:
+            _echo_control_keys(output, True)
+
+
+def _echo_control_keys(output: TextIO, on: bool) -> bool:
+    """Whether a terminal wrote `^C` before; false also for what is no terminal, or none any more."""
+    try:
+        # Whoever changes a terminal from the background is stopped, with all processes of the run.
+        with hold_signals(signal.SIGTTOU):
+            attributes = termios.tcgetattr(output.fileno())
+            before = bool(attributes[3] & termios.ECHOCTL)
+            attributes[3] = attributes[3] & ~termios.ECHOCTL | (termios.ECHOCTL if on else 0)
+            termios.tcsetattr(output.fileno(), termios.TCSANOW, attributes)
+    except (termios.error, OSError):
+        return False
+    return before
 
 
 class LiveScreen(Screen):
@@ -194,11 +203,12 @@ class LiveScreen(Screen):
         settings = experiment.settings
         self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic())
         self._terminal.enter_context(quiet_control_keys(self.output))
-        self._live = self._terminal.enter_context(
-            Live(console=self.console, auto_refresh=False, transient=True)
-        )
-        # A hidden cursor would stay hidden if this process were killed.
-        self.console.show_cursor(True)
+        with self.dropping():
+            self._live = self._terminal.enter_context(
+                Live(console=self.console, auto_refresh=False, transient=True)
+            )
+            # A hidden cursor would stay hidden if this process were killed.
+            self.console.show_cursor(True)
 
     def progress(self, roster: Roster) -> None:
         now = time.monotonic()
@@ -206,7 +216,8 @@ class LiveScreen(Screen):
             return
         self._drawn = now
         self.dashboard.update(Standing.of(roster), now)
-        self._live.update(self.dashboard.panel(now), refresh=True)
+        with self.dropping():
+            self._live.update(self.dashboard.panel(now), refresh=True)
 
     def evaluated(self, row: EvaluationRow) -> None:
         if self._live is not None:
@@ -217,5 +228,6 @@ class LiveScreen(Screen):
         self.console.print(Text(text, style), soft_wrap=True)
 
     def close(self) -> None:
-        self._terminal.close()
+        with self.dropping():
+            self._terminal.close()
         self._live = None

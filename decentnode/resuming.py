@@ -4,10 +4,11 @@ Every start of a run leaves `run.json` there, which says which run it is, and ho
 as any process of it lives.
 """
 
+import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from decentnode.mapping import Consecutive
 from decentnode.node_evaluation import is_due
 from decentnode.notes import Join, Start
 from decentnode.option_types import show
-from decentnode.records import cut_back, write_atomically
+from decentnode.records import cut_back, read_records, write_atomically
 from decentnode.run_files import SCHEMA, read_evaluations, read_object, read_value
 from decentnode.settings import CheckpointSettings, EvaluationSettings, FailureSettings, Settings
 
@@ -95,30 +96,43 @@ class Resumption:
         """Goes on with these, which name the machines that there are now."""
         self.settings = replace(settings, run_dir=str(self.run_dir))
 
-    def refuse_finished(self, ranks: Sequence[int], nodes: int, machine: int) -> None:
-        """Raises BadInput when there is nothing left to do here."""
+    def refuse_finished(self, nodes: int) -> None:
+        """Raises BadInput when there is nothing left to do for any of the nodes; only machine 0 can tell."""
         path = self.run_dir / "summary.json"
         if not path.exists():
             return
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
-        expected = nodes if machine == 0 else len(ranks)
-        if finished >= expected and self.settings.rounds <= rounds:
+        if finished >= nodes and self.settings.rounds <= rounds:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
                 "to go on, name more (rounds=N)"
             )
 
-    def greeting(self, join: Join, ranks: Iterable[int], settings: str) -> Join:
+    def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """The same with what this machine can go on from; raises BadInput naming a rank without a checkpoint.
 
+        Also where `begin` would fail, because the others have the start by then and would go on alone.
         `settings` is the hash that good checkpoints carry.
         """
+        self._try(ranks)
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
         self.lacking = self._unevaluated(max(self._seconds, default=-1))
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
+
+    def _try(self, ranks: Sequence[int]) -> None:
+        """Raises BadInput where records are damaged or nothing can be written; changes nothing."""
+        for rank in ranks:
+            path = self._records(rank)
+            if path.exists():
+                read_records(path)
+        with _able_to_write(self.run_dir):
+            write_durably(self.config, [self.config.read_bytes()])
+
+    def _records(self, rank: int) -> Path:
+        return self.run_dir / "records" / f"{rank:05d}.jsonl"
 
     def _good_rounds(self, rank: int, settings: str) -> list[int]:
         directory = self.run_dir / checkpoint.FOLDER
@@ -173,15 +187,13 @@ class Resumption:
         """
         self.seconds = self._seconds.get(start.round, 0.0)
         missed = start.starts[len(self._state["starts"]) :]
-        try:
+        with _able_to_write(self.run_dir):
             self._cut_back(min([start.round, *missed]), ranks)
-        except OSError as error:
-            raise BadInput(f"{self.run_dir}: this run cannot go on there: {_reason(error)}") from error
 
     def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
         for rank in ranks:
-            cut_back(self.run_dir / "records" / f"{rank:05d}.jsonl", last)
+            cut_back(self._records(rank), last)
             for round in checkpoint.rounds(directory, rank):
                 if round > last:
                     checkpoint.delete(directory, rank, round)
@@ -200,6 +212,15 @@ def write_state(run_dir: Path, start: Start) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _able_to_write(run_dir: Path) -> Iterator[None]:
+    """Raises BadInput for what the disk refuses in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{run_dir}: this run cannot go on there: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

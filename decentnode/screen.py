@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
@@ -68,9 +69,15 @@ class Screen:
         """Gives the terminal back as it was; may be called twice."""
 
     def line(self, text: str, style: str = "") -> None:
-        """Shows a line; `style` is for screens that have one. A reader that is gone does not end the run."""
-        try:
+        """Shows a line; `style` is for screens that have one."""
+        with self.dropping():
             self._show(text, style)
+
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Drops what cannot be shown: a reader or a terminal that is gone does not end the run."""
+        try:
+            yield
         except OSError:
             silence(self.output)
             self.output = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the run

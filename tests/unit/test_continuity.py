@@ -7,8 +7,9 @@ import pytest
 
 from decentnode import checkpoint
 from decentnode.continuity import Continuity
+from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
-from decentnode.notes import Start
+from decentnode.notes import Join, Start
 from decentnode.reports import CameBack, Checkpointed, Evaluated
 from decentnode.resuming import Resumption
 from decentnode.run_files import SCHEMA, EvaluationRow, read_evaluations
@@ -45,6 +46,28 @@ def late(tmp_path):
 
 def saved(found, rank):
     return checkpoint.rounds(found.lineage.directory, rank)
+
+
+def test_a_machine_whose_own_nodes_have_finished_goes_back_with_the_others(late, tmp_path):
+    summary = {"schema": SCHEMA, "finished_nodes": len(RANKS), "rounds": 20}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert late.greeting(Join(1, "", "", "")).offers == {rank: [1, 4, 9] for rank in RANKS}
+
+
+@pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
+def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    for name, content in (
+        ("run.json", {"run_id": f"{7:016x}", "incarnation": 0}),
+        ("summary.json", {"finished_nodes": finished, "rounds": 20}),
+    ):
+        (tmp_path / name).write_text(json.dumps({"schema": SCHEMA} | content))
+    found = Continuity(Experiment.from_yaml(config), 0, tmp_path, Resumption(tmp_path))
+    reason = "has finished all its 20 rounds" if is_over else "rank 0 has no checkpoint"
+    with pytest.raises(BadInput, match=reason):
+        found.greeting(Join(0, "", "", ""))
+    found.lock.release()
 
 
 def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, tmp_path):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from decentnode import host
 from decentnode.allocation import keep_freed_memory
 from decentnode.communication.base import HostProcess
 from decentnode.graph.base import Graph
@@ -14,6 +15,7 @@ from decentnode.graph.families import Ring
 from decentnode.graph.time_varying import OnePeerExponential
 from decentnode.host import _place
 from decentnode.settings import FailureSettings
+from tests.unit.test_lookout import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000
 BATCHES = 5
@@ -67,3 +69,24 @@ def test_nodes_of_a_graph_that_never_repeats_may_meet_anybody(graph: Graph, anyb
     )
     place = _place(SimpleNamespace(experiment=experiment, socket_dir="", credentials=None), 0, 0)
     assert place.meets_anybody == anybody
+
+
+def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypatch) -> None:
+    """It is not as silent as the one before, and does not train, although it makes no other mark."""
+
+    def stop_there(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(host, "_place", stop_there)
+    machine = Machine(monkeypatch, here=[1])
+    machine.mark(3, TRAIN, 1)
+    machine.pass_time(DEADLINE - 1)
+    failures = SimpleNamespace(start_deadline=5.0)
+    experiment = SimpleNamespace(
+        settings=SimpleNamespace(failures=failures), processes=[SimpleNamespace(ranks=(1,))]
+    )
+    with pytest.raises(InterruptedError):
+        host._run(SimpleNamespace(experiment=experiment, beacons=machine.beacons), 0, incarnation=1)
+    machine.pass_time(DEADLINE + 4)
+    assert not machine.stuck() and not machine.lookout.hung()
+    assert machine.lookout.what(1) == "gets ready"

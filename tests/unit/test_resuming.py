@@ -176,7 +176,7 @@ def test_a_damaged_summary_is_one_line(tmp_path, content):
     past = Resumption(tmp_path)
     (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
-        past.refuse_finished([0, 1], 4, 0)
+        past.refuse_finished(4)
 
 
 @pytest.fixture
@@ -195,6 +195,41 @@ def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_pa
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
     with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
         Resumption(tmp_path).begin(Start(run_id=0, round=2), range(4))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": f"{9:016x}", "incarnation": 0}))
+    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, Stamp(9, 0, "ab"))
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "00000.jsonl").write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro')
+    return Resumption(tmp_path)
+
+
+def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
+    before = contents(saved.run_dir)
+    assert saved.greeting(Join(0, "", "", ""), [0], "ab").offers == {0: [9]}
+    assert contents(saved.run_dir) == before
+
+
+def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
+    path = saved.run_dir / "records" / "00000.jsonl"
+    path.write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro\0\0\0\n{"rank":0,"round":2}\n')
+    before = contents(saved.run_dir)
+    with pytest.raises(BadInput, match=rf"^{path}:2: not written by [^\n]*$"):
+        saved.greeting(Join(0, "", "", ""), [0], "ab")
+    assert contents(saved.run_dir) == before
+
+
+def test_a_disk_that_takes_nothing_is_told_before_the_others_count_on_the_machine(saved, unwritable):
+    with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
+        saved.greeting(Join(0, "", "", ""), [0], "ab")
+
+
+def contents(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritable):

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from decentnode.errors import ExitCode
-from decentnode.live_view import Dashboard, LiveScreen, Standing, screen_for
+from decentnode.live_view import Dashboard, LiveScreen, Standing, quiet_control_keys, screen_for
 from decentnode.plotting import Pictures
 from decentnode.reports import Evaluated, Failed, Finished, Progress
 from decentnode.roster import Roster
@@ -295,6 +296,47 @@ def test_a_terminal_shows_no_control_keys_until_the_screen_is_closed() -> None:
             assert echoes()
     finally:
         os.close(leader)
+
+
+@pytest.mark.parametrize("seen_late", [False, True])
+def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as terminal:
+        screen = LiveScreen(terminal)
+        screen.began(EXPERIMENT, Path("x"), 1.0)
+        os.close(leader)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.write(follower, b"x")
+        if not seen_late:
+            screen.progress(roster())
+            screen.evaluated(ROW)
+        screen.close()
+        assert screen.output.name == os.devnull
+        screen.note("lost")
+        screen.output.close()
+
+
+def quiet_in_the_background() -> bool:
+    """Whether a job of this session that is not in the foreground can use the terminal without a stop."""
+    job = os.fork()
+    if job == 0:
+        os.setpgid(0, 0)
+        with quiet_control_keys(os.fdopen(1, "w", closefd=False)):
+            pass
+        os._exit(7)
+    _, status = os.waitpid(job, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(job, signal.SIGKILL)
+    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 7
+
+
+def test_a_job_in_the_background_is_not_stopped_by_its_screen() -> None:
+    shell, terminal = pty.fork()
+    if shell == 0:
+        # The leader of a session of its own, as a shell is.
+        os._exit(0 if quiet_in_the_background() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1]) == 0
+    os.close(terminal)
 
 
 def test_progress_of_a_thousand_nodes_costs_little(output, monkeypatch) -> None:

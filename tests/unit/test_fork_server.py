@@ -1,0 +1,74 @@
+"""The parent of the host processes, with processes that do nothing but end."""
+
+import errno
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from decentnode import fork_server
+from decentnode.beacons import Beacons
+from decentnode.readiness import ready
+from decentnode.reports import Exited, Failed, Inflow, Reporter, Restarted
+
+SECONDS = 20.0
+"""For each wait; far more than it takes."""
+
+
+def serve(reporter, gate, lifeline, forks, error):
+    """A server of two processes: the first fails at once, the second lasts until the gate opens.
+
+    So many forks succeed, and those after them raise the error.
+    """
+    fork, count = os.fork, iter(range(10))
+
+    def fork_or_raise():
+        if next(count) >= forks:
+            raise OSError(error, os.strerror(error))
+        return fork()
+
+    def run_host(inheritance, position, incarnation):
+        if position == 1:
+            os.read(gate, 1)
+        os._exit(1 - position)
+
+    os.fork, fork_server.run_host = fork_or_raise, run_host
+    inheritance = SimpleNamespace(
+        reporter=reporter, beacons=Beacons([0, 1, 2]), snapshots=SimpleNamespace(run_id=5),
+        experiment=SimpleNamespace(
+            processes=[SimpleNamespace(ranks=(0, 1)), SimpleNamespace(ranks=(2,))],
+            settings=SimpleNamespace(failures=SimpleNamespace(restart=SimpleNamespace(attempts=1))),
+        ),
+    )  # fmt: skip
+    fork_server._Children(inheritance, [0, 1], lifeline).serve()
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
+def test_a_process_that_cannot_be_started_again_costs_no_other(error):
+    read, write = os.pipe()
+    gate_end, gate = os.pipe()
+    lifeline_end, lifeline = os.pipe()
+    server = os.fork()
+    if server == 0:
+        try:
+            os.close(read)
+            os.close(lifeline)
+            serve(Reporter(write), gate_end, lifeline_end, forks=2, error=error)
+        finally:
+            os._exit(0)
+    for fd in (write, gate_end, lifeline_end):
+        os.close(fd)
+    inflow, reports = Inflow(read), []
+    while not inflow.closed:
+        ready([read], seconds=SECONDS)
+        found = inflow.read()
+        assert found or inflow.closed, "neither a report nor the end"
+        reports += found
+        if len(reports) == 3:
+            os.write(gate, b".")
+    os.waitpid(server, 0)
+    for fd in (read, gate, lifeline):
+        os.close(fd)
+    reason = f"its process could not be started: {os.strerror(error)}"
+    lost = [Failed(rank, reason, error == errno.ENOMEM) for rank in (0, 1)]
+    assert reports == [Restarted(0, 1, 1), *lost, Exited(1, 0)]
