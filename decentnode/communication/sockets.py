@@ -64,7 +64,7 @@ class Sockets(threading.Thread):
         self._edges = Edges(self.mailboxes, self._tell)
         self.patience = Patience(self.mailboxes, self._tell)
         if place.incarnation:
-            self._edges.homecoming = Homecoming(self.mailboxes, self._tell)
+            self._edges.homecoming = Homecoming(self.mailboxes, self._tell, place.waits)
         self._reception = Reception(
             place,
             self.mailboxes,
