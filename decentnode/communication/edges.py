@@ -50,6 +50,8 @@ class Edges:
         self._proposals.clear()
         if self.is_seeking:
             return
+        if self.homecoming is not None:
+            self.homecoming.tell_again()
         for rank, mailbox in self._mailboxes.items():
             for peer in mailbox.lost():
                 if rank < peer and not mailbox.ended and is_reachable(peer):
@@ -59,9 +61,13 @@ class Edges:
         """Takes in what a peer says about an edge."""
         peer, round = header.sender, header.round
         if self.homecoming is not None and self.is_seeking:
-            self.homecoming.hear((mailbox.rank, peer), kind, header.seq if kind == Kind.HERE else round)
+            self.homecoming.hear((mailbox.rank, peer), header)
             return
         match kind:
+            case Kind.ASK | Kind.RETURN if mailbox.ended:
+                self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            case Kind.WITHDRAW if mailbox.holds_for(peer):
+                pass  # it has not begun here, and proposes another round
             case Kind.WITHDRAW:
                 mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
             case Kind.LEAVE:
@@ -88,24 +94,26 @@ class Edges:
             self._tell(Kind.RETURN, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        if mailbox.is_returning(peer):
+        if mailbox.returns_in(peer) not in (None, round) and peer not in mailbox.suspended:
             return  # the proposals have crossed, and that of the peer that came back was agreed on
         if not mailbox.readmit(peer, round):
-            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
             return
-        self._follow(mailbox, round, theirs)
+        self._agree(mailbox, peer, round, theirs)
         self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         self._margins.pop((mailbox.rank, peer), None)
         if mailbox.readmit(peer, round):
-            self._follow(mailbox, round, theirs)
+            self._agree(mailbox, peer, round, theirs)
         else:
             self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer
-        if peer in mailbox.lost() and self._proposals.get(pair):
+        if self.homecoming is not None and mailbox.holds_for(peer):
+            self.homecoming.follow(pair, upcoming)
+        elif peer in mailbox.lost() and self._proposals.get(pair):
             self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
@@ -113,6 +121,11 @@ class Edges:
         mailbox.give_up(peer, PeerAway(peer, f"goes on in round {round + 1}"), round)
         mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
+
+    def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        self._follow(mailbox, round, theirs)
+        if self.homecoming is not None:
+            self.homecoming.told.pop((mailbox.rank, peer), None)
 
     def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
         """Has this node go on where a peer is that is far ahead; who is ahead waits for nobody else."""
@@ -125,18 +138,26 @@ class Homecoming:
 
     It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
     to begin, or a later one when that has begun in the meantime. Before that it may only look where they are,
-    which nobody takes for a promise.
+    which nobody takes for a promise. Where peers are waited for (`waits`), so are those that come back, too:
+    it tells them its round until they agree, and whose round is the later one decides.
     """
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, waits: bool = False) -> None:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest round that a peer was about to begin when this process looked; None: nobody has said."""
         self.found = threading.Event()
         """Set when that is known, or nobody is left to say it."""
+        self.told: dict[Pair, int] = {}
+        """Whom a round is told again that they have not agreed to yet, and which."""
         self._mailboxes = mailboxes
         self._tell = tell
+        self._waits = waits
         self._asked: set[Pair] = set()
+        self._silent: set[Pair] = set()
+        """Who was asked, and may come back itself."""
+        self._ended: dict[Pair, int] = {}
+        """The first round that peers have not done that have ended."""
         self._next: dict[Pair, int] = {}
         self._agreed: set[Pair] = set()
         self._proposed: int | None = None
@@ -170,24 +191,33 @@ class Homecoming:
         """Asks these peers, from the beginning; until they agree they count as lost."""
         self.found = found or threading.Event()
         self._asked, self._next, self._agreed = set(pairs), {}, set()
+        self._silent, self._ended = set(), {}
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in sorted(self._asked):
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._tell(Kind.ASK, rank, peer, first_of(0), 0)
         self._go_on()
 
-    def hear(self, pair: Pair, kind: int, round: int) -> None:
+    def hear(self, pair: Pair, header: Header) -> None:
         """Takes in an answer, and nothing else: others may propose by themselves in the meantime."""
-        if pair not in self._asked:
+        if header.kind == Kind.RETURN and pair in self._asked | self._silent and self._waits:
+            self._join(pair, header.round)
+        elif pair not in self._asked:
             return
-        if kind == Kind.HERE:
-            self._next[pair] = round
-            if self._proposed is not None and round > self._proposed:
+        elif header.kind == Kind.HERE:
+            self._next[pair] = header.seq
+            if self._proposed is not None and header.seq > self._proposed:
                 self._start_over()
-        elif kind == Kind.WELCOME and round == self._proposed:
+        elif header.kind == Kind.WELCOME and header.round == self._proposed:
             self._agreed.add(pair)
-        elif kind in (Kind.LEAVE, Kind.WITHDRAW, Kind.ASK):  # ASK: it comes back itself
+        elif header.kind == Kind.LEAVE:
             self._forget(pair)
+            self._ended[pair] = header.round + 1 if header.seq else 0
+            self._mailboxes[pair[0]].depart(pair[1], None)
+        elif header.kind in (Kind.WITHDRAW, Kind.ASK):
+            self._forget(pair)
+            if header.kind == Kind.ASK:
+                self._silent.add(pair)
         self._go_on()
 
     def stop_waiting(self) -> None:
@@ -195,7 +225,33 @@ class Homecoming:
         answered = set(self._next) if self._proposed is None else self._agreed
         for pair in self._asked - answered:
             self._forget(pair)
+            self._silent.add(pair)
         self._go_on()
+
+    def tell_again(self) -> None:
+        """Tells its round those that have not agreed to it; who has been heard otherwise knows it."""
+        self.told = {pair: round for pair, round in self.told.items() if self._is_held_for(pair)}
+        for (rank, peer), round in self.told.items():
+            self._tell(Kind.RETURN, rank, peer, first_of(round), round)
+
+    def follow(self, pair: Pair, round: int) -> None:
+        """Proposes to a peer that is waited for the later round that it is in."""
+        if round > self.told.get(pair, round):
+            self.told[pair] = round
+            self._tell(Kind.RETURN, *pair, first_of(round), round)
+
+    def _is_held_for(self, pair: Pair) -> bool:
+        return self._mailboxes[pair[0]].holds_for(pair[1])
+
+    def _join(self, pair: Pair, round: int) -> None:
+        """A peer that came back itself has found its round before this process."""
+        self._silent.discard(pair)
+        self._asked.add(pair)
+        self._next[pair] = round
+        if self._proposed is not None and round > self._proposed:
+            self._start_over()
+        elif self._proposed is not None:
+            self._tell(Kind.RETURN, *pair, first_of(self._proposed), 0)
 
     def _forget(self, pair: Pair) -> None:
         self._asked.discard(pair)
@@ -207,6 +263,8 @@ class Homecoming:
             return
         if self._enough is not None:
             self._look(self._enough)
+        elif not self._asked and self._ended:
+            self._settle(max(self._ended.values()))
         elif not self._asked:
             self.found.set()
         elif self._proposed is None and self._asked <= self._next.keys():
@@ -215,7 +273,7 @@ class Homecoming:
             self._settle(self._proposed)
 
     def _look(self, enough: int) -> None:
-        self.latest = max(self._next.values(), default=None)
+        self.latest = max(self._next.values() or self._ended.values(), default=None)
         if self._asked <= self._next.keys() or (self.latest is not None and self.latest > enough):
             self.found.set()
 
@@ -228,7 +286,8 @@ class Homecoming:
         for rank, peer in self._agreed:
             self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()
-        self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
+        if not self._waits:  # who waits does not get on in the meantime
+            self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()
 
     def _settle(self, round: int) -> None:
@@ -237,6 +296,11 @@ class Homecoming:
             mailbox.start_at(round)
         for rank, peer in self._agreed:
             self._mailboxes[rank].readmit(peer, round)
+        if self._waits:
+            for rank, peer in self._silent:
+                self._mailboxes[rank].hold_for(peer)
+            self.told = dict.fromkeys(self._silent, round)
+            self.tell_again()
         self.found.set()
 
 

@@ -18,6 +18,8 @@ RETRY_GRACE = 1.0
 """The same for a link that never came about: time for a few more attempts."""
 HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
 """Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
+LEAST_PAUSE = 0.5
+"""Seconds between two greetings of one process."""
 LONGEST_LINGER = 5000
 """Milliseconds for what a closed link still holds; a peer that takes messages in takes them at once."""
 NEVER = float("inf")
@@ -52,6 +54,7 @@ class Links:
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
         self._watched: dict[int, int] = {}
         self._suspects: dict[int, float] = {}
+        self._greeted: dict[int, float] = {}
         self._epoll = select.epoll()
 
     @property
@@ -125,6 +128,8 @@ class Links:
             # On one machine the kernel ends the links of who dies; who only stands still has the deadline.
             dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT))
             dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
+            # Where packets are dropped the kernel tries for two minutes, and nobody is told.
+            dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
         if endpoint.startswith("tcp") and self._place.credentials is not None:
             self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
@@ -133,10 +138,19 @@ class Links:
         # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
         self._watch(process)
         dealer.connect(endpoint)
+        self._greet(process, dealer)
+
+    def _greet(self, process: int, dealer: "zmq.Socket[bytes]") -> None:
         with self._sending:
             _, header, body = self._greeting(process)
             self._send(dealer, header, body)
             self._dealers[process] = dealer
+        self._greeted[process] = time.monotonic()
+
+    def greet_again(self, process: int) -> None:
+        """Greets a process that may not have heard it, but seldom: two may answer each other."""
+        if self.holds(process) and time.monotonic() - self._greeted[process] > LEAST_PAUSE:
+            self._revive(process)
 
     def watch(self) -> None:
         """Takes in what the monitors say."""
@@ -149,8 +163,8 @@ class Links:
         while has_input(monitor):
             event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._suspects.pop(process, None)
-                if process in self.gone:
+                # The greeting may have been lost with the connection.
+                if self._suspects.pop(process, None) is not None or process in self.gone:
                     self._revive(process)
                 continue
             # Everybody listened before the start: who can no longer be connected to has died.
@@ -176,9 +190,7 @@ class Links:
 
     def _revive(self, process: int) -> None:
         self.gone.discard(process)
-        with self._sending:
-            _, header, body = self._greeting(process)
-            self._send(self._dealers[process], header, body)
+        self._greet(process, self._dealers[process])
         self._book()
 
     def renew(self, process: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from decentnode.communication.handles import Handle, Key, Message
 from decentnode.communication.signs import Signs
+from decentnode.communication.unread import Unread
 from decentnode.errors import PeerAway, PeerError, PeerLost, PeerTimeout
 
 MOST_PARKED = 4
@@ -45,7 +46,7 @@ class Mailbox:
         self.ended = False
         """Whether this node itself has done its last exchange."""
         self.suspended: set[int] = set()
-        """Peers that are waited for although they died: they are to be started again."""
+        """Peers that died and are waited for until they send something: they are to be started again."""
         self.parts = 1
         """How many exchanges, each of another part, are in flight at once."""
         self.ahead = 0
@@ -68,13 +69,15 @@ class Mailbox:
         """Says to a peer that is given up that what it was sent may be written again."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
+        self._agreed: dict[int, int] = {}
+        """The round from which on it was agreed with a peer, the last time, to exchange again."""
         self._leaving: dict[int, Key] = {}
         """The last exchange of peers that have ended, while something of it is on its way."""
         self._open: dict[Key, Handle] = {}
         self._parked: dict[Key, dict[int, Message]] = {}
-        self._unread: dict[int, dict[int, set[int]]] = {}
-        """By part, and by the number of the exchange: who still has to read what was sent."""
+        self._unread = Unread()
         self._last: Key = (-1, 0, 0)
+        self._first = 0
         self._sent = numbered_from
         self._signs = Signs()
 
@@ -87,12 +90,17 @@ class Mailbox:
     def next_for(self, peer: int) -> int:
         """The first round in which a peer that comes back can take part."""
         with self.lock:
-            return self._last[0] if peer in self.suspended else self.upcoming
+            return self._held if self.holds_for(peer) else self.upcoming
 
     @property
     def upcoming(self) -> int:
         """The first round whose exchanges have not begun."""
         return self._last[0] + 1
+
+    @property
+    def _held(self) -> int:
+        """The round that is not left without those that are waited for."""
+        return max(self._last[0], self._first)
 
     def admit(self, round: int) -> list[int]:
         """Begins the exchanges of a round; returns the peers that take part again from there on."""
@@ -106,33 +114,47 @@ class Mailbox:
     def start_at(self, round: int) -> None:
         """Nobody is told of an earlier round to take part in: this node comes back in this one."""
         with self.lock:
-            self._last = max(self._last, (round - 1, -1, -1))
+            self._last, self._first = max(self._last, (round - 1, -1, -1)), round
 
     def readmit(self, peer: int, round: int) -> bool:
         """Exchanges with a lost peer again from `round` on; false when that round has begun already."""
         with self.lock:
-            if peer in self.suspended and round == self._last[0]:
-                self.suspended.discard(peer)
+            if self.holds_for(peer) and round == self._held:
                 self._signs.forget(peer)
+                self._agreed[peer] = round
                 return True
             if round < self.upcoming:
-                return False
+                # What is proposed once more was agreed to, but the answer did not come.
+                return peer not in (self.gone.keys() | self.suspended) and self._agreed.get(peer) == round
             self._signs.forget(peer)
-            self.give_up(peer, PeerAway(peer, f"is back from round {round + 1} on"), round)
-            self._returning[peer] = round
+            away = PeerAway(peer, f"is back from round {round + 1} on")
+            self.give_up(peer, away, round)
+            self.gone[peer] = away
+            self._returning[peer] = self._agreed[peer] = round
             self.left.discard(peer)
             return True
 
     def suspend(self, peer: int) -> None:
         """Waits on for a peer that died, because it is to be started again."""
         with self.lock:
-            if peer not in self.gone:
+            if peer not in self.gone or peer in self._returning:
                 self.suspended.add(peer)
 
-    def is_returning(self, peer: int) -> bool:
-        """Whether it is agreed from which round on a lost peer takes part again."""
+    def hold_for(self, peer: int) -> None:
+        """Waits for a peer that was lost, because it is to be started again, too."""
         with self.lock:
-            return peer in self._returning
+            self.gone.pop(peer, None)
+            self.suspended.add(peer)
+
+    def holds_for(self, peer: int) -> bool:
+        """Whether a peer that died has a place in the round that this node is in, or begins with."""
+        with self.lock:
+            return peer in self.suspended and peer not in self.gone
+
+    def returns_in(self, peer: int) -> int | None:
+        """The round from which on a lost peer takes part again; None where none was agreed on."""
+        with self.lock:
+            return self._returning.get(peer)
 
     def counted_on_by(self, peers: Iterable[int], before: int) -> set[int]:
         """Which of these peers wait for this node in some round before that one."""
@@ -154,7 +176,7 @@ class Mailbox:
     def is_unread(self, reader: int, seq: int) -> bool:
         """Whether a reader still has to read what was sent under this number."""
         with self.lock:
-            return any(reader in lane.get(seq, ()) for lane in self._unread.values())
+            return self._unread.awaits(reader, seq)
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
@@ -172,7 +194,7 @@ class Mailbox:
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
             self._drop_stale(key)
-            self._unread.setdefault(key[2], {})[seq] = set(targets) - self.gone.keys() - self.left
+            self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -183,6 +205,7 @@ class Mailbox:
         """Takes a message in: for an open exchange, or parked for a later one; anything else is dropped."""
         with self.lock:
             self._signs.reach(source, key[0], time.monotonic())
+            self.suspended.discard(source)
             handle = self._open.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
@@ -208,10 +231,7 @@ class Mailbox:
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            lanes = self._unread.values() if part is None else [self._unread.get(part, {})]
-            for lane in lanes:
-                for number in [number for number in lane if number <= seq]:
-                    lane[number].discard(reader)
+            self._unread.strike(reader, seq, part)
             self._finish_complete()
 
     def lose(self, peer: int, error: PeerError) -> None:
@@ -224,7 +244,7 @@ class Mailbox:
                 return
             self.make_void(peer)
             self.gone[peer] = error
-            self._drop_reader(peer)
+            self._unread.strike(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
@@ -254,7 +274,7 @@ class Mailbox:
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
             if owes and last is not None and peer not in self.gone:
                 self._leaving[peer] = last
-                self._drop_reader(peer)
+                self._unread.strike(peer)
                 self._finish_complete()
             else:
                 self.lose(peer, left(peer, last[0] if last else -1))
@@ -321,7 +341,7 @@ class Mailbox:
     def is_read(self) -> bool:
         """True when no living peer still has to read anything of ours."""
         with self.lock:
-            return not any(any(lane.values()) for lane in self._unread.values())
+            return self._unread.is_empty()
 
     def _settle(self, handle: Handle, source: int, message: Message) -> None:
         if source in handle.awaited:
@@ -348,25 +368,13 @@ class Mailbox:
     def _finish_if_complete(self, handle: Handle) -> None:
         if handle.awaited or self._readers_before(handle):
             return
-        lane = self._unread[handle.key[2]]
-        for number in [n for n in lane if n < handle.seq]:
-            del lane[number]
+        self._unread.drop_before(handle.key[2], handle.seq)
         del self._open[handle.key]
         handle.finish()
 
     def _readers_before(self, handle: Handle) -> set[int]:
         """Who still has to read what was sent in earlier exchanges of the same part."""
-        before: set[int] = set()
-        for number, readers in self._unread[handle.key[2]].items():
-            if readers and number < handle.seq:
-                before |= readers
-        return before
-
-    def _drop_reader(self, peer: int) -> None:
-        """This peer reads nothing any more, also nothing that is there already."""
-        for lane in self._unread.values():
-            for readers in lane.values():
-                readers.discard(peer)
+        return self._unread.before(handle.key[2], handle.seq)
 
     def _infer_loss(self, peer: int, key: Key) -> None:
         """Links keep the order: who is in a later exchange than one it is awaited in has sent its payload."""

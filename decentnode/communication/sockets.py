@@ -25,6 +25,7 @@ from decentnode.communication.edges import Edges, Homecoming
 from decentnode.communication.handles import Key
 from decentnode.communication.links import LOCAL_GRACE, NEVER, Links
 from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.meeting import Meeting
 from decentnode.communication.patience import Patience
 from decentnode.communication.polling import has_input
 from decentnode.communication.reception import Listener, Reception
@@ -60,11 +61,12 @@ class Sockets(threading.Thread):
             )
             self._gate.guard(self._guarded)
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
+        self._meeting = Meeting(place, self._links)
         self._connections = Connections(most_bytes)
         self._edges = Edges(self.mailboxes, self._tell)
         self.patience = Patience(self.mailboxes, self._tell)
         if place.incarnation:
-            self._edges.homecoming = Homecoming(self.mailboxes, self._tell)
+            self._edges.homecoming = Homecoming(self.mailboxes, self._tell, place.waits)
         self._reception = Reception(
             place,
             self.mailboxes,
@@ -81,8 +83,6 @@ class Sockets(threading.Thread):
         watched = (self._router, self._wakeup, self._links.fileno(), *guards)
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
-        self._met = threading.Condition()
-        self._met_processes: set[int] = set()
         self._linger = 0.0
         self._stopping = False
 
@@ -176,12 +176,7 @@ class Sockets(threading.Thread):
         Who has died by then is lost as in any round, and not waited for.
         """
         self.post(lambda: self._connect_all(sorted(processes)))
-        with self._met:
-            if not self._met.wait_for(lambda: processes <= self._met_processes | self._links.gone, timeout):
-                missing = sorted(processes - self._met_processes - self._links.gone)
-                silent = [rank for p in missing for rank in self.place.processes[p].ranks]
-                own = self.hello.ranks[0]
-                raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
+        self._meeting.wait(processes, timeout, lambda silent: self.post(lambda: self._greet_again(silent)))
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
@@ -231,10 +226,7 @@ class Sockets(threading.Thread):
         except BaseException as error:
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
-            with self._met:
-                # The first exchange says what broke.
-                self._met_processes.update(range(len(self.place.processes)))
-                self._met.notify_all()
+            self._meeting.end()
             raise
         finally:
             self._close()
@@ -285,6 +277,10 @@ class Sockets(threading.Thread):
         for process in processes:
             self._links.make(process)
 
+    def _greet_again(self, processes: Iterable[int]) -> None:
+        for process in processes:
+            self._links.greet_again(process)
+
     def _greeting(self, process: int) -> wire.Outgoing:
         """The first message to a process: who is here, and where on this machine their memory is."""
         hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
@@ -326,9 +322,8 @@ class Sockets(threading.Thread):
 
     def _greeted(self, process: int) -> None:
         self._links.make(process)
-        with self._met:
-            self._met_processes.add(process)
-            self._met.notify_all()
+        if self._meeting.note(process):
+            self._links.greet_again(process)  # it may not have heard the answer to its first hello
 
     def _restarted(self, process: int) -> None:
         """Another process has taken the place of one that may not have been missed yet."""
@@ -336,8 +331,7 @@ class Sockets(threading.Thread):
         self._links.renew(process)
 
     def _lose_process(self, process: int) -> None:
-        with self._met:
-            self._met.notify_all()
+        self._meeting.look_again()
         self._reception.forget(process)
         for rank in self.place.processes[process].ranks:
             for mailbox in self.mailboxes.values():

@@ -12,6 +12,7 @@ import torch
 
 from decentnode.communication import links, sockets
 from decentnode.communication.base import Inbox, Memory, Place
+from decentnode.errors import PeerAway
 from decentnode.graph.families import FullyConnected
 from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
@@ -98,6 +99,8 @@ class Company:
             if inbox.is_sound():
                 assert read == {peer: [1000 * peer + round] for peer in read}
             heard[round] = sorted(inbox)
+            # Whoever waits stops when a peer is lost, but not when it comes back a round later.
+            assert not self.waits or all(isinstance(why, PeerAway) for why in inbox.missing.values())
             if len(inbox) == NODES - 1:
                 self.whole[endpoint.rank] = round
             inbox.release()
@@ -239,6 +242,25 @@ def test_whoever_waits_holds_the_round_until_the_process_is_back(company):
     heard = company.finish()
     missing = {round for i in range(3) for round, peers in heard[i].items() if 3 not in peers}
     assert missing <= {first - 1}
+
+
+@on(SHARED, TCP)
+@pytest.mark.parametrize("apart", [0.0, 1.5])
+def test_whoever_waits_waits_for_two_neighbors_that_died_at_once(company, apart):
+    """Each of them asks the other where it is, and neither knows; both hold the round for each other."""
+    company.wait_for(0, 10)
+    for own in (2, 3):
+        company.hear(own)
+        company.signal(own, signal.SIGKILL)
+        company.running[own][0].join()
+    for own in (2, 3):
+        company.start(own, incarnation=1)
+        time.sleep(apart)
+    first = [company.hear(own) for own in (2, 3)]
+    company.wait_for(0, max(first) + 5)
+    heard = company.finish()
+    check_together(heard, since=max(first) + 1)
+    check_symmetric(heard, max(first) + 30)
 
 
 @on(IPC)

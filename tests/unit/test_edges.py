@@ -265,3 +265,168 @@ def test_a_peer_that_comes_back_a_round_later_is_away_and_not_lost():
     town.boxes[0].suspend(1)
     assert town.boxes[0].readmit(1, 6)
     assert isinstance(town.boxes[0].gone[1], PeerAway)
+
+
+def settled_apart(rounds, waits=True):
+    """0 and 3 hold these rounds for their neighbors 1 and 2, which died and come back at once."""
+    town = Town(4)
+    comings = []
+    for rank, round in zip((0, 3), rounds, strict=True):
+        town.go_to(rank, round)
+    for rank, stays in ((1, 0), (2, 3)):
+        town.boxes[stays].suspend(rank)
+        coming = town.edges[rank].homecoming = Homecoming({rank: town.boxes[rank]}, town.tell, waits)
+        comings.append(coming)
+    for rank, peers, coming in ((1, (0, 2), comings[0]), (2, (1, 3), comings[1])):
+        coming.ask([(rank, peer) for peer in peers])
+    return town, comings
+
+
+def check_they_exchange(town, i, j, round):
+    """Both ends count on the edge in this round, and in none before that one of them does."""
+    for rank, peer in ((i, j), (j, i)):
+        box = town.boxes[rank]
+        box.admit(round)
+        assert peer not in box.gone, (rank, peer, box.gone)
+
+
+@pytest.mark.parametrize("rounds", [(6, 6), (7, 6), (6, 7)])
+def test_two_neighbors_that_come_back_at_once_wait_for_each_other(rounds):
+    """Neither can say where it is when the other asks; the later of their rounds is that of their edge."""
+    town, comings = settled_apart(rounds)
+    town.carry()
+    assert [coming.round for coming in comings] == list(rounds)
+    for rank, peer in ((1, 2), (2, 1)):
+        missing = town.boxes[rank].gone.get(peer)
+        assert missing is None or isinstance(missing, PeerAway)
+        assert town.first(rank, peer) in (None, max(rounds))
+    check_they_exchange(town, 1, 2, max(rounds))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("rounds", [(6, 6), (7, 6)])
+def test_two_neighbors_that_come_back_at_once_wait_for_each_other_whatever_is_lost_between_them(rounds, seed):
+    chance = random.Random(seed)
+    town, comings = settled_apart(rounds)
+
+    def lose(header):
+        return {header.sender, header.receiver} == {1, 2} and chance.random() < 0.4
+
+    def pick(post):  # links keep the order, but messages of several links come in any
+        links = [(header.sender, header.receiver) for header in post]
+        return links.index(chance.choice(links))
+
+    town.carry(lose, pick)
+    while any(coming.round is None for coming in comings):
+        for coming in comings:
+            coming.stop_waiting()
+        town.carry(lose, pick)
+    begins = chance.random() < 0.5
+    for rank, coming in zip((1, 2), comings, strict=True):
+        if begins:
+            town.go_to(rank, coming.round)
+    for _ in range(20):
+        town.propose()
+        town.carry(lose, pick)
+    for rank, coming in zip((1, 2), comings, strict=True):
+        town.boxes[rank].admit(coming.round)
+    for rank, peer in ((1, 2), (2, 1)):
+        missing = town.boxes[rank].gone.get(peer)
+        assert missing is None or isinstance(missing, PeerAway)
+    check_they_exchange(town, 1, 2, max(coming.round for coming in comings))
+
+
+def test_who_comes_back_after_its_neighbor_has_begun_again_takes_part_in_its_round():
+    """The neighbor did not know where it was, and has settled on a round meanwhile."""
+    town, (first, second) = settled_apart((6, 6))
+    town.carry(lambda header: header.kind == Kind.ASK and header.sender == 2)
+    first.stop_waiting()
+    town.carry()
+    assert first.round == 6
+    second.ask([(2, 1), (2, 3)])
+    town.carry()
+    assert second.round == 6
+    check_they_exchange(town, 1, 2, 6)
+
+
+def test_nobody_is_given_up_by_a_peer_that_comes_back_and_proposes_another_round():
+    """Node 1 held its round and had agreed when node 2 turned out to be further."""
+    town = Town(3)
+    coming = town.edges[0].homecoming = Homecoming({0: town.boxes[0]}, town.tell, waits=True)
+    for rank in (1, 2):
+        town.go_to(rank, 6)
+        town.boxes[rank].suspend(0)
+    coming.ask([(0, 1), (0, 2)])
+    while any(header.kind != Kind.RETURN for header in town.post):
+        header = town.post.pop(0)
+        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
+    town.go_to(2, 7)
+    town.carry()
+    assert coming.round == 7
+    assert isinstance(town.boxes[1].gone[0], PeerAway)
+    check_they_exchange(town, 0, 1, 7)
+    check_they_exchange(town, 0, 2, 7)
+
+
+def test_a_peer_that_dies_again_before_its_round_is_answered_and_waited_for():
+    town = Town(2)
+    town.go_to(0, 5)
+    for _ in range(2):
+        town.boxes[0].suspend(1)
+        coming = town.edges[1].homecoming = Homecoming({1: town.boxes[1]}, town.tell, waits=True)
+        town.tell(Kind.RETURN, 1, 0, (6, 0, 0), 0)
+        town.carry()
+        assert town.first(0, 1) == 6
+    town.boxes[0].suspend(1)
+    town.go_to(0, 6)
+    assert 1 not in town.boxes[0].gone
+    coming.ask([(1, 0)])
+    town.carry()
+    assert coming.round == 6
+
+
+def test_a_lost_welcome_is_said_again():
+    town = Town(2)
+    town.go_to(0, 5)
+    town.boxes[0].lose(1, PeerLost(1, "on purpose"))
+    for _ in range(2):
+        town.edges[0].hear(town.boxes[0], Kind.RETURN, Header(Kind.RETURN, 1, 1, 0, 6))
+        town.go_to(0, 6)
+    assert [header.kind for header in town.post] == [Kind.WELCOME, Kind.WELCOME]
+
+
+def test_a_node_that_died_before_its_neighbor_began_is_told_the_first_round():
+    town = Town(2)
+    town.boxes[0].suspend(1)
+    assert town.boxes[0].next_for(1) == 0
+
+
+def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
+    town, coming = homecoming([7, 99])
+    town.boxes[2].ended = True
+    coming.ask([(0, 1), (0, 2)])
+    town.carry()
+    assert coming.round == 8
+    assert town.first(2, 0) is None
+    assert 2 in town.boxes[0].left
+
+
+@pytest.mark.parametrize("enough", [None, 98])
+def test_where_all_have_ended_nothing_is_left_to_do(enough):
+    town, coming = homecoming([99, 98])
+    for rank in (1, 2):
+        town.boxes[rank].ended = True
+    coming.ask([(0, 1), (0, 2)], enough)
+    town.carry()
+    assert coming.found.is_set()
+    assert (coming.latest if enough else coming.round) == 100
+
+
+def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
+    town = Town(2)
+    town.go_to(1, 5)
+    town.lose(0, 1)
+    town.boxes[1].ended = True
+    town.propose()
+    town.carry()
+    assert town.boxes[0].left == {1}
