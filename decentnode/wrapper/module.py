@@ -172,25 +172,9 @@ class DecentralizedDataParallel(nn.Module):
     @torch.no_grad()
     def _average(self) -> float:
         """Has the average in the spare slots."""
-        exchanges, blocks = self._engine.exchanges, self._engine.blocks
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
-        self._engine.start()  # else a forward pass on one rank alone would have made other exchanges
-        launched = exchanges.launched
-        for i, block in enumerate(blocks):
-            if block.bucket.is_buffers and i not in launched:
-                block.take_in()
-        # Whoever releases an exchange says that all before it were read: none of them may be under way.
-        exchanges.drop_all()
-        exchanges.settle(range(len(blocks)))
-        living = exchanges.living()
-        averaging.check_finite(blocks, exchanges, living)
-        for block in blocks:
-            averaging.average(block, exchanges, living)
-        exchanges.settle([])
-        if launched:
-            self._engine.launch_all()
-        return averaging.distance(blocks)
+        return averaging.average_all(self._engine)
 
     @torch.no_grad()
     def _flip(self) -> None:
