@@ -71,12 +71,12 @@ def average_all(engine: Engine) -> float:
     exchanges, blocks = engine.exchanges, engine.blocks
     engine.start()  # else a forward pass on one rank alone would have made other exchanges
     launched = exchanges.launched
-    for i, block in enumerate(blocks):
-        if block.bucket.is_buffers and i not in launched:
-            block.take_in()
     # Whoever releases an exchange says that all before it were read: none of them may be under way.
     exchanges.drop_all()
     exchanges.settle(range(len(blocks)))
+    for i, block in enumerate(blocks):
+        if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent
+            block.take_in()
     living = exchanges.living()
     check_finite(blocks, exchanges, living)
     for block in blocks:

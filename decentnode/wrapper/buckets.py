@@ -160,9 +160,19 @@ class Block:
         self.show()
 
     def take_in(self, spare: bool = False) -> None:
-        """Copies the tensors into the current slot, or the spare one."""
-        for tensor, view in zip(self.tensors, self._views[self._current ^ spare], strict=True):
-            view.copy_(tensor.detach())
+        """Copies the tensors into the current slot, or the spare one: whichever of them are not views of it.
+
+        Buffers never are. A parameter may have been given other memory through its `data`, as torch's
+        `vector_to_parameters` does; it is a view again afterwards. Raises BadInput if it no longer fits.
+        """
+        views = self._views[self._current ^ spare]
+        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
+            if self.bucket.is_buffers:
+                view.copy_(tensor.detach())
+            elif not tensor.is_set_to(view):
+                _check_fits(entry, tensor, view)
+                view.copy_(tensor.detach())
+                tensor.data = view
 
     def show(self) -> None:
         """Has the module see the current slot: parameters are views of it, buffers get copies."""
@@ -184,6 +194,13 @@ class Block:
         """Whose element that is."""
         names = [entry.name for entry in self.bucket.entries if entry.offset <= index]
         return names[-1]
+
+
+def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
+    now, wrapped = ((x.dtype, tuple(x.shape), x.device) for x in (tensor, view))
+    if now != wrapped:
+        was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
+        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it anew")
 
 
 def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[Block]:

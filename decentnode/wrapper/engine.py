@@ -60,17 +60,21 @@ class Engine:
         self.exchanges.step = self.step
         if self.publishes_early and not self.exchanges.flying and not self.begun:
             for i in self.mixed:
-                if self.blocks[i].bucket.is_buffers:
-                    self.blocks[i].take_in()
+                self.blocks[i].take_in()
             self.launch_all()
 
     def withdraw(self) -> None:
-        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come."""
+        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come.
+
+        And BadInput if the module's parameters have become others.
+        """
         # A forward pass on one rank alone may have sent x(t): all must make the same exchanges.
         self.start()
         self.exchanges.drop_all()
         # Ranks that are at different steps wait here in vain; else they would mix models of different steps.
         self.exchanges.settle([])
+        for block in self.blocks:
+            block.take_in()
 
     def launch_all(self) -> None:
         """Sends x(t) as it is in the blocks."""
@@ -157,9 +161,8 @@ class Engine:
                 self._add_change(mixture, block.values)
 
     def _adapt(self, block: Block, i: int, skip: bool) -> None:
-        if block.bucket.is_buffers:
-            block.take_in()
-        else:
+        block.take_in()
+        if not block.bucket.is_buffers:
             self._make_step(i, skip)
 
     def _combine_next(self) -> None:

@@ -554,6 +554,68 @@ def test_buffers_in_the_average_come_back(buffers):
         assert torch.allclose(average, before if buffers == "local" else mean, atol=1e-12)
 
 
+# Parameters changed by hand.
+
+
+@torch.no_grad()
+def in_place(model, values):
+    parameters = list(model.parameters())
+    for p, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
+        p.copy_(part.view_as(p))
+
+
+def through_data(model, values):
+    nn.utils.vector_to_parameters(values, model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"update_in": "step"}, {"buffers": "mix", "bucket_mb": A_TENSOR}])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parameters_may_be_given_other_memory(scheme, options):
+    """At the start, before a model is sent anew, and before averages."""
+    run = Run(Counting(), options={"scheme": scheme} | options, steps=6)
+
+    def models(change):
+        def work(rank, seat):
+            model, seen = run.wrap(seat), []
+            change(model, torch.arange(10.0).double() * (1 + rank))
+            run.train(model, rank, 0, 2)
+            change(model, torch.linspace(0, 1 + rank, 10).double())
+            model.resend()
+            run.train(model, rank, 2, 4)
+            change(model, torch.linspace(-1, rank, 10).double())
+            with model.averaged() as distance:
+                seen.append(flat(model))
+            run.train(model, rank, 4)
+            change(model, torch.linspace(rank, 2, 10).double())
+            seen.append(torch.tensor([distance, model.average()]).double())
+            seen.append(flat(model))
+            run.train(model, rank, 0, 2)
+            return torch.cat((*seen, flat(model), model.module.seen))
+
+        return torch.stack(ensemble(3, work))
+
+    assert torch.equal(models(through_data), models(in_place))
+
+
+@pytest.mark.parametrize("act", ["step", "resend", "average"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
+    run = Run(options={"scheme": scheme})
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        if act != "step":
+            run.train(model, rank)
+        model.half()
+        halves = [tensor.half() for tensor in batches(rank, 1)[0]]
+        step = lambda: loss_of(model, halves).backward()
+        message = r"'4\.bias' was torch\.float64 \(2,\) on cpu when it was wrapped, and is torch\.float16"
+        with pytest.raises(BadInput, match=message):
+            {"step": step, "resend": model.resend, "average": model.average}[act]()
+
+    ensemble(1, work)
+
+
 # Hooks.
 
 
