@@ -6,7 +6,7 @@ x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing stre
 Buckets go one after the other in the same order everywhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -147,18 +147,19 @@ class Engine:
     def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
         with self._mixture(block, i) as mixture:
             if block.bucket.is_buffers:
+                # What the forward pass made of them counts by the own weight: so a variance stays positive.
                 block.take_in(spare=True)
-                self._add_change(mixture, block.spare)
+                self._mix(mixture.mix_into, block.spare)
                 block.flip()
             elif skip or self.optimizers[i].by_gradient_alone:
-                self._write(mixture, block.spare)
+                self._mix(mixture.write, block.spare)
                 block.flip()
                 self._make_step(i, skip)
             else:
                 block.spare.copy_(block.values)
                 block.flip()
                 self._make_step(i, skip)
-                self._add_change(mixture, block.values)
+                self._mix(mixture.add_change, block.values)
 
     def _adapt(self, block: Block, i: int, skip: bool) -> None:
         block.take_in()
@@ -169,7 +170,7 @@ class Engine:
         i = next(iter(self.exchanges.flying))
         block = self.blocks[i]
         with self._mixture(block, i) as mixture:
-            self._write(mixture, block.spare)
+            self._mix(mixture.write, block.spare)
         block.flip()
 
     def _make_step(self, i: int, skip: bool) -> None:
@@ -208,14 +209,8 @@ class Engine:
             self.options.before_mixing(mixture)
         return mixture
 
-    def _write(self, mixture: Mixture, out: Tensor) -> None:
+    def _mix(self, mix: Callable[[Tensor], None], out: Tensor) -> None:
         try:
-            mixture.write(out)
-        except ValueError as error:
-            raise self.exchanges.failure(error) from error
-
-    def _add_change(self, mixture: Mixture, out: Tensor) -> None:
-        try:
-            mixture.add_change(out)
+            mix(out)
         except ValueError as error:
             raise self.exchanges.failure(error) from error

@@ -519,10 +519,10 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     run = Run(network=Counting(), options={"buffers": "mix", "scheme": scheme})
-    w = torch.tensor(weighted_graph("ring", None, 4).matrix())
+    w = dense(weighted_graph("ring", None, 4), 0.75)(0)
 
     def work(rank, seat):
-        model = run.wrap(seat)
+        model = run.wrap(seat, mixing_strength=0.75)
         run.train(model, rank)
         assert int(model.module.times) == run.steps
         return model.module.seen.clone()
@@ -530,8 +530,27 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     x = torch.zeros(4, 3).double()
     for step in range(run.steps):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
-        x = w @ x + added if scheme == SCHEMES[0] else w @ (x + added)
+        own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
+        x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
     assert torch.allclose(torch.stack(ensemble(4, work)), x, atol=1e-12)
+
+
+@pytest.mark.parametrize("own_weight", [0.0, 0.02])
+def test_a_variance_that_is_mixed_stays_positive(own_weight):
+    """Where the own weight is below the momentum, a batch takes more from it than the mix leaves."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4, track_running_stats=True)
+    run = Run(nn.Sequential(norm, nn.Linear(4, 2)), optimizer=sgd_of_nothing, options={"buffers": "mix"})
+    run.topology = [[own_weight, 1 - own_weight], [1 - own_weight, own_weight]]
+
+    def work(rank, seat):
+        model, least = run.wrap(seat), math.inf
+        for step, (x, _) in enumerate(batches(rank, 6)):
+            model(x.float() * (1e4 if (rank, step) == (0, 1) else 0.01)).sum().backward()
+            least = min(least, float(model.module[0].running_var.min()))
+        return least
+
+    assert min(ensemble(2, work)) > 0
 
 
 @pytest.mark.parametrize("buffers", ["local", "average", "mix"])
