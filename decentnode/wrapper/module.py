@@ -192,6 +192,11 @@ class DecentralizedDataParallel(nn.Module):
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
+        if self.options.update_in == "backward" and any(part.has_gradients for part in parts):
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: a state is saved between steps, and gradients of "
+                "no_sync() wait for theirs; zero_grad() drops them"
+            )
         scaler = self.options.scaler
         return {
             "version": STATE_VERSION,
@@ -226,7 +231,7 @@ class DecentralizedDataParallel(nn.Module):
             if self._ended_early or self._backward.is_open:
                 # The others have made this step, and count on what this rank has not sent of it.
                 self._engine.abandon()
-                self._begin_anew()
+            self._begin_anew()
             self._engine.withdraw()
         return super().load_state_dict(state_dict, strict)
 
@@ -308,7 +313,7 @@ class DecentralizedDataParallel(nn.Module):
             )
 
     def _begin_anew(self) -> None:
-        """Forgets a backward pass that ended early."""
+        """Forgets a backward pass that ended early, and gradients that wait for a step."""
         self._backward = Backward()
         self._expect_all()
         for part in self._engine.optimizers:

@@ -37,6 +37,39 @@ def rates(model):
 # Saved states.
 
 
+@pytest.mark.parametrize("update_in", ["backward", "step"])
+def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
+    run = Run(options={"update_in": update_in})
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        run.train(model, rank, 0, 2)
+        saved = model.state_dict()
+        with model.no_sync():
+            loss_of(model, batches(rank, 1)[0]).backward()
+        model.load_state_dict(saved)
+        for batch in batches(rank, run.steps)[2:]:
+            loss_of(model, batch).backward()
+            model.optimizer.step()
+            if update_in == "step":
+                model.zero_grad()
+        return flat(model)
+
+    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+
+
+def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
+    def work(model):
+        with model.no_sync():
+            loss_of(model, batches(0, 1)[0]).backward()
+        with pytest.raises(RunFailed, match=r"rank 0, step 0: .* gradients of no_sync\(\) wait for theirs"):
+            model.state_dict()
+        model.zero_grad()
+        return model.state_dict()["_extra_state"]["step"]
+
+    assert alone(Run(), work) == 0
+
+
 def test_a_learning_rate_set_on_the_whole_counts_after_a_resume():
     def work(model):
         schedule = lr_scheduler.StepLR(model.optimizer, 1, 0.1)
