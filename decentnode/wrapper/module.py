@@ -227,6 +227,8 @@ class DecentralizedDataParallel(nn.Module):
         """Goes on from a `state_dict()` of this rank; on all ranks at once."""
         if assign:
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: a state loaded inside averaged() would be lost at its end")
         with torch.no_grad():
             if self._ended_early or self._backward.is_open:
                 # The others have made this step, and count on what this rank has not sent of it.

@@ -70,6 +70,21 @@ def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
     assert alone(Run(), work) == 0
 
 
+def test_a_state_is_not_loaded_where_it_would_be_lost():
+    run = Run()
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        saved = model.state_dict()
+        run.train(model, rank, 0, 2)
+        with model.averaged(), pytest.raises(RunFailed, match=r"loaded inside averaged\(\) would be lost"):
+            model.load_state_dict(saved)
+        run.train(model, rank, 2)
+        return flat(model)
+
+    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+
+
 def test_a_learning_rate_set_on_the_whole_counts_after_a_resume():
     def work(model):
         schedule = lr_scheduler.StepLR(model.optimizer, 1, 0.1)
