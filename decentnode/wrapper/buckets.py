@@ -60,14 +60,19 @@ class Plan:
 
     @classmethod
     def of(cls, module: nn.Module, most_bytes: int, with_buffers: bool) -> "Plan":
-        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput."""
+        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput.
+
+        Buffers that are not finite, such as masks for attention, have no average: they are left out.
+        """
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, tensor in parameters:
             if tensor.dtype not in FLOATS:
                 raise BadInput(f"parameter '{name}' is {tensor.dtype}; those that can be averaged are floats")
         if len({tensor.device for _, tensor in parameters}) > 1:
             raise BadInput("the parameters are on several devices; a replica lives on one")
-        buffers = [(name, b) for name, b in module.named_buffers() if b.dtype in FLOATS]
+        buffers = [
+            (name, b) for name, b in module.named_buffers() if b.dtype in FLOATS and bool(b.isfinite().all())
+        ]
         buckets: list[Bucket] = []
         for tensors, is_buffers in ((parameters, False), (buffers if with_buffers else [], True)):
             for group in _groups(list(reversed(tensors)), most_bytes):
