@@ -129,10 +129,12 @@ def _aligned(size: int) -> int:
 class Block:
     """One bucket in memory: two flat slots, and the module's tensors as views of one of them."""
 
-    def __init__(self, bucket: Bucket, tensors: Sequence[Tensor], slots: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, bucket: Bucket, module: nn.Module, slots: tuple[Tensor, Tensor]) -> None:
         """Moves the tensors into the first slot; `slots` are bytes, long enough for all buckets."""
         self.bucket = bucket
-        self.tensors = list(tensors)
+        places = (entry.name.rpartition(".") for entry in bucket.entries)
+        self._places = [(module.get_submodule(path), key) for path, _, key in places]
+        self.tensors = self._found()
         end = bucket.start + bucket.nbytes
         first, second = (slot[bucket.start : end].view(bucket.dtype) for slot in slots)
         self._slots = (first, second)
@@ -167,9 +169,12 @@ class Block:
     def take_in(self, spare: bool = False) -> None:
         """Copies the tensors into the current slot, or the spare one: whichever of them are not views of it.
 
-        Buffers never are. A parameter may have been given other memory through its `data`, as torch's
-        `vector_to_parameters` does; it is a view again afterwards. Raises BadInput if it no longer fits.
+        Buffers never are, and a forward pass may have put others in their places. A parameter may have been
+        given other memory through its `data`, as torch's `vector_to_parameters` does; it is a view again
+        afterwards. Raises BadInput if it no longer fits.
         """
+        if self.bucket.is_buffers:
+            self.tensors = self._found()
         views = self._views[self._current ^ spare]
         for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
             if self.bucket.is_buffers:
@@ -178,6 +183,9 @@ class Block:
                 _check_fits(entry, tensor, view)
                 view.copy_(tensor.detach())
                 tensor.data = view
+
+    def _found(self) -> list[Tensor]:
+        return [getattr(part, key) for part, key in self._places]
 
     def show(self) -> None:
         """Has the module see the current slot: parameters are views of it, buffers get copies."""
@@ -210,5 +218,4 @@ def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
 
 def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[Block]:
     """The memory of all buckets; the module's trainable parameters become views of `slots[0]`."""
-    tensors: dict[str, Tensor] = dict(module.named_parameters()) | dict(module.named_buffers())
-    return [Block(bucket, [tensors[e.name] for e in bucket.entries], slots) for bucket in plan.buckets]
+    return [Block(bucket, module, slots) for bucket in plan.buckets]

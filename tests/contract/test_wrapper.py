@@ -553,6 +553,37 @@ def test_a_variance_that_is_mixed_stays_positive(own_weight):
     assert min(ensemble(2, work)) > 0
 
 
+class Replacing(Counting):
+    """Puts another tensor in the place of its buffer."""
+
+    def forward(self, x):
+        if self.training:
+            self.seen = self.seen.clone()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("buffers", ["average", "mix"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_forward_pass_may_put_other_buffers_in_place(scheme, buffers):
+    def seen(network):
+        run = Run(network=network, options={"buffers": buffers, "scheme": scheme})
+
+        def work(rank, seat):
+            model = run.wrap(seat)
+            run.train(model, rank, 0, 3)
+            with model.averaged():
+                average = model.module.seen.clone()
+            run.train(model, rank, 3)
+            return torch.cat((average, model.module.seen))
+
+        return torch.stack(ensemble(3, work))
+
+    torch.manual_seed(0)
+    network, other = Counting(), Replacing()
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(seen(other), seen(network))
+
+
 @pytest.mark.parametrize("buffers", ["local", "average", "mix"])
 def test_buffers_in_the_average_come_back(buffers):
     run = Run(network=Counting(), options={"buffers": buffers})
