@@ -10,6 +10,7 @@ from torch import Tensor
 from decentnode.errors import BadInput
 from decentnode.payload import Payload, as_bytes, dense_layout
 from decentnode.wrapper.buckets import ALIGNMENT, Block
+from decentnode.wrapper.engine import Engine
 from decentnode.wrapper.exchanges import Exchanges
 from decentnode.wrapper.mixture import Mixture, first_not_finite, not_finite
 
@@ -63,6 +64,27 @@ def _memory_of(tensor: Tensor) -> Tensor:
     if flat.numel() and flat.data_ptr() != detached.data_ptr():
         raise BadInput(f"a tensor of shape {tuple(tensor.shape)} is no block of memory; make it contiguous")
     return as_bytes(flat)
+
+
+def average_all(engine: Engine) -> float:
+    """Writes the mean of all ranks' blocks into the spare slots; gives the own model's distance from it."""
+    exchanges, blocks = engine.exchanges, engine.blocks
+    engine.start()  # else a forward pass on one rank alone would have made other exchanges
+    launched = exchanges.launched
+    # Whoever releases an exchange says that all before it were read: none of them may be under way.
+    exchanges.drop_all()
+    exchanges.settle(range(len(blocks)))
+    for i, block in enumerate(blocks):
+        if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent
+            block.take_in()
+    living = exchanges.living()
+    check_finite(blocks, exchanges, living)
+    for block in blocks:
+        average(block, exchanges, living)
+    exchanges.settle([])
+    if launched:
+        engine.launch_all()
+    return distance(blocks)
 
 
 def check_finite(blocks: Sequence[Block], exchanges: Exchanges, living: Sequence[int]) -> None:

@@ -76,6 +76,11 @@ class BucketOptimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there is any gradient that no step has been made of."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter; copies, which later steps leave alone."""
         return {

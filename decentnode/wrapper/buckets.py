@@ -60,14 +60,19 @@ class Plan:
 
     @classmethod
     def of(cls, module: nn.Module, most_bytes: int, with_buffers: bool) -> "Plan":
-        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput."""
+        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput.
+
+        Buffers that are not finite, such as masks for attention, have no average: they are left out.
+        """
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, tensor in parameters:
             if tensor.dtype not in FLOATS:
                 raise BadInput(f"parameter '{name}' is {tensor.dtype}; those that can be averaged are floats")
         if len({tensor.device for _, tensor in parameters}) > 1:
             raise BadInput("the parameters are on several devices; a replica lives on one")
-        buffers = [(name, b) for name, b in module.named_buffers() if b.dtype in FLOATS]
+        buffers = [
+            (name, b) for name, b in module.named_buffers() if b.dtype in FLOATS and bool(b.isfinite().all())
+        ]
         buckets: list[Bucket] = []
         for tensors, is_buffers in ((parameters, False), (buffers if with_buffers else [], True)):
             for group in _groups(list(reversed(tensors)), most_bytes):
@@ -124,10 +129,12 @@ def _aligned(size: int) -> int:
 class Block:
     """One bucket in memory: two flat slots, and the module's tensors as views of one of them."""
 
-    def __init__(self, bucket: Bucket, tensors: Sequence[Tensor], slots: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, bucket: Bucket, module: nn.Module, slots: tuple[Tensor, Tensor]) -> None:
         """Moves the tensors into the first slot; `slots` are bytes, long enough for all buckets."""
         self.bucket = bucket
-        self.tensors = list(tensors)
+        places = (entry.name.rpartition(".") for entry in bucket.entries)
+        self._places = [(module.get_submodule(path), key) for path, _, key in places]
+        self.tensors = self._found()
         end = bucket.start + bucket.nbytes
         first, second = (slot[bucket.start : end].view(bucket.dtype) for slot in slots)
         self._slots = (first, second)
@@ -160,9 +167,25 @@ class Block:
         self.show()
 
     def take_in(self, spare: bool = False) -> None:
-        """Copies the tensors into the current slot, or the spare one."""
-        for tensor, view in zip(self.tensors, self._views[self._current ^ spare], strict=True):
-            view.copy_(tensor.detach())
+        """Copies the tensors into the current slot, or the spare one: whichever of them are not views of it.
+
+        Buffers never are, and a forward pass may have put others in their places. A parameter may have been
+        given other memory through its `data`, as torch's `vector_to_parameters` does; it is a view again
+        afterwards. Raises BadInput if it no longer fits.
+        """
+        if self.bucket.is_buffers:
+            self.tensors = self._found()
+        views = self._views[self._current ^ spare]
+        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
+            if self.bucket.is_buffers:
+                view.copy_(tensor.detach())
+            elif not tensor.is_set_to(view):
+                _check_fits(entry, tensor, view)
+                view.copy_(tensor.detach())
+                tensor.data = view
+
+    def _found(self) -> list[Tensor]:
+        return [getattr(part, key) for part, key in self._places]
 
     def show(self) -> None:
         """Has the module see the current slot: parameters are views of it, buffers get copies."""
@@ -186,7 +209,13 @@ class Block:
         return names[-1]
 
 
+def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
+    now, wrapped = ((x.dtype, tuple(x.shape), x.device) for x in (tensor, view))
+    if now != wrapped:
+        was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
+        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it anew")
+
+
 def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[Block]:
     """The memory of all buckets; the module's trainable parameters become views of `slots[0]`."""
-    tensors: dict[str, Tensor] = dict(module.named_parameters()) | dict(module.named_buffers())
-    return [Block(bucket, [tensors[e.name] for e in bucket.entries], slots) for bucket in plan.buckets]
+    return [Block(bucket, module, slots) for bucket in plan.buckets]

@@ -6,7 +6,7 @@ x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing stre
 Buckets go one after the other in the same order everywhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -60,17 +60,21 @@ class Engine:
         self.exchanges.step = self.step
         if self.publishes_early and not self.exchanges.flying and not self.begun:
             for i in self.mixed:
-                if self.blocks[i].bucket.is_buffers:
-                    self.blocks[i].take_in()
+                self.blocks[i].take_in()
             self.launch_all()
 
     def withdraw(self) -> None:
-        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come."""
+        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come.
+
+        And BadInput if the module's parameters have become others.
+        """
         # A forward pass on one rank alone may have sent x(t): all must make the same exchanges.
         self.start()
         self.exchanges.drop_all()
         # Ranks that are at different steps wait here in vain; else they would mix models of different steps.
         self.exchanges.settle([])
+        for block in self.blocks:
+            block.take_in()
 
     def launch_all(self) -> None:
         """Sends x(t) as it is in the blocks."""
@@ -143,30 +147,30 @@ class Engine:
     def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
         with self._mixture(block, i) as mixture:
             if block.bucket.is_buffers:
+                # What the forward pass made of them counts by the own weight: so a variance stays positive.
                 block.take_in(spare=True)
-                self._add_change(mixture, block.spare)
+                self._mix(mixture.mix_into, block.spare)
                 block.flip()
             elif skip or self.optimizers[i].by_gradient_alone:
-                self._write(mixture, block.spare)
+                self._mix(mixture.write, block.spare)
                 block.flip()
                 self._make_step(i, skip)
             else:
                 block.spare.copy_(block.values)
                 block.flip()
                 self._make_step(i, skip)
-                self._add_change(mixture, block.values)
+                self._mix(mixture.add_change, block.values)
 
     def _adapt(self, block: Block, i: int, skip: bool) -> None:
-        if block.bucket.is_buffers:
-            block.take_in()
-        else:
+        block.take_in()
+        if not block.bucket.is_buffers:
             self._make_step(i, skip)
 
     def _combine_next(self) -> None:
         i = next(iter(self.exchanges.flying))
         block = self.blocks[i]
         with self._mixture(block, i) as mixture:
-            self._write(mixture, block.spare)
+            self._mix(mixture.write, block.spare)
         block.flip()
 
     def _make_step(self, i: int, skip: bool) -> None:
@@ -205,14 +209,8 @@ class Engine:
             self.options.before_mixing(mixture)
         return mixture
 
-    def _write(self, mixture: Mixture, out: Tensor) -> None:
+    def _mix(self, mix: Callable[[Tensor], None], out: Tensor) -> None:
         try:
-            mixture.write(out)
-        except ValueError as error:
-            raise self.exchanges.failure(error) from error
-
-    def _add_change(self, mixture: Mixture, out: Tensor) -> None:
-        try:
-            mixture.add_change(out)
+            mix(out)
         except ValueError as error:
             raise self.exchanges.failure(error) from error

@@ -1,5 +1,6 @@
 """What one bucket is mixed of in one step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -53,12 +54,22 @@ class Mixture:
 
     def add_change(self, out: Tensor) -> None:
         """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i and a step that was made from it."""
+        self._add(1.0, {j: w - (j == self.rank) for j, w in self.weights.items()}, out)
+
+    def mix_into(self, out: Tensor) -> None:
+        """out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds what has become of x_i meanwhile."""
+        others = {j: w for j, w in self.weights.items() if j != self.rank}
+        self._add(self.weights.get(self.rank, 0.0), others, out)
+
+    def _add(self, scale: float, weights: Mapping[int, float], out: Tensor) -> None:
+        """out <- scale out + sum_j weights_j x_j; raises ValueError as `write` does."""
         wide = torch.float32 if out.dtype in HALVES else out.dtype
-        changes = [(w - (j == self.rank), self._of(j)) for j, w in self.weights.items()]
         finite = True
-        for piece, *columns in _pieces(out, *(x for _, x in changes)):
+        for piece, *columns in _pieces(out, *(self._of(j) for j in weights)):
             total = piece.to(wide)
-            for (w, _), x in zip(changes, columns, strict=True):
+            if scale != 1:
+                total.mul_(scale)
+            for w, x in zip(weights.values(), columns, strict=True):
                 total.add_(x, alpha=w)
             finite = finite and isfinite(float(total.sum()))
             if total is not piece:

@@ -172,25 +172,9 @@ class DecentralizedDataParallel(nn.Module):
     @torch.no_grad()
     def _average(self) -> float:
         """Has the average in the spare slots."""
-        exchanges, blocks = self._engine.exchanges, self._engine.blocks
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
-        self._engine.start()  # else a forward pass on one rank alone would have made other exchanges
-        launched = exchanges.launched
-        for i, block in enumerate(blocks):
-            if block.bucket.is_buffers and i not in launched:
-                block.take_in()
-        # Whoever releases an exchange says that all before it were read: none of them may be under way.
-        exchanges.drop_all()
-        exchanges.settle(range(len(blocks)))
-        living = exchanges.living()
-        averaging.check_finite(blocks, exchanges, living)
-        for block in blocks:
-            averaging.average(block, exchanges, living)
-        exchanges.settle([])
-        if launched:
-            self._engine.launch_all()
-        return averaging.distance(blocks)
+        return averaging.average_all(self._engine)
 
     @torch.no_grad()
     def _flip(self) -> None:
@@ -208,6 +192,11 @@ class DecentralizedDataParallel(nn.Module):
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
+        if self.options.update_in == "backward" and any(part.has_gradients for part in parts):
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: a state is saved between steps, and gradients of "
+                "no_sync() wait for theirs; zero_grad() drops them"
+            )
         scaler = self.options.scaler
         return {
             "version": STATE_VERSION,
@@ -238,11 +227,13 @@ class DecentralizedDataParallel(nn.Module):
         """Goes on from a `state_dict()` of this rank; on all ranks at once."""
         if assign:
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: a state loaded inside averaged() would be lost at its end")
         with torch.no_grad():
             if self._ended_early or self._backward.is_open:
                 # The others have made this step, and count on what this rank has not sent of it.
                 self._engine.abandon()
-                self._begin_anew()
+            self._begin_anew()
             self._engine.withdraw()
         return super().load_state_dict(state_dict, strict)
 
@@ -324,7 +315,7 @@ class DecentralizedDataParallel(nn.Module):
             )
 
     def _begin_anew(self) -> None:
-        """Forgets a backward pass that ended early."""
+        """Forgets a backward pass that ended early, and gradients that wait for a step."""
         self._backward = Backward()
         self._expect_all()
         for part in self._engine.optimizers:

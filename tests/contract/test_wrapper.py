@@ -519,10 +519,10 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     run = Run(network=Counting(), options={"buffers": "mix", "scheme": scheme})
-    w = torch.tensor(weighted_graph("ring", None, 4).matrix())
+    w = dense(weighted_graph("ring", None, 4), 0.75)(0)
 
     def work(rank, seat):
-        model = run.wrap(seat)
+        model = run.wrap(seat, mixing_strength=0.75)
         run.train(model, rank)
         assert int(model.module.times) == run.steps
         return model.module.seen.clone()
@@ -530,8 +530,58 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     x = torch.zeros(4, 3).double()
     for step in range(run.steps):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
-        x = w @ x + added if scheme == SCHEMES[0] else w @ (x + added)
+        own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
+        x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
     assert torch.allclose(torch.stack(ensemble(4, work)), x, atol=1e-12)
+
+
+@pytest.mark.parametrize("own_weight", [0.0, 0.02])
+def test_a_variance_that_is_mixed_stays_positive(own_weight):
+    """Where the own weight is below the momentum, a batch takes more from it than the mix leaves."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(4, track_running_stats=True)
+    run = Run(nn.Sequential(norm, nn.Linear(4, 2)), optimizer=sgd_of_nothing, options={"buffers": "mix"})
+    run.topology = [[own_weight, 1 - own_weight], [1 - own_weight, own_weight]]
+
+    def work(rank, seat):
+        model, least = run.wrap(seat), math.inf
+        for step, (x, _) in enumerate(batches(rank, 6)):
+            model(x.float() * (1e4 if (rank, step) == (0, 1) else 0.01)).sum().backward()
+            least = min(least, float(model.module[0].running_var.min()))
+        return least
+
+    assert min(ensemble(2, work)) > 0
+
+
+class Replacing(Counting):
+    """Puts another tensor in the place of its buffer."""
+
+    def forward(self, x):
+        if self.training:
+            self.seen = self.seen.clone()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("buffers", ["average", "mix"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_forward_pass_may_put_other_buffers_in_place(scheme, buffers):
+    def seen(network):
+        run = Run(network=network, options={"buffers": buffers, "scheme": scheme})
+
+        def work(rank, seat):
+            model = run.wrap(seat)
+            run.train(model, rank, 0, 3)
+            with model.averaged():
+                average = model.module.seen.clone()
+            run.train(model, rank, 3)
+            return torch.cat((average, model.module.seen))
+
+        return torch.stack(ensemble(3, work))
+
+    torch.manual_seed(0)
+    network, other = Counting(), Replacing()
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(seen(other), seen(network))
 
 
 @pytest.mark.parametrize("buffers", ["local", "average", "mix"])
@@ -552,6 +602,68 @@ def test_buffers_in_the_average_come_back(buffers):
     mean = torch.stack([before for before, _ in found]).mean(0)
     for before, average in found:
         assert torch.allclose(average, before if buffers == "local" else mean, atol=1e-12)
+
+
+# Parameters changed by hand.
+
+
+@torch.no_grad()
+def in_place(model, values):
+    parameters = list(model.parameters())
+    for p, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
+        p.copy_(part.view_as(p))
+
+
+def through_data(model, values):
+    nn.utils.vector_to_parameters(values, model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"update_in": "step"}, {"buffers": "mix", "bucket_mb": A_TENSOR}])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parameters_may_be_given_other_memory(scheme, options):
+    """At the start, before a model is sent anew, and before averages."""
+    run = Run(Counting(), options={"scheme": scheme} | options, steps=6)
+
+    def models(change):
+        def work(rank, seat):
+            model, seen = run.wrap(seat), []
+            change(model, torch.arange(10.0).double() * (1 + rank))
+            run.train(model, rank, 0, 2)
+            change(model, torch.linspace(0, 1 + rank, 10).double())
+            model.resend()
+            run.train(model, rank, 2, 4)
+            change(model, torch.linspace(-1, rank, 10).double())
+            with model.averaged() as distance:
+                seen.append(flat(model))
+            run.train(model, rank, 4)
+            change(model, torch.linspace(rank, 2, 10).double())
+            seen.append(torch.tensor([distance, model.average()]).double())
+            seen.append(flat(model))
+            run.train(model, rank, 0, 2)
+            return torch.cat((*seen, flat(model), model.module.seen))
+
+        return torch.stack(ensemble(3, work))
+
+    assert torch.equal(models(through_data), models(in_place))
+
+
+@pytest.mark.parametrize("act", ["step", "resend", "average"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
+    run = Run(options={"scheme": scheme})
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        if act != "step":
+            run.train(model, rank)
+        model.half()
+        halves = [tensor.half() for tensor in batches(rank, 1)[0]]
+        step = lambda: loss_of(model, halves).backward()
+        message = r"'4\.bias' was torch\.float64 \(2,\) on cpu when it was wrapped, and is torch\.float16"
+        with pytest.raises(BadInput, match=message):
+            {"step": step, "resend": model.resend, "average": model.average}[act]()
+
+    ensemble(1, work)
 
 
 # Hooks.

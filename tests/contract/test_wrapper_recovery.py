@@ -140,6 +140,30 @@ def test_errors_on_several_ranks_are_undone_together():
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("update_in", ["backward", "step"])
+def test_an_error_amid_an_accumulation_is_undone_where_the_others_have_made_the_step(update_in, where):
+    options = {"update_in": update_in, "deadline": 5.0}
+    run = Run(network=fragile_network(), accumulation=2, options=options)
+
+    def work(rank, seat):
+        breaking = Breaking(run, seat)
+        model = breaking.model
+        run.train(model, rank, 0, 2)
+        model.zero_grad()
+        saved = model.state_dict()
+        if rank == 1:
+            with model.no_sync():
+                breaking.step(where, batches(rank, 1)[0])
+        else:
+            run.train(model, rank, 2, 3)
+        model.load_state_dict(saved)
+        run.train(model, rank, 2)
+        return flat(model)
+
+    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("communication", ["zeromq", "torch_distributed"])
 def test_errors_are_undone_between_processes(communication, where):
     options = {"communication": communication, "bucket_mb": A_TENSOR, "in_flight": 2, "deadline": 20.0}

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import warnings
 
@@ -13,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 
 from decentnode.communication.courier import Swap
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.optimizers import decay_groups
 from decentnode.wrapper.meeting import Note, StoreMeeting, _processes
 from decentnode.wrapper.topology import weighted_graph
@@ -35,6 +36,54 @@ def rates(model):
 
 
 # Saved states.
+
+
+@pytest.mark.parametrize("update_in", ["backward", "step"])
+def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
+    run = Run(options={"update_in": update_in})
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        run.train(model, rank, 0, 2)
+        saved = model.state_dict()
+        with model.no_sync():
+            loss_of(model, batches(rank, 1)[0]).backward()
+        model.load_state_dict(saved)
+        for batch in batches(rank, run.steps)[2:]:
+            loss_of(model, batch).backward()
+            model.optimizer.step()
+            if update_in == "step":
+                model.zero_grad()
+        return flat(model)
+
+    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+
+
+def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
+    def work(model):
+        with model.no_sync():
+            loss_of(model, batches(0, 1)[0]).backward()
+        with pytest.raises(RunFailed, match=r"rank 0, step 0: .* gradients of no_sync\(\) wait for theirs"):
+            model.state_dict()
+        model.zero_grad()
+        return model.state_dict()["_extra_state"]["step"]
+
+    assert alone(Run(), work) == 0
+
+
+def test_a_state_is_not_loaded_where_it_would_be_lost():
+    run = Run()
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        saved = model.state_dict()
+        run.train(model, rank, 0, 2)
+        with model.averaged(), pytest.raises(RunFailed, match=r"loaded inside averaged\(\) would be lost"):
+            model.load_state_dict(saved)
+        run.train(model, rank, 2)
+        return flat(model)
+
+    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
 
 
 def test_a_learning_rate_set_on_the_whole_counts_after_a_resume():
@@ -317,6 +366,42 @@ def test_what_lies_between_mixed_buffers_stays_zero():
 
     for gaps in ensemble(2, work):
         assert gaps.numel() > 0 and not gaps.any()
+
+
+def masked(value=-math.inf):
+    """A network with a running statistic, and a mask as models with attention have it."""
+    torch.manual_seed(0)
+    network = Normed()
+    network.register_buffer("mask", torch.full((3, 3), value).triu(1))
+    return network.double()
+
+
+@pytest.mark.parametrize("buffers", ["average", "mix"])
+def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(buffers):
+    run = Run(network=masked(), options={"buffers": buffers})
+
+    def work(rank, seat):
+        model = run.wrap(seat)
+        run.train(model, rank)
+        own = model.module.norm.running_mean.clone()
+        with model.averaged():
+            average = model.module.norm.running_mean.clone()
+        model.average()
+        model.distance_to_average()
+        assert torch.equal(model.module.mask, run.network.mask)
+        return own, average
+
+    found = ensemble(3, work)
+    mean = torch.stack([own for own, _ in found]).mean(0)
+    assert all(torch.allclose(average, mean, atol=1e-14) for _, average in found)
+
+
+def test_ranks_that_would_average_other_buffers_are_named():
+    def work(rank, seat):
+        with pytest.raises(StartError, match=r"parameters differs: \w+ on rank 0, \w+ on rank 1$"):
+            Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(seat)
+
+    ensemble(2, work)
 
 
 # Where ranks are.
