@@ -149,6 +149,9 @@ class _Children:
             for rank in self._inheritance.experiment.processes[position].ranks:
                 reason = f"its process could not be started: {error.strerror}"
                 self._inheritance.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
+            self._inheritance.reporter.send(
+                Exited(position, int(ExitCode.FAILED))
+            )  # so that nobody waits for it
             return
         if pid == 0:
             die_with(server)

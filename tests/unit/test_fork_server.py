@@ -64,11 +64,11 @@ def test_a_process_that_cannot_be_started_again_costs_no_other(error):
         found = inflow.read()
         assert found or inflow.closed, "neither a report nor the end"
         reports += found
-        if len(reports) == 3:
+        if len(reports) == 4:
             os.write(gate, b".")
     os.waitpid(server, 0)
     for fd in (read, gate, lifeline):
         os.close(fd)
     reason = f"its process could not be started: {os.strerror(error)}"
     lost = [Failed(rank, reason, error == errno.ENOMEM) for rank in (0, 1)]
-    assert reports == [Restarted(0, 1, 1), *lost, Exited(1, 0)]
+    assert reports == [Restarted(0, 1, 1), *lost, Exited(0, 4), Exited(1, 0)]
