@@ -18,6 +18,8 @@ RETRY_GRACE = 1.0
 """The same for a link that never came about: time for a few more attempts."""
 HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
 """Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
+CONNECT_TIMEOUT = 6.0
+"""Seconds after which a connection to another machine that does not come about counts as refused."""
 LEAST_PAUSE = 0.5
 """Seconds between two greetings of one process."""
 LONGEST_LINGER = 5000
@@ -129,7 +131,7 @@ class Links:
             dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT))
             dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
             # Where packets are dropped the kernel tries for two minutes, and nobody is told.
-            dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
+            dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * CONNECT_TIMEOUT))
         if endpoint.startswith("tcp") and self._place.credentials is not None:
             self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
