@@ -169,6 +169,21 @@ def test_processes_that_wrap_something_else_are_named():
         assert words.startswith(f"StartError: rank {rank}: parameters differs: ")
 
 
+def test_a_transport_inside_one_process_is_refused_for_several():
+    run = Run(options={"communication": "inproc", "deadline": 5.0})
+    told = "BadInput: communication: inproc carries all ranks in one process, but there are 2; use 'auto'"
+    assert processes(2, lambda rank: trained(run, rank)) == {0: told, 1: told}
+
+
+def test_processes_that_name_other_transports_are_named():
+    def work(rank):
+        return trained(Run(options={"communication": "inproc" if rank else "auto", "deadline": 5.0}), rank)
+
+    for rank, words in processes(2, work).items():
+        differ = "communication differs: zeromq on rank 0, inproc on rank 1"
+        assert words == f"StartError: rank {rank}: {differ}"
+
+
 def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
     script = runpy.run_path(str(ROOT / "eval" / "library" / "train_digits.py"))
 
