@@ -709,6 +709,15 @@ def test_ranks_that_wrap_something_else_are_named():
     ensemble(3, work)
 
 
+def test_ranks_that_would_do_something_else_after_a_loss_are_named():
+    def work(rank, seat):
+        differ = f"rank {rank}: on_loss differs: stop on rank 0, continue on rank 1"
+        with pytest.raises(StartError, match=f"^{differ}$"):
+            Run().wrap(seat, on_loss="continue" if rank else "stop")
+
+    ensemble(2, work)
+
+
 def test_a_rank_that_never_comes_is_named():
     def work(rank, seat):
         if rank == 0:
