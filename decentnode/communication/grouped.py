@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication import group_notes, wire
+from decentnode.communication.copies import same_place
 from decentnode.communication.courier import Courier, Swap
 from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Done, Joining, Note, Plan, Size
@@ -136,7 +137,19 @@ class GroupEndpoint(ZeroMQEndpoint):
             self._announcement(payload, j, key) for j in through if self._is_news(payload.layout, j, key[2])
         ]
         others = [target for target in targets if target not in through]
-        return messages + (super()._send(payload.to(_HOST), others, key) if others else [])
+        return messages + (super()._send(self._on_host(payload), others, key) if others else [])
+
+    def _on_host(self, payload: Payload) -> Payload:
+        """The same in host memory. What lies in a slot on a device is copied into that of the segment.
+
+        Else it would be staged, where there is room for no vector.
+        """
+        place = None
+        if self.segment is not None and self.segment.slots is not self.slots:
+            place = same_place(payload.buffer, self.slots, self.segment.slots)
+        if place is None:
+            return payload.to(_HOST)
+        return Payload(payload.layout, place.copy_(payload.buffer), payload.counts)
 
     def _is_news(self, layout: Layout, target: int, part: int) -> bool:
         """Whether the size has to be told; notes that it is."""
