@@ -1,11 +1,14 @@
 """Copies between host memory and a GPU that nobody waits for before it is necessary."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from decentnode.payload import as_bytes
 
 PORTABLE, READ_ONLY = 1, 8
 """Flags of cudaHostRegister: for all contexts, and for memory that this process may only read."""
@@ -101,3 +104,12 @@ class CudaCopies(Copies):
 def copies_for(device: torch.device) -> Copies:
     """What copies between host memory and that device."""
     return CudaCopies(device) if device.type == "cuda" else HostCopies()
+
+
+def same_place(buffer: Tensor, slots: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor | None:
+    """Where in the other slots that memory of these ones belongs, as bytes; None: it is in none of them."""
+    for slot, other in zip(slots, others, strict=True):
+        start = buffer.data_ptr() - slot.data_ptr()
+        if buffer.numel() and 0 <= start < slot.nbytes:
+            return as_bytes(other)[start : start + buffer.numel()]
+    return None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication import group_notes, wire
+from decentnode.communication.copies import same_place
 from decentnode.communication.courier import Courier, Swap
 from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Done, Joining, Note, Plan, Size
@@ -137,7 +138,19 @@ class GroupEndpoint(ZeroMQEndpoint):
                 if self._is_news(group, payload.layout, target, key[2]):
                     messages.append(self._announcement(payload, target, key))
         others = [target for target in targets if target not in through]
-        return messages + (super()._send(payload.to(_HOST), others, key) if others else [])
+        return messages + (super()._send(self._on_host(payload), others, key) if others else [])
+
+    def _on_host(self, payload: Payload) -> Payload:
+        """The same in host memory. What lies in a slot on a device is copied into that of the segment.
+
+        Else it would be staged, where there is room for no vector.
+        """
+        place = None
+        if self.segment is not None and self.segment.slots is not self.slots:
+            place = same_place(payload.buffer, self.slots, self.segment.slots)
+        if place is None:
+            return payload.to(_HOST)
+        return Payload(payload.layout, place.copy_(payload.buffer), payload.counts)
 
     def _is_news(self, group: Group, layout: Layout, target: int, part: int) -> bool:
         """Whether the size has to be told; notes that it is."""

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Memory
-from decentnode.communication.copies import Copies, copies_for
+from decentnode.communication.copies import Copies, copies_for, same_place
 from decentnode.communication.handles import Handle, Key
 from decentnode.communication.messages import SharedMessage
 from decentnode.errors import BadInput
-from decentnode.payload import Layout, Payload, as_bytes
+from decentnode.payload import Layout, Payload
 
 Place = TypeVar("Place")
 
@@ -80,19 +80,11 @@ class OnDevice(Endpoint):
         """A payload in host memory; itself if it lies there already. `place`: part, turn, number."""
         if payload.buffer.device != self.device:
             return payload
-        target = self._slot_of(payload.buffer)
+        target = same_place(payload.buffer, self.slots, self._inner.slots)
         if target is None:
             target = _kept(self._outboxes, place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
-
-    def _slot_of(self, buffer: Tensor) -> Tensor | None:
-        """Where in the inner endpoint's slots memory of the own ones belongs; None: it is none of them."""
-        for own, inner in zip(self.slots, self._inner.slots, strict=True):
-            start = buffer.data_ptr() - own.data_ptr()
-            if buffer.numel() and 0 <= start < own.nbytes:
-                return as_bytes(inner)[start : start + buffer.numel()]
-        return None
 
     def _device_memory(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)

@@ -1,6 +1,7 @@
 """One optimizer per bucket, and one that stands for them all."""
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from decentnode.errors import BadInput
 from decentnode.wrapper.buckets import Block
+from decentnode.wrapper.options import told
 
 Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
 """Makes the optimizer of some parameters, given with their names; called once for each bucket."""
@@ -118,11 +120,27 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    if not callable(make):
+        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(make)}")
     try:
-        return make(named)
+        optimizer = make(named)
     except ValueError as error:
         last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
         raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
+    if not isinstance(optimizer, Optimizer):
+        raise BadInput(f"the optimizer factory must give an Optimizer, not {told(optimizer)}")
+    if _needs_closure(optimizer):
+        what = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
+        raise BadInput(f"the optimizer factory {what}; use one that needs none")
+    return optimizer
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    try:
+        signature(optimizer.step).bind()
+    except TypeError:
+        return True
+    return False
 
 
 def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,13 +138,19 @@ class Exchanges:
         return dict.fromkeys(self._others, Payload.dense(content))
 
     def living(self) -> list[int]:
-        """Who takes part in what concerns all ranks: nobody whom any of them has lost."""
+        """Who takes part in what concerns all ranks: nobody whom any of them has lost.
+
+        Ranks between which links are left, over others as it may be, find the same, unless more is lost
+        meanwhile. Raises RunFailed on all of them if each has been lost by another.
+        """
         if not self._tolerant:
             return sorted((*self._others, self.rank))
         present = torch.ones(len(self._others) + 1, dtype=torch.uint8, device=self.endpoint.device)
         layout = dense_layout(present.numel(), torch.uint8)
-        # Twice: who is heard in the first exchange, and whom all that are heard have heard.
-        for _ in range(2):
+        # The first exchange tells whom i hears; the r-th after it leaves of these who hears every rank within
+        # r links of i. A rank 3 links away hears nobody whom i hears: if there is one, r = 3 leaves nobody,
+        # and else r = 2 reaches all. So 4 exchanges do, however many ranks there are.
+        for _ in range(4):
             said = present.clone()
             inbox = self.with_all(self.to_others(said), None, layout)
             for j in self._others:
@@ -153,7 +159,9 @@ class Exchanges:
                 else:
                     present &= inbox[j]["vector"]
             inbox.release()
-        return [j for j, is_there in enumerate(present.tolist()) if is_there] or [self.rank]
+        if not present.any():
+            raise RunFailed(f"{self.here}: no average of all: nobody is left whom no other rank has lost")
+        return [j for j, is_there in enumerate(present.tolist()) if is_there]
 
     def settle(self, parts: Iterable[int]) -> None:
         """Waits until nobody reads anything any more that was sent in these parts."""

@@ -29,6 +29,7 @@ from decentnode.communication.inproc import InProcess
 from decentnode.errors import BadInput, StartError
 from decentnode.job import find_job
 from decentnode.mapping import is_loopback
+from decentnode.registry import name_of
 
 FAREWELL_SECONDS = 5.0
 """For which a store outlives a start that failed, so that the others can read why."""
@@ -76,7 +77,10 @@ class Meeting(ABC):
 
     @abstractmethod
     def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
-        """Meets all ranks; raises StartError naming those that do not come or mean something else."""
+        """Meets all ranks; raises StartError naming those that do not come or mean something else.
+
+        Raises BadInput where the transport cannot carry ranks that meet in this way.
+        """
 
 
 class Hall:
@@ -167,11 +171,12 @@ class StoreMeeting(Meeting):
         return cls(rank, size, store, (address, port))
 
     def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
-        own = Note(dict(terms), machine_id(), *self._addresses(), secrets.randbits(63))
+        means = {**terms, "communication": name_of(communication)}
+        own = Note(means, machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        notes = [own] if store is None else self._exchange_notes(store, own, timeout)
+        notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
         directory, keeper = self._directory(store, notes, timeout)
         try:
             place = self.place(_processes(notes), directory)
@@ -199,8 +204,10 @@ class StoreMeeting(Meeting):
         """Where this rank stands among all."""
         return Place(processes, self.rank, str(directory))
 
-    def _exchange_notes(self, store: Any, own: Note, timeout: float) -> list[Note]:
-        """The notes of all ranks, which mean the same; raises StartError."""
+    def _exchange_notes(
+        self, store: Any, own: Note, communication: Communication, timeout: float
+    ) -> list[Note]:
+        """The notes of all ranks, which mean the same; raises StartError, and BadInput for all of them."""
         store.set_timeout(timedelta(seconds=timeout))
         store.set(f"note/{self.rank}", json.dumps(asdict(own)))
         keys = [f"note/{rank}" for rank in range(self.size)]
@@ -209,6 +216,9 @@ class StoreMeeting(Meeting):
             store.wait(keys, timedelta(seconds=timeout))
             notes = [Note(**json.loads(store.get(key))) for key in keys]
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+            if communication.one_process:  # told here, so that the store stays until all can tell it
+                what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
+                raise BadInput(f"communication: {own.terms['communication']} {what}")
             return notes
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]

@@ -358,7 +358,7 @@ def joined(
     said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
     memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
-    for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast"):
+    for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
     endpoint = link.endpoint

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from decentnode.errors import BadInput
-from decentnode.option_types import show, unfit_text, unknown
+from decentnode.option_types import describe, show, unknown
 
 if TYPE_CHECKING:
     from decentnode.wrapper.mixture import Mixture
@@ -19,6 +22,11 @@ UpdateIn = Literal["backward", "step"]
 Buffers = Literal["local", "average", "mix"]
 OnLoss = Literal["stop", "continue"]
 CHOICES: dict[str, Any] = {"scheme": Scheme, "update_in": UpdateIn, "buffers": Buffers, "on_loss": OnLoss}
+FUNCTIONS = {
+    "scheduler": "a function that makes an LRScheduler of an optimizer",
+    "before_mixing": "a function of a Mixture",
+}
+"""What may be None, or else must be called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +67,20 @@ class Options:
     def __post_init__(self) -> None:
         for name, hint in CHOICES.items():
             if getattr(self, name) not in get_args(hint):
-                raise BadInput(f"{name}: {unfit_text(hint, getattr(self, name))}")
+                raise _unfit(name, describe(hint), getattr(self, name))
         for name in ("bucket_mb", "deadline", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise BadInput(f"{name}: must be a number > 0, not {show(value)}")
+                raise _unfit(name, "a number > 0", value)
         if self.in_flight is not None and not (isinstance(self.in_flight, int) and self.in_flight > 0):
-            raise BadInput(f"in_flight: must be a whole number > 0 or None, not {show(self.in_flight)}")
-        if not callable(self.mixing_strength) and not 0 <= self.mixing_strength <= 1:
-            raise BadInput(f"mixing_strength: must be from 0 to 1, not {self.mixing_strength}")
+            raise _unfit("in_flight", "a whole number > 0 or None", self.in_flight)
+        if not callable(self.mixing_strength) and not _is_share(self.mixing_strength):
+            raise _unfit("mixing_strength", "a number from 0 to 1, or a function", self.mixing_strength)
+        if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
+            raise _unfit("scaler", "a torch.amp.GradScaler or None", self.scaler)
+        for name, wanted in FUNCTIONS.items():
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise _unfit(name, f"{wanted}, or None", getattr(self, name))
         if self.update_in == "step" and (self.scaler is not None or self.clip_norm is not None):
             raise BadInput(
                 "scaler and clip_norm are for update_in='backward'; with 'step' the loop unscales and clips"
@@ -91,6 +104,24 @@ class Options:
     def strength(self, step: int) -> float:
         """a in this step."""
         a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
-        if not 0 <= a <= 1:
-            raise BadInput(f"mixing_strength: gives {a} for step {step}; it must be from 0 to 1")
+        if not _is_share(a):
+            raise BadInput(f"mixing_strength: gives {told(a)} for step {step}; it must be from 0 to 1")
         return float(a)
+
+
+def _is_share(a: Any) -> bool:
+    """Whether it is a number from 0 to 1, also one of numpy or torch."""
+    is_number = isinstance(a, Real) or (isinstance(a, Tensor) and a.numel() == 1)
+    return is_number and 0 <= float(a) <= 1
+
+
+def _unfit(name: str, wanted: str, value: Any) -> BadInput:
+    return BadInput(f"{name}: must be {wanted}, not {told(value)}")
+
+
+def told(value: Any) -> str:
+    """A value as whoever writes Python knows it."""
+    if isinstance(value, Real | NoneType):
+        return str(value)
+    known = isinstance(value, str | list | tuple | dict)
+    return show(value) if known else f"a value of type {type(value).__name__}"

@@ -113,7 +113,11 @@ def _typed(where: str, hint: Any, value: Any) -> Any:
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:
     """W as float64, checked."""
-    matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
+    try:
+        matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        what = "must be a name, a mapping, a Graph, or a matrix of numbers whose rows are of one length"
+        raise BadInput(f"topology: {what}") from error
     if matrix.shape != (size, size):
         raise BadInput(
             f"topology: a matrix of weights for {size} ranks is {size} x {size}, not {matrix.shape}"

@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from decentnode.optimizers import decay_groups
 from decentnode.option_types import REQUIRED, parameters_of
 from decentnode.registry import GRAPHS
 from decentnode.wrapper.bucket_optimizers import BY_GRADIENT_ALONE
+from decentnode.wrapper.options import Options
 from decentnode.wrapper.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, small_network
 
@@ -821,6 +823,15 @@ def test_ranks_that_wrap_something_else_are_named():
     ensemble(3, work)
 
 
+def test_ranks_that_would_do_something_else_after_a_loss_are_named():
+    def work(rank, seat):
+        differ = f"rank {rank}: on_loss differs: stop on rank 0, continue on rank 1"
+        with pytest.raises(StartError, match=f"^{differ}$"):
+            Run().wrap(seat, on_loss="continue" if rank else "stop")
+
+    ensemble(2, work)
+
+
 def test_a_rank_that_never_comes_is_named():
     def work(rank, seat):
         if rank == 0:
@@ -837,7 +848,15 @@ def test_a_rank_that_never_comes_is_named():
         ({"scheme": "x"}, "scheme: must be .*, not 'x'"),
         ({"bucket_mb": 0}, "bucket_mb: must be a number > 0, not 0"),
         ({"in_flight": 0}, "in_flight: must be a whole number > 0 or None, not 0"),
-        ({"mixing_strength": 2.0}, "mixing_strength: must be from 0 to 1, not 2.0"),
+        ({"mixing_strength": 2.0}, "mixing_strength: must be a number from 0 to 1, or a function, not 2.0"),
+        ({"mixing_strength": "x"}, "mixing_strength: must be a number from 0 to 1, or a function, not 'x'"),
+        ({"mixing_strength": None}, "mixing_strength: must be a number from 0 to 1, .* not None"),
+        ({"mixing_strength": math.nan}, "mixing_strength: must be a number from 0 to 1, .* not nan"),
+        ({"deadline": object()}, "deadline: must be a number > 0, not a value of type object"),
+        ({"scheme": None}, "scheme: must be .*, not None"),
+        ({"scaler": True}, "scaler: must be a torch.amp.GradScaler or None, not True"),
+        ({"scheduler": 3}, "scheduler: must be a function that makes an LRScheduler .*, or None, not 3"),
+        ({"before_mixing": []}, "before_mixing: must be a function of a Mixture, or None, not a list of 0"),
         ({"update_in": "step", "clip_norm": 1.0}, "scaler and clip_norm are for update_in='backward'"),
         ({"communication": "pigeons"}, "unknown communication 'pigeons'"),
         ({"weights": "file"}, "weights file: .*path"),
@@ -860,11 +879,58 @@ def test_what_cannot_be_is_said_in_one_line(options, message):
         ([[1.0, 0.0]], "a matrix of weights for 2 ranks is 2 x 2"),
         ([[1.0, 0.5], [0.0, 1.0]], "the weights that rank 0 gives sum to 1.5, not to 1"),
         ([[2.0, -1.0], [0.0, 1.0]], "weights must be numbers from 0 to 1"),
+        ([[1.0], [0.5, 0.5]], "topology: must be .* a matrix of numbers whose rows are of one length"),
+        ([["a", "b"], ["c", "d"]], "topology: must be .* a matrix of numbers whose rows are of one length"),
+        (object(), "topology: must be a name, a mapping, a Graph, or a matrix of numbers"),
     ],
 )
 def test_topologies_that_cannot_be(topology, message):
     with pytest.raises(BadInput, match=message):
         weighted_graph(topology, None, 2)
+
+
+@pytest.mark.parametrize("a", ["x", None, 2.0])
+def test_a_mixing_strength_that_a_function_gives_is_checked(a):
+    def work(rank, seat):
+        model = Run().wrap(seat, mixing_strength=lambda step: a)
+        with pytest.raises(BadInput, match=f"gives '?{a}'? for step 0; it must be from 0 to 1"):
+            loss_of(model, batches(rank, 1)[0]).backward()
+
+    ensemble(1, work)
+
+
+@pytest.mark.parametrize("number", [1, True, np.float32(0.5), torch.tensor(0.5)], ids=repr)
+def test_a_mixing_strength_may_be_any_kind_of_number(number):
+    assert Options(mixing_strength=number).strength(0) == float(number)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (torch.optim.LBFGS, "the optimizer factory gives LBFGS, whose step needs a closure"),
+        (
+            torch.optim.SGD([nn.Parameter(torch.zeros(1))]),
+            "optimizer: must be a function .* not .* SGD",
+        ),
+        (lambda parameters: None, "the optimizer factory must give an Optimizer, not None"),
+    ],
+)
+def test_optimizers_that_cannot_be(factory, message):
+    def work(rank, seat):
+        only = (lambda p: factory([tensor for _, tensor in p])) if factory is torch.optim.LBFGS else factory
+        with pytest.raises(BadInput, match=message):
+            Run(optimizer=only).wrap(seat)
+
+    ensemble(1, work)
+
+
+def test_a_step_with_any_arguments_needs_no_closure():
+    class Passing(torch.optim.SGD):
+        def step(self, *arguments, **options):
+            return super().step(*arguments, **options)
+
+    found = Run(optimizer=lambda p: Passing(p, lr=0.1)).models(2)
+    assert torch.allclose(found, Run().models(2), atol=1e-13)
 
 
 def test_an_optimizer_of_something_else_is_refused():

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from decentnode.communication.torch_distributed import TorchDistributed
 from decentnode.wrapper import meeting
 from decentnode.wrapper.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, flat, loss_of, processes, small_network
@@ -71,6 +72,26 @@ def test_processes_train_as_the_equations_say(communication, scheme, folder):
         assert torch.allclose(torch.tensor(average).double(), expected.mean(0), atol=1e-12)
         assert refused == {}
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("members", [(0, 1), ()])
+@pytest.mark.parametrize("scheme", ["communicate_while_adapt", "adapt_then_combine"])
+def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme, monkeypatch):
+    """The device is host memory outside the segment; parts of the model are larger than what is staged."""
+    make = TorchDistributed._make
+    apart = lambda self, rank, memory, slots, segment: make(self, rank, memory, memory.slots(), segment)
+    monkeypatch.setattr(TorchDistributed, "_make", apart)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 900), nn.Tanh(), nn.Linear(900, 2)).double()
+    chosen = {"name": "hybrid", "group_ranks": members}
+    options = {"communication": chosen, "scheme": scheme, "bucket_mb": 0.03, "deadline": 9.0}
+    run = Run(network, options=options)
+    found, expected = processes(3, lambda rank: trained(run, rank), 30.0), run.oracle(3, matrices("ring", 3))
+    for rank in range(3):
+        own, average, refused = found[rank]
+        assert torch.allclose(torch.tensor(own).double(), expected[rank], atol=1e-12)
+        assert torch.allclose(torch.tensor(average).double(), expected.mean(0), atol=1e-12)
+        assert refused == {}
 
 
 def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
@@ -167,6 +188,21 @@ def test_processes_that_wrap_something_else_are_named():
 
     for rank, words in processes(2, work).items():
         assert words.startswith(f"StartError: rank {rank}: parameters differs: ")
+
+
+def test_a_transport_inside_one_process_is_refused_for_several():
+    run = Run(options={"communication": "inproc", "deadline": 5.0})
+    told = "BadInput: communication: inproc carries all ranks in one process, but there are 2; use 'auto'"
+    assert processes(2, lambda rank: trained(run, rank)) == {0: told, 1: told}
+
+
+def test_processes_that_name_other_transports_are_named():
+    def work(rank):
+        return trained(Run(options={"communication": "inproc" if rank else "auto", "deadline": 5.0}), rank)
+
+    for rank, words in processes(2, work).items():
+        differ = "communication differs: zeromq on rank 0, inproc on rank 1"
+        assert words == f"StartError: rank {rank}: {differ}"
 
 
 def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
