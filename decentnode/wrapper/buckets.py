@@ -64,6 +64,14 @@ class Plan:
 
         Buffers that are not finite, such as masks for attention, have no average: they are left out.
         """
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if nn.parameter.is_lazy(tensor):
+                raise BadInput(
+                    f"'{name}' has no shape yet; run the module once on a batch before it is wrapped"
+                )
+        for buffer in module.buffers():
+            if 0 in buffer.stride():  # made by `expand`: it could not be written to
+                buffer.data = buffer.contiguous()
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, tensor in parameters:
             if tensor.dtype not in FLOATS:

@@ -889,6 +889,31 @@ def test_topologies_that_cannot_be(topology, message):
         weighted_graph(topology, None, 2)
 
 
+def test_a_module_without_shapes_is_to_be_run_once_before():
+    def work(rank, seat):
+        with pytest.raises(BadInput, match="'weight' has no shape yet; run the module once"):
+            Run(network=nn.LazyLinear(2)).wrap(seat)
+
+    ensemble(1, work)
+
+
+@pytest.mark.parametrize("buffers", ["average", "mix", "local"])
+def test_buffers_made_by_expand_become_some_that_can_be_written_to(buffers):
+    module = nn.Linear(4, 2).double()
+    module.register_buffer("scale", torch.ones(1).double().expand(3))
+    module.register_buffer("count", torch.zeros(1, dtype=torch.int64).expand(3))
+
+    def work(rank, seat):
+        model = Run(network=module, options={"buffers": buffers}).wrap(seat)
+        with model.averaged():
+            pass
+        model.module.scale[0] = 2.0
+        return model.module.scale
+
+    for scale in ensemble(2, work):
+        assert scale.tolist() == [2.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize("a", ["x", None, 2.0])
 def test_a_mixing_strength_that_a_function_gives_is_checked(a):
     def work(rank, seat):
