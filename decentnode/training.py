@@ -29,6 +29,8 @@ AdjustGradient = Callable[[Tensor, Tensor, int], None]
 Pause = Callable[[], Awaitable[None]]
 """Gives the event loop to other nodes of the process."""
 CLIP_EPSILON = 1e-6
+MOST_AT_A_TIME = 16
+"""Channels that a convolution on a CPU takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class TrainingSettings:
     decay: Literal["all", "weights"] = "all"
     """What the optimizer's weight_decay is for; `weights` leaves out biases and norms."""
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    """auto: channels_last where there are convolutions, unless one of them would not be safe."""
 
     def __post_init__(self) -> None:
         if (self.steps_per_round is None) == (self.epochs_per_round is None):
@@ -106,8 +109,20 @@ class TrainingSettings:
         if self.memory_format == "auto":
             # LBFGS flattens weights by view(-1), which a permuted weight refuses.
             allowed = self.optimizer.cls is not torch.optim.LBFGS
-            return allowed and any(isinstance(part, nn.Conv2d) for part in module.modules())
+            convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+            return allowed and bool(convolutions) and not any(map(_is_unsafe, convolutions))
         return self.memory_format == "channels_last"
+
+
+def _is_unsafe(convolution: nn.Conv2d) -> bool:
+    """Whether its gradient in channels-last order may overwrite foreign memory.
+
+    On processors without AVX-512 oneDNN writes past its workspace for kernels of 1 x 1 with a stride and
+    fewer channels than it takes at a time (github.com/uxlfoundation/oneDNN issue 6035).
+    """
+    is_point = all(extent == 1 for extent in convolution.kernel_size)
+    has_stride = any(step != 1 for step in convolution.stride)
+    return is_point and has_stride and convolution.in_channels // convolution.groups < MOST_AT_A_TIME
 
 
 def of_rank(value: float | tuple[float, ...], rank: int) -> float:

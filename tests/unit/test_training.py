@@ -359,6 +359,12 @@ def test_settings_that_cannot_work(make, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(("width", "is_safe"), [(2, False), (8, False), (16, True), (64, True)])
+def test_channels_last_is_not_chosen_where_a_gradient_would_overwrite_foreign_memory(width, is_safe):
+    network = initial_model(ResNet18("batch", width=width), (1, 8, 8), 3, seed=1)
+    assert TrainingSettings(SGD, steps_per_round=1).channels_last(network) == is_safe
+
+
 def test_channels_last_is_chosen_by_the_network():
     image, plain = LeNet().build((1, 8, 8), 3), toy_net()
     chosen = {
