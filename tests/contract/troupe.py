@@ -159,7 +159,7 @@ def _play_here(stage: Stage, nodes: int, part: Part, memory: Memory) -> Play:
 
 
 def _perform(communication, place: Place, part: Part, memory: Memory, ready):
-    before = open_descriptors()
+    before, running = open_descriptors(), set(threading.enumerate())
     communication.prepare(place, 1 << 20)
     ranks = place.process.ranks
     actors = [Actor(rank, communication.endpoint(rank, memory), communication) for rank in ranks]
@@ -176,7 +176,7 @@ def _perform(communication, place: Place, part: Part, memory: Memory, ready):
     del communication, actors, outcomes
     gc.collect()
     buffers_sent.stop()  # the thread with which pyzmq itself collects what was sent without a copy
-    return results, errors, [seconds], left_behind(before)
+    return results, errors, [seconds], left_behind(before, running)
 
 
 def open_descriptors() -> dict[str, str]:
@@ -188,9 +188,10 @@ def open_descriptors() -> dict[str, str]:
     return found
 
 
-def left_behind(before: dict[str, str]) -> list[str]:
-    """Descriptors that were not open before, and threads of ours that still run."""
-    threads = [t.name for t in threading.enumerate() if t.name.startswith("decentnode")]
+def left_behind(before: dict[str, str], running: set[threading.Thread]) -> list[str]:
+    """Descriptors that were not open before, and threads of ours that did not run before and still do."""
+    new = set(threading.enumerate()) - running
+    threads = [thread.name for thread in new if thread.name.startswith("decentnode")]
     return threads + [what for fd, what in open_descriptors().items() if before.get(fd) != what]
 
 
