@@ -19,6 +19,7 @@ class Meeting:
         self._place = place
         self._links = links
         self._met: set[int] = set()
+        self._lost: set[int] = set()
         self._changed = threading.Condition()
 
     def note(self, process: int) -> bool:
@@ -29,9 +30,10 @@ class Meeting:
             self._changed.notify_all()
         return again
 
-    def look_again(self) -> None:
-        """Has whoever waits see that somebody is gone."""
+    def lose(self, process: int) -> None:
+        """Notes that a process is gone, and that the mailboxes know."""
         with self._changed:
+            self._lost.add(process)
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -60,4 +62,4 @@ class Meeting:
                 greet(missing)
 
     def _missing(self, processes: set[int]) -> set[int]:
-        return processes - self._met - self._links.gone
+        return processes - self._met - (self._lost & self._links.gone)

@@ -331,7 +331,6 @@ class Sockets(threading.Thread):
         self._links.renew(process)
 
     def _lose_process(self, process: int) -> None:
-        self._meeting.look_again()
         self._reception.forget(process)
         for rank in self.place.processes[process].ranks:
             for mailbox in self.mailboxes.values():
@@ -339,6 +338,7 @@ class Sockets(threading.Thread):
                     mailbox.suspend(rank)
                 else:
                     mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+        self._meeting.lose(process)
 
     def _tick(self, now: float, late: float) -> None:
         if self._gate is not None:
