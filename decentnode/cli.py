@@ -29,7 +29,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # Typer has this class in itself or from click, depending on its version.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
-NEED_TORCH = frozenset({"run", "resume", "validate", "keys", "tune", "list", "doctor", "schema"})
 
 app = typer.Typer(
     add_completion=False,
@@ -67,9 +66,7 @@ def decentnode(
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
-    from decentnode.config import load
-
-    launch(load(config, overrides or ()), config, overrides or ())
+    launch(read(config, overrides), config, overrides or ())
 
 
 @app.command()
@@ -78,6 +75,7 @@ def resume(
     overrides: Overrides = None,
 ) -> None:
     """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    import_torch()
     from decentnode.environment import own_directory
     from decentnode.resuming import Resumption
 
@@ -97,7 +95,7 @@ def launch(
     torch.set_num_threads(1)
     from decentnode import preflight
     from decentnode.anchoring import anchored
-    from decentnode.environment import settle
+    from decentnode.environment import settle, this_machine
     from decentnode.experiment import Experiment
     from decentnode.launcher import Launcher
     from decentnode.live_view import screen_for
@@ -127,11 +125,10 @@ def validate(
     load: Annotated[bool, typer.Option(help="Load the dataset and build the model, too.")] = True,
 ) -> None:
     """Check a configuration; shows every defect at once."""
+    settings = read(config, overrides)
     from decentnode.anchoring import anchored
-    from decentnode.config import load as read
     from decentnode.experiment import Experiment
 
-    settings = read(config, overrides or ())
     graph = settings.graph.make()
     found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
@@ -154,10 +151,10 @@ def keys(
     force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
 ) -> None:
     """Make the keys by which the machines of an experiment know each other."""
+    settings = read(config, overrides)
     from decentnode import key_report
-    from decentnode.config import load
 
-    print_lines(key_report.make(load(config, overrides or ()), config, out, force))
+    print_lines(key_report.make(settings, config, out, force))
 
 
 @app.command()
@@ -177,14 +174,13 @@ def graph(
 @app.command()
 def tune(config: ConfigPath, overrides: Overrides = None) -> None:
     """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
+    settings = read(config, overrides)
     import torch
 
     from decentnode.anchoring import anchored
-    from decentnode.config import load
     from decentnode.tuning import report
 
     torch.set_num_threads(1)
-    settings = load(config, overrides or ())
     with anchored(config, overrides or ()):
         print_lines(report(settings))
 
@@ -194,6 +190,7 @@ def list_plugins(
     kind: Annotated[str | None, typer.Argument(help="Only this kind, such as sharing.")] = None,
 ) -> None:
     """Show every plug-in that a configuration can name, with its options."""
+    import_torch()
     from decentnode.listing import describe_all
 
     print_lines(describe_all(kind))
@@ -279,11 +276,12 @@ def doctor(
     overrides: Overrides = None,
 ) -> None:
     """Check whether this machine can run nodes, and say what to do where it cannot."""
-    from decentnode import config as configuration
+    settings = read(config, overrides) if config else None
+    import_torch()
     from decentnode.anchoring import anchored
     from decentnode.doctor import examine
+    from decentnode.environment import this_machine
 
-    settings = configuration.load(config, overrides or ()) if config else None
     failed, machine = False, 0
     if config and settings:
         with anchored(config, overrides or ()):
@@ -299,17 +297,30 @@ def schema() -> None:
     """Print the JSON schema of configurations, for editors."""
     import json
 
+    import_torch()
     from decentnode.config import json_schema
 
     print_lines([json.dumps(json_schema(), indent=2)])
 
 
-def this_machine(settings: "Settings") -> int:
-    """The index that the settings name, or that this host's addresses tell."""
-    if settings.machine is not None:
-        return settings.machine
-    found: int = settings.mapping.make().find_machine()
-    return found
+def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
+    """An experiment's settings; a file that cannot be read is refused before the slow imports."""
+    from decentnode import yaml_source
+
+    document = yaml_source.read(config)
+    import_torch()
+    from decentnode.config import understand
+
+    return understand(document, overrides or ())
+
+
+def import_torch() -> None:
+    """Imports it and ends in two thirds of the time: what is here to stay is not searched for garbage."""
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -339,8 +350,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if job is not None and job.local_rank:
             sys.exit(Follower(job).wait())
         companions = Companions(job) if job is not None else None
-        if NEED_TORCH.intersection(words[:1]):
-            import_torch()
         code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
@@ -352,15 +361,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if companions is not None:
             companions.dismiss(code)
     sys.exit(code)
-
-
-def import_torch() -> None:
-    """Imports it and ends in two thirds of the time: what is here to stay is not searched for garbage."""
-    gc.disable()
-    import torch  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
 
 
 def job_of(words: Sequence[str]) -> Job | None:

@@ -28,16 +28,21 @@ PER_HOST = ("run_dir", "machine", "device")
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """The settings in a YAML file; raises one ConfigError with every defect of file and overrides."""
-    document = yaml_source.read(path)
+    return understand(yaml_source.read(path), overrides)
+
+
+def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
+    """The settings in a file that was read; raises as `load` does."""
+    folder = Path(document.file).resolve().parent
     for override in overrides:
         command_line.apply(document, override)
-    sections = Sections(PluginReader(document, Path(path).resolve().parent))
+    sections = Sections(PluginReader(document, folder))
     arguments = sections.read()
     check_all(document, sections.made)
     document.raise_any()
     mapping = sections.made["mapping"]
     settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
-    return replace(settings, security=keys_beside(settings, Path(path).resolve().parent))
+    return replace(settings, security=keys_beside(settings, folder))
 
 
 def json_schema() -> dict[str, Any]:

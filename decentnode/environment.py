@@ -99,6 +99,14 @@ def settle(settings: Settings) -> Settings:
     )
 
 
+def this_machine(settings: Settings) -> int:
+    """The index that the settings name, or that this host's addresses tell."""
+    if settings.machine is not None:
+        return settings.machine
+    found: int = settings.mapping.make().find_machine()
+    return found
+
+
 def _run_dir(settings: Settings, job: Job) -> str | None:
     if len(job.processes) == 1:
         return settings.run_dir

@@ -201,6 +201,21 @@ def test_help_and_graphs_load_nothing_heavy():
     assert python("import sys; import decentnode.cli; print('numpy' in sys.modules)") == "False\n"
 
 
+@pytest.mark.parametrize("command", ["run", "validate", "keys", "tune", "doctor"])
+def test_a_file_that_cannot_be_read_is_refused_before_anything_slow_is_imported(tmp_path, command):
+    path = tmp_path / "bad.yaml"
+    path.write_text("seed: [1\n")
+    code = f"""
+import sys
+from decentnode.cli import main
+try:
+    main([{command!r}, {str(path)!r}])
+except SystemExit as end:
+    print(end.code, "torch" in sys.modules)
+"""
+    assert python(code).endswith("2 False\n")
+
+
 # The other commands.
 
 
