@@ -47,7 +47,10 @@ class ForkServer:
         gc.collect()
         gc.freeze()
         end_thread_pools()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            raise StartError(f"the processes of this machine cannot be started: {error.strerror}") from error
         if self.pid == 0:
             os.close(self._lifeline)
             os.close(made)
@@ -149,9 +152,7 @@ class _Children:
             for rank in self._inheritance.experiment.processes[position].ranks:
                 reason = f"its process could not be started: {error.strerror}"
                 self._inheritance.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
-            self._inheritance.reporter.send(
-                Exited(position, int(ExitCode.FAILED))
-            )  # so that nobody waits for it
+            self._inheritance.reporter.send(Exited(position, int(ExitCode.FAILED)))
             return
         if pid == 0:
             die_with(server)

@@ -64,6 +64,8 @@ class Assembly:
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
         """Where the launchers answer that were given the start."""
+        self._joined: set[int] = set()
+        """Machines that have come to this start, at it or late; known to machine 0."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
         self._rendezvous: Rendezvous | None = None
@@ -121,6 +123,7 @@ class Assembly:
             del self._routes[join.machine]
             return False
         self._started[join.machine] = self._routes[join.machine]
+        self._joined.add(join.machine)
         start = msgspec.structs.replace(
             self._start, introductions={}, signatures={}, absent=absent, late=late
         )  # fmt: skip
@@ -194,6 +197,9 @@ class Assembly:
             rendezvous.refused["identity"] += 1
             return None
         known = machine in self.last_heard and machine != self.machine
+        if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
+            rendezvous.refused["another start"] += 1  # a launcher of the run before machine 0 was resumed
+            return None
         if not known or not self._keeps_route(rendezvous, machine, arrival.route):
             return None
         self.last_heard[machine] = time.monotonic()
@@ -237,6 +243,7 @@ class Assembly:
 
     def _introduce(self, join: Join) -> None:
         """Takes over what a machine says of its nodes, and nothing that it says of others."""
+        self._joined.add(join.machine)
         own = set(self._mapping.ranks_of(join.machine))
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
         self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}

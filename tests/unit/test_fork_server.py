@@ -1,6 +1,7 @@
 """The parent of the host processes, with processes that do nothing but end."""
 
 import errno
+import gc
 import os
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 from decentnode import fork_server
 from decentnode.beacons import Beacons
+from decentnode.errors import StartError
 from decentnode.readiness import ready
 from decentnode.reports import Exited, Failed, Inflow, Reporter, Restarted
 
@@ -72,3 +74,14 @@ def test_a_process_that_cannot_be_started_again_costs_no_other(error):
     reason = f"its process could not be started: {os.strerror(error)}"
     lost = [Failed(rank, reason, error == errno.ENOMEM) for rank in (0, 1)]
     assert reports == [Restarted(0, 1, 1), *lost, Exited(0, 4), Exited(1, 0)]
+
+
+def test_a_server_that_cannot_be_forked_is_an_error_in_words(monkeypatch):
+    def refuse():
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    message = "^the processes of this machine cannot be started: Resource temporarily unavailable$"
+    with pytest.raises(StartError, match=message):
+        fork_server.ForkServer(None, [0])
+    gc.unfreeze()

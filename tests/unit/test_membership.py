@@ -451,6 +451,26 @@ class TestLate:
             found = late.result(10.0)
         assert (found.late, found.incarnation, found.round) == (1, 2, 4)
 
+    def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0).result(10.0)
+            host = meeting.assemblies[0]
+            wire = zmq.Context()
+            old = wire.socket(zmq.DEALER)
+            old.connect(tcp_endpoint(meeting.mapping.address(0), meeting.mapping.rendezvous_port))
+            old.send(msgspec.msgpack.encode(Relay(1, [])))
+            limit = time.monotonic() + 5.0
+            while not host.refused and time.monotonic() < limit:
+                assert host.receive(timeout=0.1) == []
+            assert host.refused == {"another start": 1}
+            late = meeting.come(1)
+            assert self.welcome(meeting) == [True]
+            assert late.result(10.0).late == 1
+            meeting.assemblies[1].send(Relay(1, []))
+            assert receive(host, 1) == [Relay(1, [])]
+            old.close(0)
+            wire.term()
+
     def test_an_objection_is_told(self):
         with Meeting(2, "at_least 2") as meeting:
             meeting.come(0).result(10.0)
