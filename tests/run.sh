@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
-# Two workers share the files; tests that take fixed ports name ones that no other file takes.
+# Two workers share the files; tests that take fixed ports name ones that no other file takes. In the order of
+# the files the short ones come last, so that no worker is left alone with a long one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
 prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec triton
 cd "$root"
-exec "$python" -m pytest -n 2 --dist loadfile "$@"
+exec "$python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

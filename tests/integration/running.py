@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -28,11 +27,12 @@ class Run:
     run_dir: Path
     overrides: list[str] = field(default_factory=list)
     config: Path = QUICKSTART
-    prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     figures: bool = False
     verb: str = "run"
     """`resume` goes on with what is in the directory."""
+    namespace: str = ""
+    """Of networks, where it is not to be in that of the tests."""
 
     def __post_init__(self) -> None:
         STARTED.append(self)
@@ -47,16 +47,7 @@ class Run:
         self.output = self.run_dir.with_suffix(".out")
         own = self.environment | {"TMPDIR": str(self.temporary)}
         folder = self.run_dir.parent
-        self.process: Command | subprocess.Popen[bytes]
-        if not self.prefix:
-            self.process = start_command(self.output, *arguments, cwd=folder, **own)
-            return
-        with self.output.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "decentnode", *arguments],
-                stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)} | own,
-            )  # fmt: skip
+        self.process = start_command(self.output, *arguments, cwd=folder, namespace=self.namespace, **own)
 
     def wait(self, seconds: float = 60) -> int:
         """The exit code; kills everything and fails when it takes longer."""
@@ -139,9 +130,11 @@ def run_command(output: Path, *arguments: str, seconds: float = 200) -> int:
     return start_command(output, *arguments).wait(seconds)
 
 
-def start_command(output: Path, *arguments: str, cwd: Path = ROOT, **environment: str) -> Command:
+def start_command(
+    output: Path, *arguments: str, cwd: Path = ROOT, namespace: str = "", **environment: str
+) -> Command:
     """Such a command, started at once."""
     own = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
     with output.open("wb") as out:
         spawner = Spawner.of_this_process()
-        return spawner.start(list(arguments), cwd, os.environ | own | environment, out.fileno())
+        return spawner.start(list(arguments), cwd, os.environ | own | environment, out.fileno(), namespace)

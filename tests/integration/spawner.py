@@ -5,6 +5,7 @@ start theirs as a person does.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1 << 16
 HIGHEST_FD = 1024
 SECONDS_TO_IMPORT = 100.0
+CLONE_NEWNET = 0x40000000
 
 
 class Command:
@@ -77,11 +79,16 @@ class Spawner:
             cls._only = cls()
         return cls._only
 
-    def start(self, arguments: list[str], cwd: Path, environment: dict[str, str], output: int) -> Command:
-        """`decentnode` with these arguments, in a session of its own; what it says goes to `output`."""
+    def start(
+        self, arguments: list[str], cwd: Path, environment: dict[str, str], output: int, namespace: str = ""
+    ) -> Command:
+        """`decentnode` with these arguments, in a session of its own; what it says goes to `output`.
+
+        `namespace`: of networks, where it is not to be in that of the tests.
+        """
         status, end = os.pipe()
         try:
-            wish = json.dumps([arguments, str(cwd), environment]).encode()
+            wish = json.dumps([arguments, str(cwd), environment, namespace]).encode()
             socket.send_fds(self._socket, [wish], [output, end])
             return Command(int(self._socket.recv(MOST_BYTES)), status)
         finally:
@@ -114,7 +121,7 @@ def serve(wishes: socket.socket) -> None:
             wishes.send(str(pid).encode())
 
 
-def fork(arguments: list[str], cwd: str, environment: dict[str, str], output: int) -> int:
+def fork(arguments: list[str], cwd: str, environment: dict[str, str], namespace: str, output: int) -> int:
     """The process of a command that has nothing of this one but what it has imported."""
     pid = os.fork()
     if pid == 0:
@@ -124,6 +131,8 @@ def fork(arguments: list[str], cwd: str, environment: dict[str, str], output: in
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.closerange(3, HIGHEST_FD)
+            if namespace:
+                enter(namespace)
             os.chdir(cwd)
             os.environ.clear()
             os.environ.update(environment)
@@ -139,6 +148,13 @@ def fork(arguments: list[str], cwd: str, environment: dict[str, str], output: in
             sys.stdout.flush()
             os._exit(code)
     return pid
+
+
+def enter(namespace: str) -> None:
+    """Puts this process into a network namespace that has a name; Python has the call from 3.12 on."""
+    with Path("/run/netns", namespace).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"network namespace {namespace} cannot be entered")
 
 
 def tell_end(pid: int, status: int) -> None:

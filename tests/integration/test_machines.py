@@ -1,16 +1,13 @@
 """Several machines: network namespaces with addresses of their own, and loopback addresses."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration.running import QUICKSTART, Run, alive, wait_until
+from tests.integration.running import QUICKSTART, Run, alive, run_command, wait_until
 
 NAMESPACES = ["decentnode-a", "decentnode-b", "decentnode-c"]
 ADDRESSES = ["10.77.31.1", "10.77.31.2", "10.77.31.3"]
@@ -61,7 +58,7 @@ def start(tmp_path, overrides, which=(0, 1, 2), keys=None) -> list[Run]:
         Run(
             tmp_path / f"machine{i}",
             [*everywhere, f"security={{keys: {keys[i]}}}" if keys else "security=none"],
-            prefix=["ip", "netns", "exec", NAMESPACES[i]],
+            namespace=NAMESPACES[i],
         )
         for i in which
     ]
@@ -70,8 +67,7 @@ def start(tmp_path, overrides, which=(0, 1, 2), keys=None) -> list[Run]:
 def deal_keys(tmp_path, mapping: str) -> list[Path]:
     """A folder for each machine, with its own secret and the list of all, as `decentnode keys` says."""
     made = tmp_path / "made"
-    command = [sys.executable, "-m", "decentnode", "keys", str(QUICKSTART), mapping, "--out", str(made)]
-    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    assert run_command(tmp_path / "keys.out", "keys", str(QUICKSTART), mapping, "--out", str(made)) == 0
     folders = []
     for secret in sorted(made.glob("*.secret")):
         folders.append(tmp_path / f"keys of {secret.stem}")
@@ -102,9 +98,7 @@ def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
     runs = start(tmp_path, ["rounds=60", "failures.grace=0.5"])
     runs[0].wait_for_round(5)
     tree = runs[0].tree()
-    command_lines = {p: Path(f"/proc/{p}/cmdline").read_text() for p in [runs[0].process.pid, *tree]}
-    launcher = next(pid for pid, words in command_lines.items() if "decentnode" in words)
-    os.kill(launcher, signal.SIGKILL)
+    runs[0].process.kill()
     assert [run.wait() for run in runs[1:]] == [3, 3], runs[1].text
     wait_until(lambda: not any(map(alive, tree)), 5)
     assert [run.summary["finished_nodes"] for run in runs[1:]] == [5, 5]
