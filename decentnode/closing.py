@@ -20,15 +20,19 @@ Lines = Iterator[tuple[str, str]]
 def exit_code(
     roster: Roster, local: Iterable[int], asked_with: signal.Signals | None, results_are_lost: bool
 ) -> ExitCode:
-    """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with."""
-    if asked_with is not None:
+    """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
+
+    One that came when all nodes had finished, and processes were on their way out, has ended nothing.
+    """
+    if asked_with is not None and len(roster.ranks(State.FINISHED)) < len(roster.members):
         return ExitCode.INTERRUPTED if asked_with is signal.SIGINT else ExitCode.TERMINATED
     if any(member.out_of_memory for member in roster.members.values()):
         return ExitCode.OUT_OF_MEMORY
     finished = any(roster.members[rank].finished for rank in local)
     if not finished or results_are_lost:
         return ExitCode.FAILED
-    clean = not roster.ranks(State.LOST) and not roster.missing_edges
+    # Nobody was asked to stop: who has, came back too late to take part.
+    clean = not roster.ranks(State.LOST, State.STOPPED) and not roster.missing_edges
     return ExitCode.OK if clean else ExitCode.NODES_LOST
 
 
@@ -51,6 +55,8 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
         return f"failed; {some}"
     if summary["lost_nodes"]:
         return f"{some}, {len(summary['lost_nodes'])} lost"
+    if summary["stopped_nodes"]:
+        return f"{some}, {summary['stopped_nodes']} came back too late to take part"
     if code is ExitCode.NODES_LOST:
         return f"{some}, but not all links held"
     if finished < nodes:

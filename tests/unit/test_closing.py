@@ -1,0 +1,38 @@
+"""What a run ends with."""
+
+import signal
+
+import pytest
+
+from decentnode.closing import exit_code
+from decentnode.errors import ExitCode
+from decentnode.reports import Failed, Finished, PeerMissing, Stopped
+from decentnode.roster import Roster
+
+
+def finished(rank):
+    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("reports", "asked_with", "code"),
+    [
+        ([finished(0), finished(1)], None, ExitCode.OK),
+        ([finished(0), Failed(1, "no")], None, ExitCode.NODES_LOST),
+        ([finished(0), Failed(1, "no", True)], None, ExitCode.OUT_OF_MEMORY),
+        ([finished(0), finished(1), PeerMissing(0, 3, 1, "silent")], None, ExitCode.NODES_LOST),
+        ([Failed(0, "no"), finished(1)], None, ExitCode.FAILED),
+        # It was started again when the others had done their last round.
+        ([finished(0), Stopped(1, 8)], None, ExitCode.NODES_LOST),
+        ([Stopped(0, 8), Stopped(1, 8)], signal.SIGTERM, ExitCode.TERMINATED),
+        ([finished(0)], signal.SIGINT, ExitCode.INTERRUPTED),
+        # Only processes were still on their way out.
+        ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
+    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster.start()
+    for report in reports:
+        roster.take(report)
+    assert exit_code(roster, [0], asked_with, results_are_lost=False) is code
