@@ -9,6 +9,7 @@ such a round neither end mixes the other's model, so W stays symmetric whatever 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from decentnode.communication.handles import Key
 from decentnode.communication.mailbox import Mailbox
@@ -163,6 +164,7 @@ class Homecoming:
         self._proposed: int | None = None
         self._margin = 0
         self._enough: int | None = None
+        self._limit = inf
 
     def seek(
         self, pairs: list[Pair], limit: float, post: Callable[[Callable[[], None]], None],
@@ -175,6 +177,7 @@ class Homecoming:
         """
         # One of its own, so that late answers to an earlier question do not end the waiting for this one.
         found = threading.Event()
+        self._limit = limit
         post(lambda: self.ask(pairs, enough, found))
         while not found.wait(max(0.0, min(ANSWER_SECONDS, limit - time.monotonic()))):
             if time.monotonic() >= limit:
@@ -263,7 +266,7 @@ class Homecoming:
             return
         if self._enough is not None:
             self._look(self._enough)
-        elif not self._asked and self._ended:
+        elif self._ended_alone:
             self._settle(max(self._ended.values()))
         elif not self._asked:
             self.found.set()
@@ -273,9 +276,16 @@ class Homecoming:
             self._settle(self._proposed)
 
     def _look(self, enough: int) -> None:
-        self.latest = max(self._next.values() or self._ended.values(), default=None)
+        ended = self._ended if self._ended_alone else {}
+        self.latest = max(self._next.values() or ended.values(), default=None)
         if self._asked <= self._next.keys() or (self.latest is not None and self.latest > enough):
             self.found.set()
+
+    @property
+    def _ended_alone(self) -> bool:
+        """Whether there are peers that have ended, and nobody else can be asked, or asked once more."""
+        is_last = time.monotonic() > self._limit - 2 * (ANSWER_SECONDS + ASK_AGAIN)
+        return bool(self._ended) and not self._asked and (is_last or not self._silent)
 
     def _propose(self) -> None:
         self._proposed = max(self._next.values()) + self._margin

@@ -45,6 +45,8 @@ class Mailbox:
         """Peers that have ended, and do not come back by themselves."""
         self.ended = False
         """Whether this node itself has done its last exchange."""
+        self.waits = False
+        """Whether peers that die are to be waited for."""
         self.suspended: set[int] = set()
         """Peers that died and are waited for until they send something: they are to be started again."""
         self.parts = 1
@@ -129,7 +131,8 @@ class Mailbox:
             self._signs.forget(peer)
             away = PeerAway(peer, f"is back from round {round + 1} on")
             self.give_up(peer, away, round)
-            self.gone[peer] = away
+            if self.waits:  # whom that process has not met yet was not lost
+                self.gone[peer] = away
             self._returning[peer] = self._agreed[peer] = round
             self.left.discard(peer)
             return True

@@ -422,6 +422,40 @@ def test_where_all_have_ended_nothing_is_left_to_do(enough):
     assert (coming.latest if enough else coming.round) == 100
 
 
+@pytest.mark.parametrize("enough", [None, 98])
+def test_one_that_is_silent_is_asked_again_before_the_word_of_those_counts_that_have_ended(enough):
+    town, coming = homecoming([99, 50])
+    town.boxes[1].ended = True
+    coming.ask([(0, 1), (0, 2)], enough)
+    town.carry(lambda header: header.sender == 2)
+    coming.stop_waiting()
+    assert coming.found.is_set()
+    assert (coming.latest if enough else coming.round) is None
+    coming.ask([(0, 1), (0, 2)], enough)
+    town.carry()
+    assert (coming.latest if enough else coming.round) == 51
+
+
+def test_in_the_end_the_word_of_those_counts_that_have_ended():
+    town, coming = homecoming([99, 50])
+    town.boxes[1].ended = True
+    coming._limit = time.monotonic() + 1.0
+    coming.ask([(0, 1), (0, 2)])
+    town.carry(lambda header: header.sender == 2)
+    coming.stop_waiting()
+    assert coming.round == 100
+
+
+def test_a_peer_that_was_lost_stays_so_until_it_is_back_unless_peers_are_waited_for():
+    """Whoever is to stop at a loss would hear nothing of a link that broke and held again between rounds."""
+    for waits, reason in ((False, PeerLost), (True, PeerAway)):
+        box = Mailbox(0, lambda source, message: None)
+        box.waits = waits
+        box.lose(1, PeerLost(1, "its link broke"))
+        assert box.readmit(1, 6)
+        assert type(box.gone[1]) is reason
+
+
 def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
     town = Town(2)
     town.go_to(1, 5)
