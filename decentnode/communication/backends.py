@@ -11,6 +11,10 @@ import torch.distributed as dist
 from decentnode.communication.group_notes import Facts, Plan
 
 Backend = Literal["auto", "gloo", "nccl"]
+UNFIT_NCCL = {
+    "2.25": "giving it up may hang (pytorch issue 149153)",
+    "2.26": "it may hang at any time (pytorch issue 153960)",
+}
 RECIPE = "share_gpu: true lets them share one, slowly, for tests"
 
 
@@ -58,6 +62,9 @@ def why_not_nccl(members: Mapping[int, Facts], shares_gpu: bool) -> str:
     if len(versions) > 1:
         each = ", ".join(f"{version} (rank {rank})" for version, rank in versions.items())
         return f"the versions of NCCL differ: {each}; install the same torch everywhere"
+    for version, why in UNFIT_NCCL.items():
+        if any(found.startswith(f"{version}.") for found in versions):
+            return f"NCCL {version}: {why}; install a torch with another"
     by_gpu: defaultdict[str, list[int]] = defaultdict(list)
     for rank, fact in members.items():
         by_gpu[fact.gpu].append(rank)

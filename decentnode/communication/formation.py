@@ -21,6 +21,8 @@ from decentnode.errors import RunFailed, StartError
 MOST_ATTEMPTS = 8
 """Groups that are tried after a loss before the ranks go on without any."""
 LOOK_AGAIN = 0.2
+NCCL_SECONDS = 60.0
+"""For making a group after a loss, at least: all its members have answered, and a further loss ends it."""
 LONGEST_PAUSE = 120.0
 """Seconds for which a node begins no exchange because a group is being made; then it gives up the run."""
 BEFORE_ANY: Key = (-1, 0, 0)
@@ -232,8 +234,9 @@ class Formation:
             plan = self._agree(self._patience, self._without_the_absent)
             if plan is None:
                 break
+            least = NCCL_SECONDS if plan.backend == "nccl" else 1.0
             try:
-                made = self._make_unless_lost(plan, max(self._patience, 1.0))
+                made = self._make_unless_lost(plan, max(self._patience, least))
             except (GroupBroken, StartError) as error:
                 print(f"the process group of ranks {plan.members} was not made: {error}", flush=True)
                 self._try_again(plan)

@@ -41,6 +41,8 @@ LAST_SECONDS = 3600
 """The limit of an operation that nobody waits for; all others have one of their own."""
 LONGEST_QUEUEING = 1.0
 """Seconds after which whoever launches something surely waits for NCCL, which only an abort may end."""
+SECONDS_TO_ABORT = 5.0
+"""How long NCCL is waited for to give a group up; it may hang in that (pytorch issues 119215, 149153)."""
 _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
 ONE_GPU = {
     "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
@@ -50,10 +52,11 @@ ONE_GPU = {
 """Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
 NCCL_SETTINGS = NO_DUMPS | {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
-    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60", "TORCH_NCCL_ENABLE_MONITORING": "0",
 }  # fmt: skip
-"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process. NCCL has
-as many seconds to connect as a run has to start; half an hour if nothing were said."""
+"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process, and so
+would its monitor when giving a group up takes long. NCCL has as many seconds to connect as a run has to
+start; half an hour if nothing were said."""
 
 
 class GroupBroken(Exception):
@@ -178,18 +181,13 @@ class _NcclPending:
     def wait(self, seconds: float) -> None:
         """Asks again and again: `work.wait` would only make the stream wait."""
         limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
-        try:
-            while not self.work.is_completed():
-                if self.group.is_broken or time.monotonic() > limit:
-                    raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
-                time.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE)
+        while not self.group.completes(self.work):
             if self.group.is_broken:
                 raise GroupBroken("NCCL was given up")
-            with torch.cuda.device(self.group.device):
-                self.work.wait()
-        except RuntimeError as error:
-            raise GroupBroken(reason(error)) from error
+            if time.monotonic() > limit:
+                raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
 
 
 class NcclGroup(Group):
@@ -251,9 +249,35 @@ class NcclGroup(Group):
                 self._backend._group_end()
             raise
 
+    def completes(self, work: Any) -> bool:
+        """Has the stream wait for a launch that is done; false when it is not. Raises GroupBroken.
+
+        While another thread gives NCCL up, torch would wait for that, and no thread of Python with it; and
+        when something has failed it gives NCCL up by itself, for which others may be queueing operations.
+        """
+        if self.is_broken or not self._launching.acquire(timeout=_LAST_PAUSE):
+            return False
+        try:
+            if self.is_broken or not work.is_completed():
+                return False
+            with torch.cuda.device(self.device):
+                work.wait()
+        except RuntimeError as error:
+            self.is_broken = True
+            raise GroupBroken(reason(error)) from error
+        finally:
+            self._launching.release()
+        return True
+
     def abort(self) -> None:
+        """Returns after a few seconds also when NCCL hangs: nothing of the group is used any more."""
         self.is_broken = True
         keep(self)
+        thread = threading.Thread(target=self._abort, name="decentnode-aborting", daemon=True)
+        thread.start()
+        thread.join(SECONDS_TO_ABORT)
+
+    def _abort(self) -> None:
         # Frees what a launch in another thread may be queueing operations for.
         is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
         try:
@@ -277,7 +301,7 @@ def tag_of(key: Key) -> int:
 
 @dataclass
 class Workshop:
-    """Makes the groups of one rank, one generation after the other; only one thread at a time does."""
+    """Makes the groups of one rank, one generation after the other; one may begin while another hangs."""
 
     rank: int
     address: str
@@ -324,10 +348,8 @@ class Workshop:
 
     def _reach(self, plan: Plan, seconds: float) -> Any:
         limit = timedelta(seconds=seconds)
-        if self._store is not None and (plan.address, plan.port) == (self.address, self._store.port):
-            store = self._store
-        else:
-            store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
+        # A connection of its own for each group: whoever waits for something on one keeps it from others.
+        store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
         found = PrefixStore(f"{self.run_id}/{plan.generation}", store)
         found.set_timeout(limit)
         return found

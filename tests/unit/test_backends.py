@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from decentnode import config, preflight
 from decentnode.communication.backends import RECIPE, Chooser, backend_defect
@@ -16,6 +17,7 @@ GPUS = {rank: Facts(True, f"machine 0: gpu {rank}", "2.28.9", True) for rank in 
 SHARED = {rank: Facts(True, "machine 0: gpu 0", "2.28.9", True) for rank in range(3)}
 MIXED = GPUS | {1: Facts(True, "", "2.28.9", True)}
 UNLIKE = GPUS | {2: Facts(True, "machine 1: gpu 0", "2.29.7", True)}
+UNFIT = {rank: replace(facts, nccl="2.26.2") for rank, facts in GPUS.items()}
 HALF = GPUS | {3: Facts(False, "", "", True)}
 
 
@@ -27,6 +29,10 @@ HALF = GPUS | {3: Facts(False, "", "", True)}
         (SHARED, True, "nccl", "every node has a GPU"),
         (SHARED, False, "gloo", f"ranks 0, 1, 2 share one GPU ({RECIPE})"),
         (MIXED, False, "gloo", "rank 1 is on no GPU"),
+        (
+            UNFIT, False, "gloo",
+            "NCCL 2.26: it may hang at any time (pytorch issue 153960); install a torch with another",
+        ),
         (
             UNLIKE, False, "gloo",
             "the versions of NCCL differ: 2.29.7 (rank 2), 2.28.9 (rank 0); "

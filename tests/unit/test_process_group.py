@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from decentnode.communication import collectives
+from decentnode.communication import collectives, process_group
 from decentnode.communication.base import HostProcess, Place
 from decentnode.communication.formation import Formation
 from decentnode.communication.group_notes import Plan
@@ -29,6 +29,7 @@ from decentnode.communication.process_group import (
     NcclGroup,
     Transfer,
     Workshop,
+    _NcclPending,
     prepare_nccl,
     tag_of,
 )
@@ -161,6 +162,90 @@ def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, m
     nccl._end_coalescing = lambda device: giving_up.join(10.0) or nccl.asked.append("end")
     group.post(KEY, sending(1))
     assert nccl.asked == ["start", "send", "abort", "end"]
+
+
+def waits_for(work, group, seconds=5.0):
+    """What a node's thread gets that waits for one launch."""
+    return _NcclPending((), work, group).wait(seconds)
+
+
+def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
+    """In torch the question would wait for the giving up, and all threads of Python with it."""
+    group, asked = PretendedNcclGroup(nccl), []
+
+    def is_completed():
+        asked.append(group.is_broken)
+        group.is_broken = True
+        return False
+
+    with pytest.raises(GroupBroken, match=r"^NCCL was given up$"):
+        waits_for(SimpleNamespace(is_completed=is_completed), group)
+    assert asked == [False]
+
+
+def test_nccl_is_not_asked_while_it_is_being_given_up(nccl):
+    group, is_over = PretendedNcclGroup(nccl), threading.Event()
+    nccl.abort = lambda: is_over.wait(10.0)
+    giving_up = threading.Thread(target=group._abort)
+    giving_up.start()
+    assert not group.completes(SimpleNamespace())
+    is_over.set()
+    giving_up.join(10.0)
+
+
+def test_whoever_waits_does_not_free_what_another_thread_is_queueing_for(nccl):
+    """Torch gives NCCL up in `wait` when an operation has failed."""
+    group = PretendedNcclGroup(nccl)
+
+    def fail():
+        nccl.asked.append("wait")
+        raise RuntimeError("the peer closed the connection")
+
+    work = SimpleNamespace(is_completed=lambda: True, wait=fail)
+    with ThreadPoolExecutor(1) as thread:
+
+        def send(buffers, peer, tag):
+            nccl.waiting = thread.submit(waits_for, work, group)
+            time.sleep(0.2)
+            nccl.asked.append("send")
+
+        nccl.send = send
+        group.post(KEY, sending(1))
+        with pytest.raises(GroupBroken, match=r"^the peer closed the connection$"):
+            nccl.waiting.result(5.0)
+    assert nccl.asked == ["start", "send", "end", "wait"]
+    assert group.is_broken
+
+
+def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
+    monkeypatch.setattr(process_group, "SECONDS_TO_ABORT", 0.2)
+    is_over, began = threading.Event(), time.monotonic()
+    nccl.abort = lambda: is_over.wait(20.0)
+    PretendedNcclGroup(nccl).abort()
+    assert time.monotonic() - began < 5.0
+    is_over.set()
+
+
+def test_a_group_is_made_while_another_one_still_waits_for_who_does_not_come():
+    """Rank 1 has died; its place is taken by a plan without it."""
+    workshops = [Workshop(rank, "127.0.0.1", 0, torch.device("cpu")) for rank in RANKS]
+    address, port = workshops[0].open_store()
+    in_vain = Plan(1, list(RANKS), None, "gloo", "", address, port)
+    plan = Plan(2, [0, 2], None, "gloo", "", address, port)
+
+    def make_in_vain(workshop):
+        with contextlib.suppress(GroupBroken):
+            workshop.make(in_vain, 6.0)
+
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(make_in_vain, workshops[rank]) for rank in (0, 2)]
+        time.sleep(0.3)
+        began = time.monotonic()
+        made = list(threads.map(lambda rank: workshops[rank].make(plan, 6.0), (0, 2)))
+        assert time.monotonic() - began < 4.0
+        for group in made:
+            group.abort()
+        [one.result(20.0) for one in waiting]
 
 
 def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
