@@ -207,6 +207,8 @@ class Engine:
         mixture = Mixture(self.step, rank, dict(weights), block.values, received, block)
         if self.options.before_mixing is not None:
             self.options.before_mixing(mixture)
+            # A kernel would take what numpy and torch have for numbers as something else.
+            mixture.weights = {j: float(w) for j, w in mixture.weights.items()}
         return mixture
 
     def _mix(self, mix: Callable[[Tensor], None], out: Tensor) -> None:

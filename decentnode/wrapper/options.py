@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from numbers import Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -27,6 +28,8 @@ FUNCTIONS = {
     "before_mixing": "a function of a Mixture",
 }
 """What may be None, or else must be called."""
+MOST = {"bucket_mb": 1e9, "deadline": 1e9, "clip_norm": inf}
+"""Of positive numbers: a petabyte, and thirty years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +71,12 @@ class Options:
         for name, hint in CHOICES.items():
             if getattr(self, name) not in get_args(hint):
                 raise _unfit(name, describe(hint), getattr(self, name))
-        for name in ("bucket_mb", "deadline", "clip_norm"):
+        for name, most in MOST.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise _unfit(name, "a number > 0", value)
+            if value is not None and value > most:
+                raise _unfit(name, f"at most {most:g}", value)
         if self.in_flight is not None and not (isinstance(self.in_flight, int) and self.in_flight > 0):
             raise _unfit("in_flight", "a whole number > 0 or None", self.in_flight)
         if not callable(self.mixing_strength) and not _is_share(self.mixing_strength):

@@ -15,6 +15,7 @@ from decentnode.optimizers import decay_groups
 from decentnode.option_types import REQUIRED, parameters_of
 from decentnode.registry import GRAPHS
 from decentnode.wrapper.bucket_optimizers import BY_GRADIENT_ALONE
+from decentnode.wrapper.mixture import Mixture
 from decentnode.wrapper.options import Options
 from decentnode.wrapper.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, small_network
@@ -692,6 +693,25 @@ def test_a_hook_sees_what_is_about_to_be_mixed_and_may_change_it():
         assert set().union(*(tensors for _, _, tensors in seen[rank])) == names
 
 
+@pytest.mark.parametrize("number", [torch.tensor, np.float64])
+def test_weights_that_a_hook_takes_from_tensors_and_arrays_are_plain_numbers_where_they_are_used(
+    number, monkeypatch
+):
+    """A kernel would take a tensor for a pointer."""
+    kinds = set()
+
+    def weigh(mixture):
+        mixture.weights.update({j: number(w) for j, w in mixture.weights.items()})
+
+    def write(mixture, out, write=Mixture.write):
+        kinds.update(type(w) for w in mixture.weights.values())
+        write(mixture, out)
+
+    monkeypatch.setattr(Mixture, "write", write)
+    Run(options={"before_mixing": weigh}, steps=2).models(3)
+    assert kinds == {float}
+
+
 # Going on.
 
 
@@ -847,6 +867,8 @@ def test_a_rank_that_never_comes_is_named():
         ({"schema": "x"}, r"DecentralizedDataParallel has no option 'schema'; did you mean 'scheme'\?"),
         ({"scheme": "x"}, "scheme: must be .*, not 'x'"),
         ({"bucket_mb": 0}, "bucket_mb: must be a number > 0, not 0"),
+        ({"bucket_mb": math.inf}, r"bucket_mb: must be at most 1e\+09, not inf"),
+        ({"deadline": math.inf}, r"deadline: must be at most 1e\+09, not inf"),
         ({"in_flight": 0}, "in_flight: must be a whole number > 0 or None, not 0"),
         ({"mixing_strength": 2.0}, "mixing_strength: must be a number from 0 to 1, or a function, not 2.0"),
         ({"mixing_strength": "x"}, "mixing_strength: must be a number from 0 to 1, or a function, not 'x'"),
