@@ -13,13 +13,13 @@ LARGE = 1 << 21
 def new_bytes(length: int, device: torch.device) -> Tensor:
     """Zeros, shape (length,) and uint8; raises MemoryError or, on a device, what torch raises.
 
-    On the host they lie on large pages, but for an end that fills less than half of one (transparent huge
-    pages, madvise(2)): the kernel copies them to and from sockets faster, and a round over gloo takes a
-    tenth less.
+    On the host they lie on large pages, but for an end that would leave more than a tenth of one empty
+    (transparent huge pages, madvise(2)): the kernel copies them to and from sockets faster, and a round over
+    gloo takes a tenth less.
     """
     if device.type != "cpu" or length < LARGE:
         return torch.zeros(length, dtype=torch.uint8, device=device)
-    on_large = (length + LARGE // 2) // LARGE * LARGE
+    on_large = (length + LARGE // 10) // LARGE * LARGE
     try:
         mapping = mmap.mmap(-1, LARGE + max(length, on_large), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
