@@ -33,6 +33,8 @@ KILL, START = b"k", b"s"
 _WHICH = struct.Struct("<II")
 """What follows `START`: the position of a host process, and its new incarnation."""
 MOST_SOCKET_DIRECTORY_BYTES = 80
+SECONDS_TO_END = 10.0
+"""How long the server has to end with its children, of which the kernel may keep one for ever."""
 SECONDS_FOR_STACKS = 0.3
 """How long processes that hang have to write down where."""
 
@@ -78,12 +80,17 @@ class ForkServer:
             raise RunFailed("no process of this machine lives any more; start this machine again") from error
 
     def close(self) -> None:
-        """Lets go of the server, which ends with its children, and waits for it."""
+        """Lets go of the server, which ends with its children, and waits for it, but not for ever."""
         os.close(self._lifeline)
         # A signal may still come, and the number may belong to another file by then.
         self._lifeline = -1
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            watched = os.pidfd_open(self.pid)
+            if not ready([watched], seconds=SECONDS_TO_END):
+                os.kill(self.pid, signal.SIGKILL)
+            if ready([watched], seconds=SECONDS_TO_END):
+                os.waitpid(self.pid, 0)
+            os.close(watched)
 
 
 def end_hung(pids: Sequence[int]) -> None:

@@ -201,7 +201,7 @@ Report = (
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
 _DROPPABLE = (Progress,)
-_LAST = (Finished, Stopped, Failed, Exited)
+_LAST = (Finished, Stopped, Failed, Exited, Restarted, CameBack, Ready)
 
 
 class Reporter:

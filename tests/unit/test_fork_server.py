@@ -3,6 +3,10 @@
 import errno
 import gc
 import os
+import signal
+import subprocess
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -85,3 +89,19 @@ def test_a_server_that_cannot_be_forked_is_an_error_in_words(monkeypatch):
     with pytest.raises(StartError, match=message):
         fork_server.ForkServer(None, [0])
     gc.unfreeze()
+
+
+def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
+    """As when the kernel keeps one of its children for ever."""
+    monkeypatch.setattr(fork_server, "SECONDS_TO_END", 0.3)
+    server = object.__new__(fork_server.ForkServer)
+    server._lifeline_end, server._lifeline = os.pipe()
+    sleeper = subprocess.Popen(["sleep", "60"])
+    server.pid = sleeper.pid
+    os.kill(server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    server.close()
+    assert time.monotonic() - began < 5.0
+    os.close(server._lifeline_end)
+    assert not Path(f"/proc/{server.pid}").exists()
+    sleeper.returncode = -signal.SIGKILL  # it has been waited for

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from decentnode import reports
 from decentnode.reports import (
     MOST_BYTES,
+    CameBack,
     DiskProblem,
     Evaluated,
     Exited,
@@ -22,6 +23,7 @@ from decentnode.reports import (
     Progress,
     Ready,
     Reporter,
+    Restarted,
     Stuck,
     Waiting,
 )
@@ -152,15 +154,16 @@ def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
     assert 0.9 < time.monotonic() - began < 3.0
 
 
-def test_a_report_goes_out_as_soon_as_there_is_room(pipe, impatient):
+@pytest.mark.parametrize("report", [Failed(1, "late"), Restarted(1, -9, 1), CameBack(1, 5), Ready(1, 2)])
+def test_what_nobody_may_miss_goes_out_as_soon_as_there_is_room(pipe, impatient, report):
     sent = fill(pipe, peer_missing)
     found = []
     reader = threading.Timer(0.1, lambda: found.extend(pipe.inflow.read()))
     reader.start()
-    assert pipe.reporter.send(Failed(1, "late"))
+    assert pipe.reporter.send(report)
     reader.join()
     found += pipe.inflow.read()
-    assert found == [*map(peer_missing, range(sent)), Failed(1, "late")]
+    assert found == [*map(peer_missing, range(sent)), report]
 
 
 def test_the_last_word_waits_longer_but_once_only(impatient, monkeypatch):
