@@ -4,10 +4,11 @@ One observer per machine, in a thread of its launcher, fed by the nodes' snapsho
 machines' partial sums together. No node ever waits for it longer than `snapshots.PATIENCE`.
 """
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +76,7 @@ class Observer(threading.Thread):
         self._snapshots = snapshots
         self._reporting = reporting
         self._expected: Mapping[int, int] = {}
-        """Who was reporting when the last event came; the roster knows of more than has been booked here."""
+        """Who was reporting some time ago: of what the roster knows by now, not all is booked here."""
         self._machine = machine
         self._machines = {machine}
         self.is_alone = False
@@ -85,7 +86,7 @@ class Observer(threading.Thread):
         """This machine has no part in what the others observe before its nodes are evaluated."""
         self._send = send
         self._test = test
-        self._events: queue.SimpleQueue[tuple[Event, Mapping[int, int]]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._rounds: dict[int, _Gathering] = {}
         self._concluded: set[int] = set()
         self._closing = False
@@ -102,14 +103,11 @@ class Observer(threading.Thread):
 
     def take(self, event: Evaluated | Contribution) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
-        self._put(event)
+        self._events.put(event)
 
     def finish(self) -> None:
         """Ends the thread when what is under way is complete; contributions are still to be carried."""
-        self._put(None)
-
-    def _put(self, event: Event) -> None:
-        self._events.put((event, self._reporting()))
+        self._events.put(None)
 
     # Everything below runs in the thread.
 
@@ -123,25 +121,28 @@ class Observer(threading.Thread):
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
-            # Asked before the wait: when nothing comes in it, all that these and others have said is booked.
+            # Asked before: once all that is here has been booked, so has all that these and others have said.
             reporting = self._reporting()
-            try:
-                event, self._expected = self._events.get(timeout=0.2)
-            except queue.Empty:
-                self._expected = reporting
-            else:
+            for event in self._arrived():
                 self._closing = self._closing or event is None
                 if event is not None:
                     self._book(event)
+            self._expected = reporting
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
+
+    def _arrived(self) -> Iterator[Event]:
+        """All events that are here; where there are none, the first that comes within 0.2 s."""
+        with contextlib.suppress(queue.Empty):
+            for _ in range(max(1, self._events.qsize())):
+                yield self._events.get(timeout=0.2)
 
     def _let_go(self) -> None:
         """Releases every vector unread, so that no node waits for an observer that is no more."""
         for round, gathering in self._rounds.items():
             self._release(round, gathering)
         while not self._closing:
-            event, _ = self._events.get()
+            event = self._events.get()
             self._closing = event is None
             self._release_late(event)
 

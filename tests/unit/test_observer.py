@@ -331,3 +331,14 @@ def test_an_error_at_the_very_end_does_not_hang():
     with Machine(range(1), test=test) as machine:
         machine.show(0, 0, torch.ones(ELEMENTS))
     assert str(machine.observer.error) == "broken test"
+
+
+def test_many_reports_at_once_cost_one_look_at_all_nodes():
+    looks = []
+    with Machine(range(200)) as machine:
+        machine.observer._reporting = lambda: looks.append(1) or machine.roster.reporting()
+        time.sleep(0.3)
+        for rank in range(200):
+            machine.take(evaluated(rank, 0, published=False))
+        assert machine.next().nodes == 0
+    assert len(looks) < 20
