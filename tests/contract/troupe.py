@@ -117,8 +117,13 @@ class Play:
 
 
 def free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens to, below those that the system gives out."""
-    for first in range(20000 + os.getpid() % 10000, 32000, count):
+    """The first of some ports in a row that nobody listens to, below those that the system gives out.
+
+    Each worker has a range of its own: between the look and the use another one could take them.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    begin = 20000 + worker % 4 * 2300
+    for first in range(begin + os.getpid() % 1500, begin + 2300, count):
         with ExitStack() as probes:
             try:
                 for port in range(first, first + count):
