@@ -123,8 +123,9 @@ def main() -> None:
         for in_flight in (2,) if small else (None, 2, 1):
             table.append(measure(Case(transport, in_flight, width, steps)))
             show(table[-1])
-    # Over TCP two exchanges may have come for each that may be in flight: a sender is ahead by as many.
-    most = {"shared_memory": "all", "gloo": 2, "tcp": 1}
+    # Over TCP two exchanges may have come for each that may be in flight: a sender is ahead by as many. Over
+    # gloo it is one, but of memory on large pages, which may be a twentieth more.
+    most = {"shared_memory": "all", "gloo": 1, "tcp": 1}
     bounded = [line for line in table if line["in_flight"] == most[line["transport"]]]
     targets = [
         Target(f"{line['transport']}, {line['in_flight']} in flight", line["late_buckets"], "at most", MOST)
