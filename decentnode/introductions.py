@@ -23,7 +23,9 @@ class Introductions:
         self._lengths, self._slots = content[:ranks], content[ranks : ranks * (MOST_BYTES + 1)]
 
     def put(self, rank: int, introduction: bytes) -> None:
-        """Writes a rank's slot; raises ValueError when it is too long."""
+        """Writes a rank's slot; raises ValueError when it is too long, or there is no such rank."""
+        if not 0 <= rank < len(self._lengths):
+            raise ValueError(f"there is no rank {rank} to introduce")
         if len(introduction) > MOST_BYTES:
             raise ValueError(f"an introduction has at most {MOST_BYTES} bytes, not {len(introduction)}")
         start = rank * MOST_BYTES

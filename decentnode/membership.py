@@ -145,8 +145,8 @@ class Assembly:
             for note in self.receive(timeout=0.1):
                 match note:
                     case Start():
-                        if unsigned := "" if note.late else self._unsigned(note):
-                            raise StartError(unsigned)
+                        if wrong := self._objection(note):
+                            raise StartError(wrong)
                         self.introductions = note.introductions
                         return note
                     case Refuse():
@@ -250,6 +250,19 @@ class Assembly:
         self._starts[join.machine] = join.starts
         self._incarnation = max(self._incarnation, join.incarnation)
         self._signatures[join.machine] = join.signature
+
+    def _objection(self, start: Start) -> str:
+        """Why a machine does not begin as machine 0 says; empty when it does."""
+        here = set(self.machines) - set(start.absent)
+        ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
+        if not start.introductions.keys() <= (set() if start.late else ranks):
+            return "machine 0 passes on words of nodes that are not here"
+        if start.late:
+            return ""
+        away = set(self.machines) - here
+        if self.machine in away or not self._quorum.suffices(away):
+            return f"machine 0 would begin without {self._name(away)} (key failures.start)"
+        return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
         """Which machine has not signed what its nodes are said to say; empty when none has to."""

@@ -19,10 +19,14 @@ class Quorum:
         self._grace = failures.grace
         self._since: float | None = None
 
+    def suffices(self, missing: Iterable[int]) -> bool:
+        """Whether the nodes of the other machines are enough."""
+        without = sum(len(self._mapping.ranks_of(machine)) for machine in missing)
+        return self._mapping.num_nodes - without >= self._least
+
     def is_met(self, missing: Iterable[int], is_last_chance: bool) -> bool:
         """Whether the run may begin without these machines; at the last chance nobody is waited for."""
-        here = self._mapping.num_nodes - sum(len(self._mapping.ranks_of(machine)) for machine in missing)
-        if here < self._least:
+        if not self.suffices(missing):
             self._since = None
             return False
         now = time.monotonic()

@@ -26,6 +26,15 @@ def test_one_that_is_too_long_is_refused_and_leaves_its_neighbors_alone():
     assert slots.said() == {1: b"one"}
 
 
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_is_not_there_overwrites_nobody(rank):
+    slots = Introductions(2)
+    slots.put(1, b"one")
+    with pytest.raises(ValueError, match=f"there is no rank {rank} to introduce"):
+        slots.put(rank, b"another key")
+    assert slots.said() == {1: b"one"}
+
+
 def test_both_sides_of_a_fork_see_it():
     slots = Introductions(2)
     slots.put(0, b"parent")

@@ -111,6 +111,39 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
                 future.result(10.0)
 
 
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"introductions": {-1: b"another key"}}, "words of nodes that are not here"),
+        ({"introductions": {3: b"another key"}}, "words of nodes that are not here"),
+        ({"introductions": {0: b"another key"}, "late": 1}, "words of nodes that are not here"),
+        ({"absent": [2]}, "words of nodes that are not here"),
+        ({"introductions": {}, "absent": [2]}, r"would begin without machine 2 .* \(key failures.start\)"),
+        ({"introductions": {}, "absent": [9, 1]}, r"would begin without machine 1 .* \(key failures.start\)"),
+    ],
+)
+def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
+    """A rank of -1 once overwrote the keys of the last node."""
+
+    def agree(self, absent):
+        honest = Start(7, self.introductions, signatures=self._signatures)
+        false = dict(lie)
+        if false.get("introductions") and not false.get("late"):
+            false["introductions"] = self.introductions | false["introductions"]
+        return msgspec.structs.replace(honest, **false)
+
+    with Meeting(3) as meeting:
+        monkeypatch.setattr(Assembly, "_agree", agree)
+        honest = Assembly._unsigned
+        monkeypatch.setattr(
+            Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+        )
+        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        futures[0].result(10.0)
+        with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
+            futures[1].result(10.0)
+
+
 def test_nobody_speaks_for_another_machine():
     with Meeting(3) as meeting:
         host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
