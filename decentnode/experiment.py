@@ -210,8 +210,9 @@ class Experiment:
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         several = 1 if one else self.graph.most_targets(rank)
         return Memory(
-            self.layout.numel, payload_bytes=several * (self.most_payload_bytes + STAGING_ALIGNMENT)
-        )
+            self.layout.numel, payload_bytes=several * (self.most_payload_bytes + STAGING_ALIGNMENT),
+            peers=frozenset(self.graph.graph.partners(rank)),
+        )  # fmt: skip
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores]:

@@ -82,6 +82,8 @@ class Memory:
     """How many exchanges of one round, each of another part of the vector, are in flight at once."""
     device: torch.device = CPU
     """Where the vector lives; transports that carry host memory alone keep their slots there all the same."""
+    peers: frozenset[int] | None = None
+    """Who may ever send to this node; None: anybody. What others send is not kept."""
 
     def slots(self, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
         """Two vectors of zeros, shape (vector_elements,), whose memory begins at equal multiples.

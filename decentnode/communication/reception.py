@@ -56,6 +56,8 @@ class Reception:
     incarnations: dict[int, int] = field(default_factory=dict)
     """By process how often it was started before, where that is not 0."""
     segments: PeerSegments = field(default_factory=PeerSegments)
+    peers: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By local rank who may ever send to it, where that is known: payloads of others would wait in vain."""
     models: dict[int, Tensor | None] = field(default_factory=dict)
     """Models that were asked for, by local rank; None until one has come."""
     listener: "Listener | None" = None
@@ -146,6 +148,8 @@ class Reception:
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
         sender, kind = header.sender, header.kind
+        if kind in (Kind.PAYLOAD, Kind.NOTICE) and sender not in self.peers.get(mailbox.rank, (sender,)):
+            raise wire.WireError("unexpected source")
         if kind == Kind.PAYLOAD:
             mailbox.deliver(sender, header.key, FramedMessage(header, body))
         elif kind == Kind.NOTICE:

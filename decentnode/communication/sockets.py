@@ -118,9 +118,16 @@ class Sockets(threading.Thread):
             self._bell = Bell(self.place, self._take, self._reception.refuse)
             self._reception.ringer = self._bell.ringer
 
-    def carry(self, mailbox: Mailbox, segment: wire.SharedSegment | None) -> None:
-        """Adds a local node, and its shared memory, to the greeting; before the thread is started."""
+    def carry(
+        self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None
+    ) -> None:
+        """Adds a local node, and its shared memory, to the greeting; before the thread is started.
+
+        `peers`: who may send to it; None: anybody.
+        """
         self.mailboxes[mailbox.rank] = mailbox
+        if peers is not None:
+            self._reception.peers[mailbox.rank] = peers
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
         if self._bell is not None and mailbox.alone and self._sieve is None and mailbox.attend is None:

@@ -274,7 +274,7 @@ class ZeroMQ(Communication):
         endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
-        self._sockets.carry(endpoint.mailbox, segment.public if segment else None)
+        self._sockets.carry(endpoint.mailbox, segment.public if segment else None, memory.peers)
         return endpoint
 
     def _make(

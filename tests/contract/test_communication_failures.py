@@ -314,6 +314,28 @@ def test_junk_is_counted_by_its_reason_and_disturbs_nothing(stage):
     assert results[1] == ({}, [5.0], Counter())
 
 
+async def uninvited(actor: Actor):
+    """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
+    sockets = actor.communication._sockets
+    if actor.rank == 0:
+        sockets._reception.peers[0] = frozenset({1})
+    missing, _ = await in_rounds(Chain(3), 2, PATIENT)(actor)
+    body, limit = bytes(4000), time.monotonic() + 5.0
+    for round in range(4) if actor.rank == 2 else ():
+        header = sockets.header(wire.Kind.PAYLOAD, 2, 0, (1_000_000 + round, 0, 0), 1, len(body))
+        sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
+    while actor.rank == 0 and sockets.refused.total() < 4 and time.monotonic() < limit:
+        await asyncio.sleep(0.01)
+    return missing, sockets.refused, len(sockets.mailboxes[actor.rank]._parked)
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(stage):
+    results = play(stage, 3, uninvited, MEMORY).results
+    assert results[0] == ({}, Counter({"unexpected source": 4}), 0)
+    assert results[1] == results[2] == ({}, Counter(), 0)
+
+
 async def corrupted(actor: Actor):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
     other, found = 1 - actor.rank, []
