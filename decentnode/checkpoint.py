@@ -76,12 +76,13 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
 
 
-def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp) -> None:
+def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp, anew: bool = False) -> None:
     """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part.
 
     A good one of that round of the run stays as it is: it holds the same, and to write it anew could lose it.
+    Not so with `anew`: then the round was undone.
     """
-    if _is_saved(directory, rank, round, stamp):
+    if not anew and _is_saved(directory, rank, round, stamp):
         return
     packer = Packer()
     tree = packer.pack(state)
@@ -98,13 +99,18 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp) -> No
             size += len(piece)
             yield piece
 
-    write_durably(_path(directory, rank, round, _TENSORS), counted_pieces())
-    manifest = _Manifest(
-        SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
-        size, digest.hexdigest(), tree,
-    )  # fmt: skip
-    write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
-    sync_folder(folder)
+    try:
+        write_durably(_path(directory, rank, round, _TENSORS), counted_pieces())
+        manifest = _Manifest(
+            SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
+            size, digest.hexdigest(), tree,
+        )  # fmt: skip
+        write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
+        sync_folder(folder)
+    except Exception:
+        with contextlib.suppress(OSError):
+            delete(directory, rank, round)
+        raise
 
 
 def _is_saved(directory: Path, rank: int, round: int, stamp: Stamp) -> bool:

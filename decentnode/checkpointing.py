@@ -66,6 +66,8 @@ class NodeCheckpoints:
         self._every = every
         self._reporter = reporter
         self._last = FROM_THE_START
+        self._undone: int | None = None
+        """The first round that was undone: what may still lie there of it and later ones is never kept."""
         self._complained: float | None = None
 
     def after(self, node: "Node") -> None:
@@ -95,17 +97,25 @@ class NodeCheckpoints:
 
         Raises OSError.
         """
-        self._last = min(self._last, round - 1)
+        self._last, self._undone = min(self._last, round - 1), round
         self._reporter.send(CameBack(node.rank, round))
-        for later in checkpoint.rounds(self._lineage.directory, node.rank):
-            if later >= round:
-                checkpoint.delete(self._lineage.directory, node.rank, later)
+        directory, failed = self._lineage.directory, None
+        for later in checkpoint.rounds(directory, node.rank):
+            try:
+                if later >= round:
+                    checkpoint.delete(directory, node.rank, later)
+            except OSError as error:
+                failed = error
+        checkpoint.clean_up(directory, node.rank)
+        if failed is not None:
+            raise failed
 
     def _save(self, node: "Node") -> None:
         node.beacon.mark(node.round, Activity.CHECKPOINT)
         directory, stamp = self._lineage.directory, self._lineage.stamp
         try:
-            checkpoint.save(directory, node.rank, node.round, whole_state(node), stamp)
+            is_undone = self._undone is not None and node.round >= self._undone
+            checkpoint.save(directory, node.rank, node.round, whole_state(node), stamp, anew=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
             self._complain(node, error)
             return

@@ -8,6 +8,8 @@ import os
 import random
 import struct
 from collections import Counter, OrderedDict, deque
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode import checkpoint, durable, tensor_file
+from decentnode import checkpoint, checkpointing, durable, tensor_file
 from decentnode.checkpoint import BadCheckpoint, Stamp
 from decentnode.errors import BadInput
 from decentnode.state_tree import UnknownKind
@@ -315,6 +317,55 @@ def test_a_full_disk_tears_nothing(tmp_path, monkeypatch):
         "00000004.json", "00000004.safetensors"
     ]  # fmt: skip
     assert same(checkpoint.newest(tmp_path, 3).state, STATE)
+
+
+@pytest.mark.parametrize("step", ["manifest", "folder"])
+def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monkeypatch, step):
+    store(tmp_path, STATE, round=4)
+
+    def write(path, pieces):
+        if step == "manifest" and path.suffix == ".json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return durable.write_durably(path, pieces)
+
+    def sync(folder):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint, "write_durably", write)
+    monkeypatch.setattr(checkpoint, "sync_folder", durable.sync_folder if step == "manifest" else sync)
+    with pytest.raises(OSError):
+        store(tmp_path, STATE, round=9)
+    assert sorted(path.name for path in (tmp_path / "00003").iterdir()) == [
+        "00000004.json", "00000004.safetensors"
+    ]  # fmt: skip
+
+
+def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
+    said = []
+    beacon = SimpleNamespace(mark=lambda *_: None)
+    node = SimpleNamespace(rank=3, round=9, beacon=beacon, state=1)
+    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {"of": node.state})
+    lineage = checkpointing.Lineage(tmp_path, STAMP.settings)
+    lineage.settle(STAMP.run_id, STAMP.incarnation)
+    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
+    for node.round in (9, 19, 29):
+        saved.after(node)
+    with monkeypatch.context() as readonly:
+        unlink = Path.unlink
+
+        def refuse(path, missing_ok=False):
+            if path.stem == "00000019":
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            unlink(path, missing_ok=missing_ok)
+
+        readonly.setattr(Path, "unlink", refuse)
+        with pytest.raises(OSError, match="Read-only"):
+            saved.undo(node, 12)
+    assert checkpoint.rounds(tmp_path, 3) == [9, 19]
+    node.round, node.state = 19, 2
+    saved.after(node)
+    assert checkpoint.read(tmp_path, 3, 19).state == {"of": 2}
+    assert [report.round for report in said] == [9, 19, 29, 12, 19]
 
 
 def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):
