@@ -58,6 +58,11 @@ class Continuity:
         write_state(self._run_dir, start)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether there was a run before."""
+        return self._past is not None
+
+    @property
     def lacking(self) -> list[int]:
         """Rounds of the run that goes on whose evaluation is not on record here; known after the greeting."""
         return self._past.lacking if self._past else []

@@ -43,7 +43,7 @@ UNSEEN_END = "its process ended together with the server that forked it"
 RELAY_INTERVAL = 1.0
 PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
-SECONDS_TO_OBSERVE = 2.0
+SECONDS_TO_OBSERVE = 8.0
 """How long the last observation may take in a run that was asked to stop."""
 OBSERVER_SECONDS = 60.0
 """How long the last observation may take after the nodes have ended."""
@@ -369,8 +369,9 @@ class Launcher:
         while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
             self._watch(TICK)
         self._show_progress()
-        if self._observer.error is not None:
-            self.screen.note(f"what the models are together is not known: {self._observer.error!r}")
+        if self._observer.error is not None or self._observer.is_alive():
+            why = repr(self._observer.error or "its test takes too long")
+            self.screen.note(f"what the models are together is not known: {why}")
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
 
@@ -384,7 +385,9 @@ class Launcher:
         summary = summarize(
             self.experiment, self.roster, self.evaluations, self.run_id, timing, saved, refused
         )
-        self._vigil.conclude(self.evaluations, summary)
+        # A run that was to go on, and did not begin, keeps the summary that it has.
+        has_begun = self.run_id or not self._continuity.goes_on
+        self._vigil.conclude(self.evaluations, summary if has_begun else None)
         self._vigil.close(headline(summary, self._exit_code()))
         return summary
 

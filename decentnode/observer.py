@@ -8,7 +8,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,7 +76,7 @@ class Observer(threading.Thread):
         self._snapshots = snapshots
         self._reporting = reporting
         self._expected: Mapping[int, int] = {}
-        """Who was reporting some time ago: of what the roster knows by now, not all is booked here."""
+        """Who was reporting when the last events were taken; the roster may know of more than is booked."""
         self._machine = machine
         self._machines = {machine}
         self.is_alone = False
@@ -121,21 +121,21 @@ class Observer(threading.Thread):
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
-            # Asked before: once all that is here has been booked, so has all that these and others have said.
-            reporting = self._reporting()
             for event in self._arrived():
                 self._closing = self._closing or event is None
                 if event is not None:
                     self._book(event)
-            self._expected = reporting
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
 
-    def _arrived(self) -> Iterator[Event]:
+    def _arrived(self) -> list[Event]:
         """All events that are here; where there are none, the first that comes within 0.2 s."""
+        found: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            for _ in range(max(1, self._events.qsize())):
-                yield self._events.get(timeout=0.2)
+            found.append(self._events.get(timeout=0.2))
+        # Asked before the rest is taken: all that the roster knows by now is here.
+        self._expected = self._reporting()
+        return found + [self._events.get() for _ in range(self._events.qsize())]
 
     def _let_go(self) -> None:
         """Releases every vector unread, so that no node waits for an observer that is no more."""

@@ -104,9 +104,9 @@ class Vigil:
         why = {rank: self.lookout.doing(rank, now) for rank in sorted(ranks)}
         return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
 
-    def conclude(self, evaluations: Evaluations, summary: dict[str, Any]) -> None:
-        """Writes what is left of the results, and says what could not be written."""
-        for problem in filter(None, [evaluations.close(), self._save(summary)]):
+    def conclude(self, evaluations: Evaluations, summary: dict[str, Any] | None) -> None:
+        """Writes what is left of the results, and says what could not be written; None: no summary."""
+        for problem in filter(None, [evaluations.close(), self._save(summary) if summary else ""]):
             self.journal.lost_results.append(problem)
             self.journal.say("disk", problem)
         if self.results_are_lost:

@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 import sys
+import time
 from itertools import pairwise
 
 import pytest
 
 from decentnode import cli
 from decentnode.records import read_records
-from tests.integration.running import Run
+from tests.integration.running import Run, wait_until
 
 ROUNDS = 240
 CONFIG = f"""
@@ -164,6 +165,27 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
     assert codes == [0, 0], resumed[0].text + resumed[1].text
     assert resumed[0].summary["run_id"] == resumed[1].summary["run_id"] == runs[0].summary["run_id"]
     assert_same(resumed, straight)
+
+
+def test_a_signal_before_a_run_has_gone_on_leaves_its_summary_as_it_was(tmp_path, config):
+    """It waits for another machine, which does not come."""
+    folder = tmp_path / "machine0"
+    runs = [
+        Run(
+            tmp_path / f"machine{m}",
+            [*two_machines(30360), f"machine={m}", "rounds=10", "checkpoint.every=5"],
+            config=config,
+        )
+        for m in range(2)
+    ]
+    assert [run.wait(PATIENCE) for run in runs] == [0, 0]
+    before = (folder / "summary.json").read_bytes()
+    again = Run(folder, ["rounds=20"], verb="resume")
+    wait_until(lambda: (folder / "live.json").exists(), 60, lambda: again.story)
+    time.sleep(1.0)
+    os.kill(again.process.pid, signal.SIGTERM)
+    assert again.wait(PATIENCE) == 143
+    assert (folder / "summary.json").read_bytes() == before
 
 
 @pytest.fixture

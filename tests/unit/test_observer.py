@@ -333,6 +333,17 @@ def test_an_error_at_the_very_end_does_not_hang():
     assert str(machine.observer.error) == "broken test"
 
 
+def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
+    """The roster counts nobody before the start."""
+    with Machine(range(2)) as machine:
+        members, machine.roster.members = machine.roster.members, {}
+        time.sleep(0.3)
+        machine.roster.members = members
+        for rank, vector in enumerate(vectors(2)):
+            machine.show(rank, 5, vector)
+        assert machine.next().nodes == 2
+
+
 def test_many_reports_at_once_cost_one_look_at_all_nodes():
     looks = []
     with Machine(range(200)) as machine:
