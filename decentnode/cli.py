@@ -80,7 +80,7 @@ def resume(
     from decentnode.resuming import Resumption
 
     job = find_job()
-    if job and own_directory(run, job).is_dir():
+    if job and os.path.isdir(own_directory(run, job)):  # noqa: PTH112 - it may be too long, or not ours
         run = own_directory(run, job)
     past = Resumption(run, overrides or ())
     launch(past.settings, past.config, overrides or (), past)

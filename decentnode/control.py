@@ -167,7 +167,7 @@ class Control:
             return Answer(f"unknown request {quoted(asked.request)} (known: {known})")
         try:
             return Answer(content=msgspec.Raw(msgspec.json.encode(make(asked.argument))))
-        except DecentnodeError as error:
+        except (DecentnodeError, ValueError) as error:
             return Answer(str(error))
 
 

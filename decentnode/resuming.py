@@ -79,7 +79,7 @@ class Resumption:
         """Raises BadInput when there is nothing to go on with, or an override would change the models."""
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
-        if not self.config.is_file():
+        if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
         self.lock = RunLock(self.run_dir)
         self._before = before = config.load(self.config)

@@ -1,10 +1,29 @@
 """Command lines that are wrong, or name what is not there."""
 
+LONG = "a" * 260
+TWO_MACHINES = "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}"
+
 WORDS: dict[str, tuple[list[str], list[str]]] = {
     "resume, nothing": (["resume"], ["decentnode: Missing argument 'RUN' (see decentnode --help)"]),
     "resume, missing": (
         ["resume", "nowhere"],
         ["nowhere: is not the directory of a run (it has no config.yaml)"],
+    ),
+    "resume, a name that is too long": (
+        ["resume", LONG],
+        [f"{LONG}: is not the directory of a run (it has no config.yaml)"],
+    ),
+    "status, a name that is too long": (
+        ["status", LONG],
+        [f"{LONG}: not the directory of a run; name one that holds a config.yaml"],
+    ),
+    "restart, a name that is too long": (
+        ["restart", LONG, "0"],
+        [f"{LONG}: not the directory of a run; name one that holds a config.yaml"],
+    ),
+    "keys, a folder whose name is too long": (
+        ["keys", "x.yaml", "--out", LONG, TWO_MACHINES],
+        [f"{LONG}: cannot be written: File name too long"],
     ),
     "resume, a file": (
         ["resume", "ring.edges"],
@@ -46,7 +65,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "x.yaml",
             "--out",
             "there",
-            "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}",
+            TWO_MACHINES,
         ],
         ["there/machines.json: exists, and new keys would void it everywhere; --force says that you mean it"],
     ),
@@ -320,7 +339,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         [
             "run",
             "x.yaml",
-            "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}",
+            TWO_MACHINES,
         ],
         [
             "command line: mapping: several machines have an address of this host (0: "
@@ -332,7 +351,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "run",
             "x.yaml",
             "machine=2",
-            "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}",
+            TWO_MACHINES,
         ],
         ["command line: machine: must be the index of a machine, 0..1, not 2"],
     ),

@@ -78,11 +78,13 @@ def test_what_is_wrong_with_a_question_is_said(tmp_path):
     def refuse(text):
         raise BadInput(f"no rank {text}")
 
-    with served(tmp_path, restart=refuse, status=lambda _: STATUS) as launcher:
-        with pytest.raises(RunFailed, match=r"^unknown request 'stats' \(known: restart, status\)$"):
+    with served(tmp_path, restart=refuse, status=lambda _: STATUS, count=int) as launcher:
+        with pytest.raises(RunFailed, match=r"^unknown request 'stats' \(known: count, restart, status\)$"):
             ask(launcher.path, Request("stats"))
         with pytest.raises(RunFailed, match=r"^no rank 99$"):
             ask(launcher.path, Request("restart", "99"))
+        with pytest.raises(RunFailed, match=r"^Exceeds the limit .* for integer string conversion"):
+            ask(launcher.path, Request("count", "9" * 5000))
         for junk in (
             b"\n",
             b"[]\n",
