@@ -25,6 +25,7 @@ from decentnode.host import TELL_STACKS, Inheritance, run_host
 from decentnode.readiness import ready
 from decentnode.reports import Exited, Failed, Restarted
 from decentnode.thread_pools import end_thread_pools
+from decentnode.wording import how_it_ended
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
@@ -60,6 +61,11 @@ class ForkServer:
         os.close(self._lifeline_end)
         os.close(is_made)
         if not os.read(made, 1):
+            _, status = os.waitpid(self.pid, 0)
+            if os.WIFSIGNALED(status):
+                shutil.rmtree(inheritance.socket_dir, ignore_errors=True)
+                how = how_it_ended(-os.WTERMSIG(status))
+                raise StartError(f"the process that starts the nodes was {how}")
             raise StartError(f"{inheritance.socket_dir}: a directory for sockets cannot be made there")
         os.close(made)
 

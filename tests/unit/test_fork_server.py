@@ -105,3 +105,16 @@ def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
     os.close(server._lifeline_end)
     assert not Path(f"/proc/{server.pid}").exists()
     sleeper.returncode = -signal.SIGKILL  # it has been waited for
+
+
+def test_a_server_that_is_killed_before_it_has_said_anything_leaves_no_directory(tmp_path, monkeypatch):
+    def die(inheritance, *_):
+        inheritance.socket_dir.mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(fork_server, "_serve", die)
+    inheritance = SimpleNamespace(socket_dir=tmp_path / "sockets")
+    with pytest.raises(StartError, match=r"^the process that starts the nodes was killed by signal 9$"):
+        fork_server.ForkServer(inheritance, [0])
+    gc.unfreeze()
+    assert list(tmp_path.iterdir()) == []
