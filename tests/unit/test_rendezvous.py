@@ -92,6 +92,16 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
         assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
 
 
+def come_to_a_liar(meeting, monkeypatch, agree):
+    """All machines come, with signatures; machine 0 says what `agree` gives, and looks away itself."""
+    honest = Assembly._unsigned
+    monkeypatch.setattr(Assembly, "_agree", agree)
+    monkeypatch.setattr(
+        Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+    )
+    return [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+
+
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
     def agree(self, absent):
@@ -99,12 +109,7 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         return Start(7, said, signatures=self._signatures)
 
     with Meeting(3) as meeting:
-        monkeypatch.setattr(Assembly, "_agree", agree)
-        honest = Assembly._unsigned
-        monkeypatch.setattr(
-            Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
-        )
-        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        futures = come_to_a_liar(meeting, monkeypatch, agree)
         assert futures[0].result(10.0).run_id == 7
         for future in futures[1:]:
             with pytest.raises(StartError, match=r"^machine 2 .* has not signed what its nodes are said"):
@@ -133,12 +138,7 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
         return msgspec.structs.replace(honest, **false)
 
     with Meeting(3) as meeting:
-        monkeypatch.setattr(Assembly, "_agree", agree)
-        honest = Assembly._unsigned
-        monkeypatch.setattr(
-            Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
-        )
-        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        futures = come_to_a_liar(meeting, monkeypatch, agree)
         futures[0].result(10.0)
         with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
             futures[1].result(10.0)
