@@ -1,21 +1,21 @@
 """The command line: `decentnode run CONFIG.yaml [key=value ...]` and what belongs to it."""
 
 import ast
-import errno
 import gc
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from decentnode.companions import Companions, Follower
-from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
+from decentnode.errors import BadInput, ExitCode
+from decentnode.exits import explain, leave
 from decentnode.job import Job, find_job
-from decentnode.logs import fill_standard_streams
+from decentnode.logs import fill_standard_streams, print_lines, say
 
 if TYPE_CHECKING:
     from decentnode.resuming import Resumption
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
-    "memory, 130 and 143 ended by Ctrl-C and SIGTERM. Anywhere, --debug shows the traceback of an error."
+    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal. Anywhere, --debug shows "
+    "the traceback of an error."
 )
 CHECKOUT = Path(__file__).resolve().parent.parent
-# Typer has this class in itself or from click, depending on its version.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
 
 app = typer.Typer(
@@ -287,7 +286,7 @@ def doctor(
         with anchored(config, overrides or ()):
             machine = this_machine(settings)
     for finding in examine(settings, machine):
-        print(finding, flush=True)
+        say(str(finding))
         failed = failed or finding.level == "fail"
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
@@ -323,16 +322,6 @@ def import_torch() -> None:
     gc.enable()
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Each on its own; ends quietly when whoever reads them has had enough, as `head` does."""
-    try:
-        for line in lines:
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def first_line(script: Path) -> str:
     """What a script is, by the first line of its docstring; the script is not run."""
     return (ast.get_docstring(ast.parse(script.read_text())) or "").split("\n", 1)[0]
@@ -341,8 +330,8 @@ def first_line(script: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
     fill_standard_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in given if word != "--debug"]
     code: int = ExitCode.FAILED
     companions = None
     try:
@@ -350,50 +339,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if job is not None and job.local_rank:
             sys.exit(Follower(job).wait())
         companions = Companions(job) if job is not None else None
-        code = app([word for word in words if word != "--debug"], "decentnode", standalone_mode=False) or 0
+        code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
     except BaseException as error:
-        if debug:
+        if len(words) < len(given):
             traceback.print_exc()
         code = explain(error)
     finally:
         if companions is not None:
             companions.dismiss(code)
-    sys.exit(code)
+    leave(code)
 
 
 def job_of(words: Sequence[str]) -> Job | None:
     """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
     job = find_job() if words[:1] in (["run"], ["resume"]) else None
     return job if job is not None and job.followers else None
-
-
-def explain(error: BaseException) -> int:
-    """Says on standard error what went wrong, in one line where it can be expected; gives the exit code."""
-    if isinstance(error, USAGE_ERROR):
-        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-        if not message:  # no word was given, and the help has been shown
-            return ExitCode.BAD_INPUT
-        return complain(f"decentnode: {message} (see decentnode --help)", ExitCode.BAD_INPUT)
-    if isinstance(error, BadInput):
-        return complain(str(error), ExitCode.BAD_INPUT)
-    if isinstance(error, DecentnodeError):
-        return complain(f"error: {error}", error.exit_code)
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return ExitCode.INTERRUPTED
-    if is_out_of_memory(error):
-        return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return complain(f"error: {error}", ExitCode.FAILED)
-    traceback.print_exception(error)
-    return ExitCode.FAILED
-
-
-def complain(text: str, code: ExitCode) -> ExitCode:
-    """Prints to standard error; gives the code back."""
-    print(text, file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -5,15 +5,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from decentnode.errors import ExitCode
+from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.plotting import Pictures
 from decentnode.roster import Roster, State
 from decentnode.wording import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
 
 MOST_LOST = 10
 """Lost nodes that are named; summary.json names them all."""
-ENDED_BY_SIGNAL = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-"""Then every node that was still at work would be named as lost."""
+ENDED_BY_SIGNAL = {
+    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.TERMINATED: "SIGTERM",
+    ExitCode.HUNG_UP: "the end of its terminal",
+}
+"""By what, in words. Then every node that was still at work would be named as lost."""
 Lines = Iterator[tuple[str, str]]
 
 
@@ -25,7 +29,7 @@ def exit_code(
     One that came when all nodes had finished, and processes were on their way out, has ended nothing.
     """
     if asked_with is not None and len(roster.ranks(State.FINISHED)) < len(roster.members):
-        return ExitCode.INTERRUPTED if asked_with is signal.SIGINT else ExitCode.TERMINATED
+        return STOPPED_BY[asked_with]
     if any(member.out_of_memory for member in roster.members.values()):
         return ExitCode.OUT_OF_MEMORY
     finished = any(roster.members[rank].finished for rank in local)
@@ -45,7 +49,7 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     finished, nodes = summary["finished_nodes"], summary["nodes"]
     some = f"{finished} of {counted(nodes, 'node')} finished"
     if code in ENDED_BY_SIGNAL:
-        how = "Ctrl-C" if code is ExitCode.INTERRUPTED else "SIGTERM"
+        how = ENDED_BY_SIGNAL[code]
         if summary["stopped_nodes"] and summary["resumable_round"] is not None:
             return f"stopped by {how} after round {summary['resumable_round'] + 1}"
         return f"ended by {how}; {some}"

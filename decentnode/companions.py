@@ -14,7 +14,7 @@ import sys
 import time
 from types import FrameType
 
-from decentnode.errors import ExitCode, StartError
+from decentnode.errors import STOPPED_BY, ExitCode, StartError
 from decentnode.job import Job
 from decentnode.readiness import ready
 
@@ -44,9 +44,10 @@ class Companions:
 
     def dismiss(self, code: int) -> None:
         """Tells all others how the run has ended; one that does not appear is not waited for any longer."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in STOPPED_BY:
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        patience = LOOK_AGAIN if code >= ExitCode.INTERRUPTED else MOST_SECONDS_TO_APPEAR
+        patience = LOOK_AGAIN if code in STOPPED_BY.values() else MOST_SECONDS_TO_APPEAR
         limit = time.monotonic() + patience
         with self._socket, contextlib.suppress(TimeoutError):
             for _ in range(self._count):
@@ -70,7 +71,7 @@ class Follower:
 
         A signal is left to that one to obey, which gets it, too; but not for long.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPED_BY:
             signal.signal(number, self._note)
         first = self._find()
         if first is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from decentnode.errors import MappingError
 from decentnode.job import Environ, Job, find_job
+from decentnode.logs import say
 from decentnode.mapping import Consecutive, Linear, Machine, is_loopback
 from decentnode.options import Port, Positive
 from decentnode.registry import MAPPINGS
@@ -90,7 +91,7 @@ def settle(settings: Settings) -> Settings:
     addresses = known_addresses(job) or _learned(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    print(f"{job}: this is machine {job.machine}", flush=True)
+    say(f"{job}: this is machine {job.machine}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),

@@ -16,6 +16,8 @@ DecentnodeError
     └── ProtocolError   what arrived breaks the message rules
 """
 
+import errno
+import signal
 from enum import IntEnum
 
 import msgspec
@@ -32,8 +34,17 @@ class ExitCode(IntEnum):
     NODES_LOST = 3
     FAILED = 4
     OUT_OF_MEMORY = 5
+    HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
+
+
+STOPPED_BY = {
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGHUP: ExitCode.HUNG_UP,
+}
+"""The signals that ask a run to stop, and what it ends with; the last one comes when its terminal closes."""
 
 
 class DecentnodeError(Exception):
@@ -111,5 +122,7 @@ class ProtocolError(PeerError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, torch or CUDA asked for memory in vain."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
     text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+    return "out of memory" in text or "can't allocate memory" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import xxhash
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from decentnode import config
 from decentnode.adaptation import Adaptation, Overlapped
@@ -215,9 +216,15 @@ class Experiment:
         )  # fmt: skip
 
 
-def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores]:
-    """What tests a vector as the nodes test theirs, with a network of its own."""
+def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores] | None:
+    """What tests a vector as the nodes test theirs, with a network of its own.
+
+    None where a vector makes no model: running statistics that are not mixed are each node's own.
+    """
     network, layout = copy.deepcopy(experiment.network), experiment.layout
+    norms = (part for part in network.modules() if isinstance(part, _NormBase))
+    if not experiment.settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+        return None
     loss = experiment.settings.training.loss.make()
 
     def test(vector: Tensor) -> Scores:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from decentnode.beacons import GO_ON, Activity
-from decentnode.errors import ExitCode, RunFailed, StartError
+from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
 from decentnode.host import TELL_STACKS, Inheritance, run_host
 from decentnode.readiness import ready
 from decentnode.reports import Exited, Failed, Restarted
@@ -127,9 +127,9 @@ class _Children:
     def __init__(self, inheritance: Inheritance, positions: list[int], lifeline: int) -> None:
         # For the children, too: a signal may go to all processes of a terminal or a service, and it is the
         # launcher that asks the nodes to stop.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+        for signum in STOPPED_BY:
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPED_BY)
         self._inheritance = inheritance
         self._lifeline: int | None = lifeline
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from decentnode import overrides
@@ -10,7 +11,7 @@ from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.spectrum import GraphFigures, measure
 from decentnode.mixing import Mixing, WeightedGraph, default_weights
 from decentnode.option_types import REQUIRED, Unfit, describe, parameters_of, typed, unknown
-from decentnode.registry import GRAPHS, MIXINGS, Registry
+from decentnode.registry import GRAPHS, MIXINGS, Registry, import_from
 from decentnode.wording import counted
 from decentnode.yaml_source import Document
 
@@ -30,6 +31,7 @@ def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterato
 def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name means the plug-in that reads files."""
     is_file = bool(_FILE.fullmatch(name)) and ":" not in name
+    import_from(Path.cwd())
     cls = registry.find("file" if is_file else name)
     base = Graph if registry is GRAPHS else Mixing
     if not issubclass(cls, base):

@@ -42,6 +42,8 @@ class Journal:
         self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
     ) -> None:
         """Keeps an event, and shows nothing."""
+        # A path may have bytes that are no text.
+        text = text.encode(errors="backslashreplace").decode()
         event = Event(round_seconds(time.monotonic() - self._began), kind, text, rank, round, peer)
         self._file.append(msgspec.json.encode(event))
 

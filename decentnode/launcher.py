@@ -17,7 +17,7 @@ from decentnode.closing import exit_code, headline
 from decentnode.communication.security import prove_guard
 from decentnode.continuity import Continuity
 from decentnode.departures import SECONDS_TO_DIE, Departures
-from decentnode.errors import DecentnodeError, ExitCode, StartError
+from decentnode.errors import STOPPED_BY, DecentnodeError, ExitCode, StartError
 from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
 from decentnode.host import Inheritance
@@ -140,9 +140,11 @@ class Launcher:
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
-        with hold_signals(signal.SIGINT, signal.SIGTERM):
+        # Under nohup nobody wants to hear that the terminal is closed.
+        heard = [s for s in STOPPED_BY if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+        with hold_signals(*heard):
             self.server = ForkServer(inheritance, self._positions)
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         os.close(write)
         self._vigil.open(self._socket_dir)
@@ -340,7 +342,7 @@ class Launcher:
         expected = self.roster.reporting()
         if self.machine != 0:
             expected = {rank: expected[rank] for rank in expected.keys() & self._local}
-        observed = self.machine == 0 and self._observer.is_alive()
+        observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
         for row in self.evaluations.complete(expected, observed):
             self.screen.evaluated(row)
         self.screen.progress(self.roster)

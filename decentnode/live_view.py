@@ -21,9 +21,10 @@ from rich.text import Text
 
 from decentnode.experiment import Experiment
 from decentnode.fork_server import hold_signals
+from decentnode.logs import silence
 from decentnode.roster import Roster, State
 from decentnode.run_files import EvaluationRow
-from decentnode.screen import Screen
+from decentnode.screen import PATIENCE, Screen
 from decentnode.wording import clock_time, decimal, percent, readable_bytes
 
 INTERVAL = 0.25
@@ -217,6 +218,8 @@ class LiveScreen(Screen):
         self._drawn = now
         self.dashboard.update(Standing.of(roster), now)
         with self.dropping():
+            if not self.has_room(0.0):
+                return
             self._live.update(self.dashboard.panel(now), refresh=True)
 
     def evaluated(self, row: EvaluationRow) -> None:
@@ -229,5 +232,7 @@ class LiveScreen(Screen):
 
     def close(self) -> None:
         with self.dropping():
+            if not self.has_room(PATIENCE):
+                silence(self.output)
             self._terminal.close()
         self._live = None

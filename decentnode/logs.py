@@ -1,8 +1,13 @@
-"""The output of a host process: a file of its own, which may be on a full disk without ending anybody."""
+"""The output of a process: what cannot be written, or is read by nobody, ends no run.
 
+That of a host process goes to a file of its own, which may be on a full disk.
+"""
+
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,6 +30,34 @@ def fill_standard_streams() -> None:
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w"))
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            # What the terminal's character set does not have, or a path that is no text.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    """Prints a line, unless whoever reads them is gone."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        silence(sys.stdout)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Each on its own; ends quietly when whoever reads them has had enough, as `head` does."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+
+
+def silence(output: TextIO) -> None:
+    """Lets the null device take what is still to be flushed, which would fail again when the command ends."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as null:
+        os.dup2(null.fileno(), output.fileno())
 
 
 def redirect_output(path: Path) -> None:

@@ -9,6 +9,8 @@ from decentnode.yaml_source import Defect, Document, Key, Place, key_text, read_
 
 _KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
 _PART = re.compile(r"\w+")
+MOST_DIGITS = 9
+"""Of an entry's number: no list has more entries."""
 
 
 class _Misfit(Exception):
@@ -54,6 +56,6 @@ def _part(container: Any, word: str, key: Key) -> str | int:
         return word
     if not isinstance(container, list):
         raise _Misfit(f"{key_text(key)} is {show(container)} and has no keys")
-    if not word.isdigit() or int(word) >= len(container):
+    if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(container):
         raise _Misfit(f"{key_text(key)} has the entries 0..{len(container) - 1}, not {word}")
     return int(word)

@@ -1,7 +1,6 @@
 """Reads plug-ins and their options out of a document; whatever is wrong becomes a defect of it."""
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from decentnode.mapping import Mapping as RankMapping
 from decentnode.mixing import Mixing
 from decentnode.models.base import Model
 from decentnode.option_types import REQUIRED, Unfit, describe, is_path, parameters_of, show, typed, unknown
-from decentnode.registry import near_file
+from decentnode.registry import import_from, near_file
 from decentnode.settings import ModelPlugin, Plugin
 from decentnode.sharing.base import Sharing
 from decentnode.torch_classes import TorchClasses, plain_defaults
@@ -175,9 +174,6 @@ class PluginReader:
         except BadInput as error:
             self.document.add(where, *error.defects)
             return None
-        except (Exception, SystemExit) as error:  # whatever the user's own module raises while it is imported
-            self.document.add(where, f"cannot import '{name}': {type(error).__name__}: {error}")
-            return None
         bases = kind.bases if isinstance(kind, TorchClasses) else BASES[kind.kind]
         if ":" in name and not issubclass(cls, bases):
             wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
@@ -205,10 +201,3 @@ def _tupled(value: Any) -> Any:
 def parameters_for(kind: Kind, cls: type) -> Parameters:
     """The options of a class of that kind."""
     return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)
-
-
-def import_from(*folders: Path) -> None:
-    """Makes modules in these folders importable, after all that is installed."""
-    for folder in map(str, folders):
-        if folder not in sys.path:
-            sys.path.append(folder)

@@ -6,6 +6,7 @@ says what it is. Registering is one decorator: `@SHARING.register("gossip")`.
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -83,7 +84,7 @@ def name_of(plugin: object) -> str:
 def import_class(path: str) -> type:
     """The class at `module:Class`; raises UnknownPlugin when the module or the class is missing."""
     module_name, _, class_name = path.partition(":")
-    if not class_name or module_name.startswith("."):
+    if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
     try:
         module = importlib.import_module(module_name)
@@ -92,12 +93,20 @@ def import_class(path: str) -> type:
             "" if error.name != module_name else f" in {Path.cwd()}, beside the configuration, or installed"
         )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
-    except ImportError as error:
-        raise UnknownPlugin(f"cannot import '{path}': {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module itself raises while it is imported
+        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UnknownPlugin(f"cannot import '{path}': {what}") from error
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
     return found
+
+
+def import_from(*folders: Path) -> None:
+    """Makes modules in these folders importable, after all that is installed."""
+    for folder in map(str, folders):
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 GRAPHS = Registry("graph", "decentnode.graph")

@@ -1,6 +1,7 @@
 """The files of a run on one machine: its directory, the evaluations, the summary (docs/results.md)."""
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,7 @@ def unused_directory(name: str) -> Path:
     """A path under `runs` that tells the run and the time, and that nothing lies at."""
     first = path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
-    while path.exists():
+    while os.path.lexists(path):
         number += 1
         path = first.with_name(f"{first.name}-{number}")
     return path
@@ -118,12 +119,13 @@ def unused_directory(name: str) -> Path:
 def make_run_directory(experiment: Experiment, machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
     settings = experiment.settings
-    path = (Path(settings.run_dir) if settings.run_dir else unused_directory(settings.name)).absolute()
+    path = Path(settings.run_dir or unused_directory(settings.name)).absolute()
     dataset = experiment.dataset
     histogram = label_histogram(dataset.train, experiment.parts, dataset.num_classes)
     content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": list(map(sum, histogram))}
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        while not _is_made(path, settings.run_dir is not None):
+            path = unused_directory(settings.name).absolute()
         if any(path.iterdir()):
             raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it to run anew")
         for folder in ("records", "logs"):
@@ -133,6 +135,17 @@ def make_run_directory(experiment: Experiment, machine: int) -> Path:
     except OSError as error:
         raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
     return path
+
+
+def _is_made(path: Path, may_exist: bool) -> bool:
+    """Whether the directory is there and ours; a name that nobody gave may be taken by another start."""
+    try:
+        path.mkdir(parents=True, exist_ok=may_exist)
+    except FileExistsError:
+        if may_exist or not os.path.lexists(path):
+            raise
+        return False
+    return True
 
 
 @dataclass(frozen=True)

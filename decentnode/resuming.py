@@ -20,6 +20,7 @@ from decentnode.checkpoint import BadCheckpoint
 from decentnode.durable import write_durably
 from decentnode.errors import BadInput
 from decentnode.experiment import Experiment
+from decentnode.logs import say
 from decentnode.mapping import Consecutive
 from decentnode.node_evaluation import is_due
 from decentnode.notes import Join, Start
@@ -61,10 +62,13 @@ class RunLock:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fd = fd
                 return
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > limit:
                     os.close(fd)
                     raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
+            except OSError as error:
+                os.close(fd)
+                raise BadInput(f"{path} cannot be locked: {_reason(error)}") from error
             time.sleep(0.05)
 
     def release(self) -> None:
@@ -149,7 +153,7 @@ class Resumption:
             reason = defects[-1] if defects else f"there is none in {where}"
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to go on from: {reason}")
         for defect in defects:
-            print(f"{defect}; it is not used", flush=True)
+            say(f"{defect}; it is not used")
         return good
 
     def _check(self, rank: int, round: int, settings: str) -> None:

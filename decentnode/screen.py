@@ -3,14 +3,17 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from io import UnsupportedOperation
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
 
-from decentnode.closing import closing_lines, headline
+from decentnode.closing import ENDED_BY_SIGNAL, closing_lines, headline
 from decentnode.errors import ExitCode
 from decentnode.experiment import Experiment
+from decentnode.logs import silence
 from decentnode.plotting import Pictures
+from decentnode.readiness import ready
 from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow
 from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
@@ -19,6 +22,10 @@ LOG_LINES = 30
 HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always in sight."""
+PATIENCE = 1.0
+"""Seconds that a line waits for its reader, who may have stopped the terminal, before it is left out."""
+LAST_PATIENCE = 60.0
+"""The same of how a run ended, which holds nobody up any more."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
@@ -28,6 +35,7 @@ class Screen:
     def __init__(self, output: TextIO) -> None:
         self.output = output
         self._evaluations = 0
+        self._unshown = 0
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         """The first round has begun, `startup` seconds after the command."""
@@ -60,6 +68,9 @@ class Screen:
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
         """The run is over; `summary` is what summary.json holds."""
         self.close()
+        with self.dropping():
+            if not self.has_room(PATIENCE if code in ENDED_BY_SIGNAL else LAST_PATIENCE):
+                raise TimeoutError
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
         for name, value in closing_lines(summary, code, run_dir, pictures):
@@ -69,9 +80,23 @@ class Screen:
         """Gives the terminal back as it was; may be called twice."""
 
     def line(self, text: str, style: str = "") -> None:
-        """Shows a line; `style` is for screens that have one."""
+        """Shows a line, which is left out when nobody reads; `style` is for screens that have one."""
         with self.dropping():
+            if not self.has_room(0.0 if self._unshown else PATIENCE):
+                self._unshown += 1
+                return
+            if self._unshown:
+                self._show(f"({counted(self._unshown, 'line')} left out, because nobody read)", "dim")
+                self._unshown = 0
             self._show(text, style)
+
+    def has_room(self, seconds: float) -> bool:
+        """Whether something can be shown within so many seconds; else who shows it would wait for ever."""
+        try:
+            fd = self.output.fileno()
+        except UnsupportedOperation:  # text in memory
+            return True
+        return bool(ready([], [fd], seconds))
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[None]:
@@ -84,12 +109,6 @@ class Screen:
 
     def _show(self, text: str, style: str) -> None:
         print(text, file=self.output, flush=True)
-
-
-def silence(output: TextIO) -> None:
-    """Lets the null device take what is still to be flushed, which would fail again when the command ends."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("w") as null:
-        os.dup2(null.fileno(), output.fileno())
 
 
 def evaluation_line(row: EvaluationRow) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from decentnode.beacons import UNDECIDED, Beacons
+from decentnode.errors import STOPPED_BY
 from decentnode.notes import Announced, LastRound, Note, Pause, StopAsked
 
 SETTLING = 0.05
@@ -100,4 +101,4 @@ class Stopping:
 
 def _known(number: int) -> signal.Signals:
     """The signal that another launcher got; SIGTERM for what is none of those that stop a run."""
-    return signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    return signal.Signals(number) if number in STOPPED_BY else signal.SIGTERM

@@ -198,8 +198,10 @@ def _text(path: str | Path) -> str:
 
 
 def _compose(text: str) -> yaml.Node:
+    loader = None
     try:
-        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        node: yaml.Node | None = loader.get_single_node()
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, error.position)
         raise _Unreadable(
@@ -208,6 +210,9 @@ def _compose(text: str) -> yaml.Node:
     except yaml.MarkedYAMLError as error:
         what, mark = _syntax(error)
         raise _Unreadable(mark.line + 1 if mark else 1, what) from error
+    except (ValueError, OverflowError) as error:  # the number of a character that does not exist
+        what = "not valid YAML: \\U is followed by a character's number, at most 0010FFFF"
+        raise _Unreadable(loader.line + 1 if loader else 1, what) from error
     return node or yaml.ScalarNode(_TAG + "null", "", _START, _START)
 
 
@@ -286,11 +291,11 @@ class _Builder:
         return found
 
     def _name(self, node: yaml.Node, key: Key) -> str | None:
-        if node.tag == _TAG + "str" and node.value != "<<" and _is_text(node.value):
-            return str(node.value)
         what = f"the key {str(node.value)[:40]} is not text; put it in quotes"
         if not isinstance(node, yaml.ScalarNode):
             what = "a key is a word, not a list or a mapping"
+        elif node.tag == _TAG + "str" and node.value != "<<" and _is_text(node.value):
+            return str(node.value)
         elif node.value == "<<":
             what = "merge keys (<<) are not read; write the keys out, or use an alias for a whole section"
         self.document.defects.append(Defect(Place(_line(node), self.override), key, what))

@@ -80,6 +80,8 @@ def check(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
     """Raises ValueError unless there are images of the right size with as many labels in range."""
     if not len(images) or images.shape[1] != PIXELS:
         raise ValueError(f"images of shape {images.shape}, expected (n, {PIXELS}) with n > 0")
+    if labels.ndim != 1:
+        raise ValueError(f"labels of shape {labels.shape}, expected (n,)")
     if len(labels) != len(images):
         raise ValueError(f"{len(labels)} labels for {len(images)} images")
     if labels.min() < 0 or labels.max() >= CLASSES:

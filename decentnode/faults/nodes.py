@@ -11,7 +11,7 @@ from typing import Annotated
 from annotated_types import Gt
 
 from decentnode.beacons import Beacon
-from decentnode.errors import BadInput
+from decentnode.errors import STOPPED_BY, BadInput
 from decentnode.faults.base import ActivityName, NodeFault
 from decentnode.options import PositiveFloat
 from decentnode.readiness import ready
@@ -61,7 +61,7 @@ class Stop(NodeFault):
 def stop_and_continue(pidfd: int, seconds: float) -> None:
     """Ends this process after it has stopped another one for a while; it ends with the other, too."""
     try:
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in STOPPED_BY:
             signal.signal(signum, signal.SIG_IGN)
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
         # A pidfd is readable when its process has ended.
