@@ -213,7 +213,7 @@ class Launcher:
         self._observer.expect_machines(self._others.present)
         self._observer.is_late = bool(start.late)
         self._observer.start()
-        self._snapshots.run_id = start.run_id
+        self._snapshots.run_id = start.message_id
         self.roster.start()
         self._began = time.monotonic() - self._continuity.seconds
         self._startup = seconds_since_process_start()

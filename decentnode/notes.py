@@ -58,6 +58,11 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     starts: list[Round] = []
     """After which rounds the run went on, each time, this one included."""
 
+    @property
+    def message_id(self) -> int:
+        """What the nodes' messages carry: another one each time, as nodes of an earlier start may live on."""
+        return self.run_id + self.incarnation
+
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     """There will be no run, or none with this machine, and why."""

@@ -33,7 +33,7 @@ class Snapshots:
 
     @property
     def run_id(self) -> int:
-        """Drawn at the rendezvous; valid once the launcher has given the start."""
+        """What the nodes' messages carry, agreed on at the rendezvous; 0 before the start."""
         return int(self._run_id[0])
 
     @run_id.setter

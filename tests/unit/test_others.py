@@ -11,7 +11,7 @@ import pytest
 from decentnode import others
 from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay
+from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Start
 from decentnode.reports import (
     Checkpointed,
     Evaluated,
@@ -226,3 +226,16 @@ def test_what_was_refused_is_in_the_summary(desk):
     desk.hear(Relay(1, [Failed(0, "dead")]))
     desk.launcher._began = time.monotonic()
     assert desk.launcher._sum_up()["refused_messages"] == {"identity": 1}
+
+
+def test_nodes_of_an_earlier_start_that_live_on_are_not_taken_for_those_of_this_one(desk, monkeypatch):
+    """Their messages carry another id, while files carry that of the run."""
+    there = desk.launcher
+    start = Start(run_id=7, incarnation=2, absent=[1, 2])
+    monkeypatch.setattr(there._assembly, "meet", lambda *_: start)
+    there.server, there._start_signal = None, os.eventfd(0)
+    there._meet()
+    there._observer.finish()
+    os.close(there._start_signal)
+    assert (there._snapshots.run_id, Start(run_id=7, incarnation=1).message_id) == (9, 8)
+    assert there.run_id == there._continuity.lineage.stamp.run_id == 7
