@@ -75,6 +75,8 @@ class Stopping:
         if self._machine == 0:
             if self._machines <= self._announced.keys() or waited > MACHINES_PATIENCE:
                 self._decide(max(self._announced.values()))
+                # A machine that was not counted on may hear of it only now.
+                self._send(Pause(self.signal), None)
                 self._send(LastRound(self._beacons.last_round), None)
             else:
                 self._say(Pause(self.signal))

@@ -118,6 +118,17 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
     assert machines.last_rounds == [6, 6, 6, GO_ON]
 
 
+def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(clock):
+    """It was silent and is heard again; else it would take its nodes for failed."""
+    machines = Machines([[4], [6]])
+    machines.all[0]._machines = {0}
+    machines.all[0].ask(signal.SIGTERM)
+    clock[0] += 2 * stopping.SETTLING
+    machines.advance()
+    assert machines.last_rounds == [4, 4]
+    assert machines.all[1].signal is signal.SIGTERM
+
+
 def test_a_machine_that_missed_the_decision_hears_it_again():
     said = []
     beacons = Beacons([0])
