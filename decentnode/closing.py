@@ -22,13 +22,15 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    roster: Roster, local: Iterable[int], asked_with: signal.Signals | None, results_are_lost: bool
-) -> ExitCode:
+    roster: Roster, local: Iterable[int], known: Iterable[int], asked_with: signal.Signals | None,
+    results_are_lost: bool,
+) -> ExitCode:  # fmt: skip
     """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
 
-    One that came when all nodes had finished, and processes were on their way out, has ended nothing.
+    One that came when all nodes had finished, and processes were on their way out, has ended nothing: all
+    whose end it learns of, which are the `known` ones.
     """
-    if asked_with is not None and len(roster.ranks(State.FINISHED)) < len(roster.members):
+    if asked_with is not None and any(roster.members[rank].finished is None for rank in known):
         return STOPPED_BY[asked_with]
     if any(member.out_of_memory for member in roster.members.values()):
         return ExitCode.OUT_OF_MEMORY

@@ -67,6 +67,8 @@ class Launcher:
         )
         self.run_id = 0
         self._local = set(experiment.mapping.ranks_of(machine))
+        self._known = self._local if machine else set(self.roster.members)
+        """Ranks whose end this launcher learns of."""
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._snapshots = Snapshots(sorted(self._local), experiment.layout.numel)
         self._introductions = Introductions(experiment.graph.num_nodes)
@@ -230,8 +232,7 @@ class Launcher:
 
     def _unresolved(self) -> bool:
         """Whether some node may still report, here, or on machine 0 anywhere; or has not yet left here."""
-        active = self.roster.active
-        if any(rank in self._local for rank in active) or (self.machine == 0 and bool(active)):
+        if not self._known.isdisjoint(self.roster.active):
             return True
         return self._departures.are_awaited(time.monotonic())
 
@@ -339,11 +340,8 @@ class Launcher:
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
             self.evaluations.observe(self._observer.observations.get())
-        expected = self.roster.reporting()
-        if self.machine != 0:
-            expected = {rank: expected[rank] for rank in expected.keys() & self._local}
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        for row in self.evaluations.complete(expected, observed):
+        for row in self.evaluations.complete(self.roster.reporting(self._known), observed):
             self.screen.evaluated(row)
         self.screen.progress(self.roster)
 
@@ -394,4 +392,4 @@ class Launcher:
         return summary
 
     def _exit_code(self) -> ExitCode:
-        return exit_code(self.roster, self._local, self._signal, self._vigil.results_are_lost)
+        return exit_code(self.roster, self._local, self._known, self._signal, self._vigil.results_are_lost)

@@ -8,6 +8,7 @@ from decentnode.closing import exit_code
 from decentnode.errors import ExitCode
 from decentnode.reports import Failed, Finished, PeerMissing, Stopped
 from decentnode.roster import Roster
+from tests.unit.test_others import Desk
 
 
 def finished(rank):
@@ -35,4 +36,13 @@ def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
     roster.start()
     for report in reports:
         roster.take(report)
-    assert exit_code(roster, [0], asked_with, results_are_lost=False) is code
+    assert exit_code(roster, [0], range(2), asked_with, results_are_lost=False) is code
+
+
+@pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
+def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
+    """How the others end only machine 0 learns."""
+    desk = Desk(tmp_path, machine=1)
+    desk.launcher._take(last)
+    desk.launcher._stopping.ask(signal.SIGTERM)
+    assert desk.launcher._exit_code() is code
