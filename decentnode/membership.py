@@ -33,6 +33,9 @@ REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 TWIN_SECONDS = 3.0
 """How long a machine that says nothing still counts as here, so that no second one takes its place."""
+LEFT_SECONDS = 5.0
+"""How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
+as missing again."""
 
 
 class Assembly:
@@ -85,8 +88,7 @@ class Assembly:
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit = time.monotonic() + deadline
-        missing = set(self.machines) - {0}
-        while missing:
+        while missing := self._missing():
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
@@ -100,14 +102,25 @@ class Assembly:
                     if reason := self._difference(note):
                         self._refuse(reason)
                     self._introduce(note)
-                    missing.discard(note.machine)
-                    self.send(Wait(sorted(missing)), note.machine)
+                    self.send(Wait(sorted(self._missing())), note.machine)
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(unsigned)
         self._start, self._started = start, dict(self._routes)
         self.send(start)
         return start
+
+    def _missing(self) -> set[int]:
+        """Which machines have not come yet, or have left again; what these have said does not count."""
+        now = time.monotonic()
+        for machine in [m for m in self._joined if now - self.last_heard[m] > LEFT_SECONDS]:
+            self._joined.discard(machine)
+            for said in (self._routes, self._starts, self._signatures):
+                said.pop(machine, None)
+            for rank in self._mapping.ranks_of(machine):
+                self.introductions.pop(rank, None)
+                self._offers.pop(rank, None)
+        return set(self.machines) - {0} - self._joined
 
     def is_newcomer(self, machine: int) -> bool:
         """Whether its launcher is another one than that which was given the start, if any was."""

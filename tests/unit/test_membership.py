@@ -133,6 +133,12 @@ class Meeting:
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, deadline, is_stopped)
 
+    def wait_for(self, machine):
+        """Until machine 0 knows that this one has come."""
+        host, limit = self.assemblies[0], time.monotonic() + 10.0
+        while machine not in host._joined and time.monotonic() < limit:
+            time.sleep(0.01)
+
     def __enter__(self):
         return self
 
@@ -224,6 +230,51 @@ class TestMeeting:
             twin.close()
             last = meeting.come(2)
             assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
+
+    def leave(self, meeting, machine, gone, future):
+        """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
+        gone.set()
+        refusal(future)
+        meeting.assemblies[machine].close()
+        host, limit = meeting.assemblies[0], time.monotonic() + 1.0
+        while machine in host._joined and time.monotonic() < limit:
+            host.last_heard[machine] -= 10 * membership.LEFT_SECONDS
+            time.sleep(0.05)
+
+    def test_nobody_begins_with_a_machine_that_has_left_again(self):
+        with Meeting(3) as meeting:
+            gone = threading.Event()
+            host, first = meeting.come(0), meeting.come(1, is_stopped=gone.is_set)
+            meeting.wait_for(1)
+            self.leave(meeting, 1, gone, first)
+            last = meeting.come(2)
+            meeting.wait_for(2)
+            time.sleep(0.2)
+            assert not host.done(), "the run would begin without machine 1, whose nodes all would wait for"
+            again = meeting.come(1)
+            assert host.result(10.0) == again.result(10.0) == last.result(10.0)
+
+    def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
+        with Meeting(3, "at_least 4", grace=30.0) as meeting:
+            gone = threading.Event()
+            host = meeting.come(0, introductions={0: b"zero"})
+            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"one"})
+            meeting.wait_for(1)
+            self.leave(meeting, 1, gone, first)
+            last = meeting.come(2, introductions={4: b"two"})
+            meeting.wait_for(2)
+            meeting.assemblies[0]._quorum._grace = 0.0
+            assert host.result(10.0).absent == last.result(10.0).absent == [1]
+            assert meeting.assemblies[2].introductions == {0: b"zero", 4: b"two"}
+
+    def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
+        with Meeting(3) as meeting:
+            host, slow = meeting.come(0), meeting.come(1)
+            meeting.wait_for(1)
+            meeting.assemblies[0].last_heard[1] -= 10 * membership.LEFT_SECONDS
+            last = meeting.come(2)
+            assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
+            assert host.result().absent == []
 
     def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
         said = {rank: bytes([rank]) * 32 for rank in range(6)}
