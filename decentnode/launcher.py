@@ -285,14 +285,16 @@ class Launcher:
         return self.run_dir / "logs" / f"{process.ranks[0]:05d}.log"
 
     def _exchange_with_machines(self) -> None:
-        while not self._outbox.empty():
-            self._assembly.send(self._outbox.get())
         now = time.monotonic()
         if now - self._last_relay > RELAY_INTERVAL or (self.machine and self._unsent):
             self._assembly.send(Relay(self.machine, self._unsent if self.machine else []))
             self._last_relay = now
         self._unsent = []
         notes = self._assembly.receive()
+        while not self._outbox.empty():
+            contribution = self._outbox.get()
+            for machine in self._others.listening:
+                self._assembly.send(contribution, machine)
         for machine in self._others.heard_again(notes):
             self._expect(machine)
         for note in filter(self._others.admits, notes):

@@ -97,6 +97,15 @@ class OtherMachines:
         """Whether machine 0 has ended, or has not been heard for so long."""
         return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
 
+    @property
+    def listening(self) -> list[int]:
+        """Whom this launcher talks to, and hears: what it tells others waits in memory, at a vector each.
+
+        Also those whose nodes have all finished: they still observe the last round.
+        """
+        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
+        return [m for m in counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
+
     def _active(self, machine: int) -> list[int]:
         return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
 

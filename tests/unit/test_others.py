@@ -213,6 +213,27 @@ class TestSilence:
         monkeypatch.setattr(others, "GONE_FOR_GOOD", -1.0)
         assert desk.launcher._others.gone == [2, 4]
 
+    def contribute(self, desk, content):
+        """Who gets what the observer has made."""
+        contribution = MeanVector(3, content)
+        desk.launcher._outbox.put(contribution)
+        desk.hear()
+        return [to for note, to in desk.sent if note is contribution]
+
+    def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
+        desk.hear(Relay(1, [Finished(2, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        assert self.contribute(desk, b"first") == [1, 2], "who has finished observes the last round, too"
+        self.silence(desk, 2)
+        assert self.contribute(desk, b"second") == [1]
+        desk.hear(Relay(2, []))
+        assert self.contribute(desk, b"third") == [1, 2]
+
+    def test_without_machine_0_no_vectors_are_kept(self, tmp_path):
+        desk = Desk(tmp_path, machine=1)
+        assert self.contribute(desk, b"first") == [0]
+        self.silence(desk, 0)
+        assert self.contribute(desk, b"second") == []
+
     def test_without_machine_0_nothing_is_observed_until_it_is_heard_again(self, tmp_path):
         desk = Desk(tmp_path, machine=1)
         self.silence(desk, 0)
