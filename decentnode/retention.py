@@ -24,10 +24,10 @@ class Retention:
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
         self._grown = False
 
-    def begin(self, round: int) -> None:
-        """All ranks go on from a checkpoint of this round."""
-        for rounds in self._known.values():
-            rounds.add(round)
+    def begin(self, round: int, absent: Iterable[int] = ()) -> None:
+        """All ranks go on from a checkpoint of this round, but those that are not here; they may lack it."""
+        for rank in self._known.keys() - absent:
+            self._known[rank].add(round)
 
     def note(self, rank: int, round: int) -> None:
         """A rank has a checkpoint; what is said of others than the ranks known here changes nothing."""

@@ -54,16 +54,28 @@ def test_a_machine_whose_own_nodes_have_finished_goes_back_with_the_others(late,
     assert late.greeting(Join(1, "", "", "")).offers == {rank: [1, 4, 9] for rank in RANKS}
 
 
-@pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
-def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
+def past_of_machine_0(tmp_path, **files):
+    """What machine 0 keeps of a run that has these files."""
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG)
-    for name, content in (
-        ("run.json", {"run_id": f"{7:016x}", "incarnation": 0}),
-        ("summary.json", {"finished_nodes": finished, "rounds": 20}),
-    ):
-        (tmp_path / name).write_text(json.dumps({"schema": SCHEMA} | content))
-    found = Continuity(Experiment.from_yaml(config), 0, tmp_path, Resumption(tmp_path))
+    for name, content in {"run": {"run_id": f"{7:016x}", "incarnation": 0}, **files}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"schema": SCHEMA} | content))
+    return Continuity(Experiment.from_yaml(config), 0, tmp_path, Resumption(tmp_path))
+
+
+def test_a_run_cannot_go_on_as_a_whole_from_the_round_that_it_went_on_from_without_a_machine(tmp_path):
+    found = past_of_machine_0(tmp_path)
+    found.begin(Start(7, incarnation=1, round=4, absent=[1]))
+    assert found.retention.newest_round is None
+    for rank in RANKS:
+        found.take(Checkpointed(rank, 4))
+    assert found.retention.newest_round == 4
+    found.lock.release()
+
+
+@pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
+def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
+    found = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
     reason = "has finished all its 20 rounds" if is_over else "rank 0 has no checkpoint"
     with pytest.raises(BadInput, match=reason):
         found.greeting(Join(0, "", "", ""))

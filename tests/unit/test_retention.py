@@ -122,6 +122,14 @@ def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
     assert found.newest_round == 7
 
 
+def test_who_is_not_here_when_a_run_goes_on_may_lack_its_round(tmp_path):
+    found = Retention(tmp_path, range(2), range(2))
+    found.begin(7, absent=[1])
+    assert found.newest_round is None
+    found.note(1, 7)
+    assert found.newest_round == 7
+
+
 @pytest.mark.parametrize(
     ("offers", "round"),
     [({0: [1], 1: [1]}, 1), ({0: [1, 3, 5], 1: [5, 3]}, 5), ({0: [1, 3, 5], 1: [3, 4]}, 3)],
