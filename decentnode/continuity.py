@@ -28,7 +28,7 @@ class Continuity:
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         # Only machine 0 hears of the checkpoints of all.
         self.retention = Retention(run_dir / FOLDER, local if machine else ranks, local)
-        self._mapping = experiment.mapping
+        self._experiment = experiment
         self._run_dir = run_dir
         self._past = past
         self._machine = machine
@@ -53,11 +53,11 @@ class Continuity:
             # Who comes late may have done rounds that the others have undone meanwhile.
             self._past.begin(start, sorted(self._local))
         if self._past is not None and not start.late:
-            absent = [rank for machine in start.absent for rank in self._mapping.ranks_of(machine)]
+            absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
             self.retention.begin(start.round, absent)
         self._may_undo = bool(start.late)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
-        write_state(self._run_dir, start)
+        write_state(self._run_dir, start, self._experiment.dataset_digest)
 
     @property
     def goes_on(self) -> bool:

@@ -115,9 +115,10 @@ class Resumption:
     def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """The same with what this machine can go on from; raises BadInput naming a rank without a checkpoint.
 
-        Also where `begin` would fail, because the others have the start by then and would go on alone.
-        `settings` is the hash that good checkpoints carry.
+        Also where the dataset is another one, and where `begin` would fail, because the others have the start
+        by then and would go on alone. `settings` is the hash that good checkpoints carry.
         """
+        self._refuse_other_dataset(join.dataset)
         self._try(ranks)
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
         self.lacking = self._unevaluated(max(self._seconds, default=-1))
@@ -125,6 +126,14 @@ class Resumption:
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
+
+    def _refuse_other_dataset(self, found: str) -> None:
+        """Raises BadInput; runs of earlier versions do not say with which one they began."""
+        if self._state.get("dataset", found) != found:
+            raise BadInput(
+                f"{self.run_dir}: the dataset is not the one that this run began with; "
+                "restore that one, or begin a new run"
+            )
 
     def _try(self, ranks: Sequence[int]) -> None:
         """Raises BadInput where records are damaged or nothing can be written; changes nothing."""
@@ -205,11 +214,11 @@ class Resumption:
         write_durably(self.config, [config.dump(self.settings).encode()])
 
 
-def write_state(run_dir: Path, start: Start) -> None:
-    """Says in `run.json` which run this is, and how it was started again; raises BadInput."""
+def write_state(run_dir: Path, start: Start, dataset: str) -> None:
+    """Says in `run.json` which run this is, on what, and how it was started again; raises BadInput."""
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
-        "starts": start.starts,
+        "starts": start.starts, "dataset": dataset,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:

@@ -88,7 +88,9 @@ def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, t
         assert saved(late, rank) == [1, 4]
         assert rounds_in(tmp_path / "records" / f"{rank:05d}.jsonl") == [0, 1, 2, 3, 4]
     assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
-    assert json.loads((tmp_path / "run.json").read_text())["incarnation"] == 2
+    state = json.loads((tmp_path / "run.json").read_text())
+    digest = Experiment.from_yaml(tmp_path / "config.yaml").dataset_digest
+    assert (state["incarnation"], state["dataset"]) == (2, digest)
     assert (late.lineage.round, late.news) == (-1, "")
 
 

@@ -214,6 +214,20 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
     assert contents(saved.run_dir) == before
 
 
+def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machine(saved):
+    write_state(saved.run_dir, Start(run_id=9), "ab" * 16)
+    saved.lock.release()
+    past = Resumption(saved.run_dir)
+    assert past.greeting(Join(0, "", "", "ab" * 16), [0], "ab").offers == {0: [9]}
+    before = contents(saved.run_dir)
+    line = (
+        rf"^{saved.run_dir}: the dataset is not the one that this run began with; restore that one, [^\n]*$"
+    )
+    with pytest.raises(BadInput, match=line):
+        past.greeting(Join(0, "", "", "cd" * 16), [0], "ab")
+    assert contents(saved.run_dir) == before
+
+
 def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
     path = saved.run_dir / "records" / "00000.jsonl"
     path.write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro\0\0\0\n{"rank":0,"round":2}\n')
@@ -234,7 +248,7 @@ def contents(directory):
 
 def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritable):
     with pytest.raises(BadInput, match=r"run\.json cannot be written: Read-only file system$"):
-        write_state(tmp_path, Start(run_id=0))
+        write_state(tmp_path, Start(run_id=0), "ab")
 
 
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):
