@@ -112,6 +112,8 @@ class NodeCheckpoints:
 
     def _save(self, node: "Node") -> None:
         node.beacon.mark(node.round, Activity.CHECKPOINT)
+        # Who goes on from the checkpoint makes no record of its round or earlier ones again.
+        node.records.sync()
         directory, stamp = self._lineage.directory, self._lineage.stamp
         try:
             is_undone = self._undone is not None and node.round >= self._undone

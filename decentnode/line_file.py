@@ -34,10 +34,16 @@ class LineFile:
             self.lost += 1
         else:
             self._pending += line + b"\n"
-        error, now = self._write(), time.monotonic()
-        if error is not None and (self._warned is None or now - self._warned >= WARN_EVERY):
-            self._warned = now
-            self._warn(f"{self.path} cannot be written: {error.strerror}; its lines wait in memory")
+        if (error := self._write()) is not None:
+            self._complain(f"cannot be written: {error.strerror}; its lines wait in memory")
+
+    def sync(self) -> None:
+        """Brings what is written to the disk, where it outlasts a loss of power. Never raises OSError."""
+        try:
+            if self._fd is not None:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            self._complain(f"cannot be brought to the disk: {error.strerror}")
 
     def close(self) -> str:
         """Writes what is left and closes; says in one line what could not be written, empty where all was."""
@@ -51,6 +57,12 @@ class LineFile:
             return ""
         reason = error.strerror if error else "there was no room for too long"
         return f"{self.path}: its last lines could not be written ({missing} missing): {reason}"
+
+    def _complain(self, problem: str) -> None:
+        now = time.monotonic()
+        if self._warned is None or now - self._warned >= WARN_EVERY:
+            self._warned = now
+            self._warn(f"{self.path} {problem}")
 
     def _write(self) -> OSError | None:
         try:

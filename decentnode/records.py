@@ -76,6 +76,10 @@ class Records:
         """
         cut_back(self._file.path, round)
 
+    def sync(self) -> None:
+        """Brings the records so far to the disk."""
+        self._file.sync()
+
     def close(self) -> str:
         """Closes the file; says in one line what could not be written, empty where all was."""
         return self._file.close()

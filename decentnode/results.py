@@ -82,6 +82,8 @@ class Evaluations:
         rows = [self._row(round) for round in sorted(ready)]
         for row in rows:
             self._file.append(msgspec.json.encode(row))
+        if rows:
+            self._file.sync()
         self.rows += rows
         self._highest = max([self._highest, *ready])
         return rows

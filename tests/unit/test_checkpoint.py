@@ -17,9 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode import checkpoint, checkpointing, durable, tensor_file
+from decentnode import checkpoint, checkpointing, durable, line_file, tensor_file
 from decentnode.checkpoint import BadCheckpoint, Stamp
+from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput
+from decentnode.records import Records, RoundRecord
 from decentnode.state_tree import UnknownKind
 
 STAMP = Stamp(run_id=77, incarnation=2, settings="ab" * 32)
@@ -343,7 +345,7 @@ def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monke
 def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
     said = []
     beacon = SimpleNamespace(mark=lambda *_: None)
-    node = SimpleNamespace(rank=3, round=9, beacon=beacon, state=1)
+    node = SimpleNamespace(rank=3, round=9, beacon=beacon, records=Records(tmp_path, 3), state=1)
     monkeypatch.setattr(checkpointing, "whole_state", lambda node: {"of": node.state})
     lineage = checkpointing.Lineage(tmp_path, STAMP.settings)
     lineage.settle(STAMP.run_id, STAMP.incarnation)
@@ -366,6 +368,27 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
     saved.after(node)
     assert checkpoint.read(tmp_path, 3, 19).state == {"of": 2}
     assert [report.round for report in said] == [9, 19, 29, 12, 19]
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_path, monkeypatch):
+    """Else a loss of power would leave a hole that nobody fills."""
+    path, found = tmp_path / "00003.jsonl", []
+    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None))
+    node.records = Records(tmp_path, 3)
+    node.records.write(RoundRecord(3, 9), ByteCounters())
+    sync = os.fdatasync
+
+    def look(fd):
+        found.append((path.samefile(f"/proc/self/fd/{fd}"), checkpoint.rounds(tmp_path / "saved", 3)))
+        sync(fd)
+
+    monkeypatch.setattr(line_file.os, "fdatasync", look)
+    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {})
+    lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)
+    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=lambda report: None))
+    saved.after(node)
+    assert found == [(True, [])]
+    assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
 
 
 def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):

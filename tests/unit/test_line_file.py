@@ -50,6 +50,25 @@ def test_lines_are_there_at_once(tmp_path):
     assert file.close() == ""
 
 
+def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monkeypatch):
+    synced, said = [], []
+
+    def refuse(fd):
+        synced.append(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(line_file.os, "fdatasync", refuse)
+    file = LineFile(tmp_path / "x", said.append)
+    file.sync()
+    assert (synced, said) == ([], [])
+    file.append(b"one")
+    for _ in range(3):
+        file.sync()
+    assert len(synced) == 3
+    assert said == [f"{tmp_path / 'x'} cannot be brought to the disk: Input/output error"]
+    assert file.close() == ""
+
+
 def test_no_file_is_made_for_no_line(tmp_path):
     assert LineFile(tmp_path / "x").close() == ""
     assert not (tmp_path / "x").exists()

@@ -130,6 +130,16 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
 
 
+def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
+    path, synced = tmp_path / "evaluations.jsonl", []
+    monkeypatch.setattr("decentnode.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))
+    evaluations = Evaluations(path)
+    evaluations.add(evaluated(0, 4))
+    evaluations.complete({0: 3}, observed=False)
+    evaluations.complete({0: 5}, observed=False)
+    assert synced == [path.read_bytes()] and synced[0].count(b"\n") == 1
+
+
 def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(tmp_path) -> None:
     """A node that was started again, or was behind, goes on where its peers are."""
     evaluations = Evaluations(tmp_path / "evaluations.jsonl")
