@@ -162,17 +162,30 @@ async def _run_nodes(nodes: list[Node], inheritance: Inheritance) -> list[ExitCo
 
 async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
+    is_waited_for = False
     try:
         await node.run()
         _close_records(node, inheritance.reporter)
         inheritance.reporter.send(_last_word(node))
         return ExitCode.OK
     except Exception as error:
+        is_waited_for = _is_waited_for(node, inheritance)
         return _explain(inheritance, node.rank, error)
     finally:
         node.training.tie.close()
-        node.exchange.endpoint.leave()
+        if not is_waited_for:
+            node.exchange.endpoint.leave()
         _close_records(node, inheritance.reporter)
+
+
+def _is_waited_for(node: Node, inheritance: Inheritance) -> bool:
+    """Whether a node that fails says no goodbye, as one that is killed: its neighbors wait until it is back.
+
+    Where others of its process go on, it cannot come back.
+    """
+    experiment = inheritance.experiment
+    process = next(process for process in experiment.processes if node.rank in process.ranks)
+    return experiment.settings.failures.on_loss == "wait" and len(process.ranks) == 1
 
 
 def _close_records(node: Node, reporter: Reporter) -> None:

@@ -15,7 +15,7 @@ from decentnode.clock import Clock
 from decentnode.communication.base import Endpoint, Inbox
 from decentnode.communication.handles import Handle
 from decentnode.course import Course
-from decentnode.errors import PeerAway, PeerError, PeerTimeout, RunFailed
+from decentnode.errors import PeerAway, PeerError, PeerTimeout, ProtocolError, RunFailed
 from decentnode.mixing import WeightedGraph
 from decentnode.node_evaluation import NodeEvaluation
 from decentnode.payload import Payload
@@ -210,6 +210,10 @@ class Exchanger:
         record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._missed if peer not in record.late]
         record.refused = self._take_refusals()
+        for peer in self._heard - self._missed.keys():
+            # The edge to a peer whose payload could not be used was never given up.
+            if isinstance(self.missing.get(peer), ProtocolError):
+                self._note_back(peer)
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
         """Learns how long a usual round takes, and tells the launcher now and then where the node is."""

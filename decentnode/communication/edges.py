@@ -85,7 +85,7 @@ class Edges:
             case Kind.SKIP:
                 self._let_skip(mailbox, peer, round)
             case Kind.FETCH:
-                mailbox.wanted.add(peer)
+                mailbox.want_model(peer)
 
     def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
         pair = mailbox.rank, peer

@@ -3,6 +3,7 @@
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 import zmq
@@ -24,6 +25,8 @@ LEAST_PAUSE = 0.5
 """Seconds between two greetings of one process."""
 LONGEST_LINGER = 5000
 """Milliseconds for what a closed link still holds; a peer that takes messages in takes them at once."""
+MOST_UNREAD = 4
+"""Bodies that may wait for a peer, by edge and part: of two rounds, one once more, and a whole model."""
 NEVER = float("inf")
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -45,6 +48,8 @@ class Links:
         self.gone: set[int] = set()
         self.next_verdict = NEVER
         """When a broken link is to be judged, as `time.monotonic` counts."""
+        self.parts = 1
+        """In how many parts a node's vector travels at most."""
         self._context = context
         self._place = place
         self._endpoint_of = endpoint_of
@@ -57,6 +62,8 @@ class Links:
         self._watched: dict[int, int] = {}
         self._suspects: dict[int, float] = {}
         self._greeted: dict[int, float] = {}
+        self._unread: dict[int, deque[zmq.MessageTracker]] = {}
+        """By process the large bodies that libzmq still holds for it, oldest first."""
         self._epoll = select.epoll()
 
     @property
@@ -96,14 +103,28 @@ class Links:
         for process, header, body in messages:
             self._make(process)
             if self.holds(process):
-                self._send(self._dealers[process], header, body)
+                self._send(process, self._dealers[process], header, body)
 
-    def _send(self, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
+    def _send(self, process: int, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
+        is_bulk = isinstance(body, memoryview)
         try:
+            if is_bulk and not self._takes_bulk(process):
+                raise zmq.Again
             dealer.send(header, _MORE_FOLLOWS)
-            dealer.send(body, zmq.NOBLOCK, copy=not isinstance(body, memoryview))
+            tracker = dealer.send(body, zmq.NOBLOCK, copy=not is_bulk, track=is_bulk)
         except zmq.Again:
             self._unsent.append(header)
+            return
+        if tracker is not None:
+            self._unread.setdefault(process, deque()).append(tracker)
+
+    def _takes_bulk(self, process: int) -> bool:
+        """Whether a process reads what it is sent: else models of many rounds would wait here for it."""
+        unread = self._unread.get(process, deque())
+        while unread and unread[0].done:
+            unread.popleft()
+        edges = len(self._place.process.ranks) * len(self._place.processes[process].ranks)
+        return len(unread) < MOST_UNREAD * self.parts * edges
 
     def _book(self) -> None:
         """Without the lock, because booking takes that of a mailbox, which others hold while they send."""
@@ -145,7 +166,7 @@ class Links:
     def _greet(self, process: int, dealer: "zmq.Socket[bytes]") -> None:
         with self._sending:
             _, header, body = self._greeting(process)
-            self._send(dealer, header, body)
+            self._send(process, dealer, header, body)
             self._dealers[process] = dealer
         self._greeted[process] = time.monotonic()
 
@@ -210,6 +231,7 @@ class Links:
         del self._watched[descriptor(monitor)]
         with self._sending:
             dealer = self._dealers.pop(process)
+            self._unread.pop(process, None)
         dealer.disable_monitor()
         monitor.close(0)
         dealer.close(min(linger, LONGEST_LINGER))

@@ -11,7 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from decentnode.communication.errands import Errands
 from decentnode.communication.handles import Handle, Key, Message
+from decentnode.communication.parked import NEVER, Parked
 from decentnode.communication.signs import Signs
 from decentnode.communication.unread import Unread
 from decentnode.errors import PeerAway, PeerError, PeerLost, PeerTimeout
@@ -21,7 +23,7 @@ PATIENCE = 1.0
 """Seconds in an exchange after which a node says that it waits, and for whom."""
 
 
-class Mailbox:
+class Mailbox(Errands):
     """The arrivals of one node. `acknowledge(source, seq)` is called when a source's memory is free again.
 
     `alone` says that no other node shares the event loop: awaiting then blocks the thread, which is quicker.
@@ -35,6 +37,7 @@ class Mailbox:
         numbered_from: int = 0,
     ) -> None:
         """`numbered_from`: the exchanges of this node are numbered with higher numbers."""
+        super().__init__()
         self.rank = rank
         self.alone = alone
         self.failure: BaseException | None = None
@@ -55,20 +58,10 @@ class Mailbox:
         """The round in which this node should go on because its peers are there already."""
         self.wanted: set[int] = set()
         """Peers that have asked for this node's model."""
-        self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
-        """Sends a peer once more what it misses in an exchange; false when that was never sent."""
         self.sent_last: Key | None = None
         """The exchange that was begun last; None before any was."""
-        self.ask: Callable[[], None] | None = None
-        """Asks peers for what is missing; None where nothing is ever lost."""
-        self.attend: Callable[[Handle, float], bool] | None = None
-        """Waits for an exchange and takes in what comes by itself; None: another thread takes it in."""
         self.asked: dict[int, Key] = {}
         """The latest exchange whose payload a peer was asked for: it may come twice."""
-        self.ask_for: Callable[[int, Key], None] = lambda peer, key: None
-        """Asks a peer for what it has sent in an exchange and was lost on the way."""
-        self.make_void: Callable[[int], None] = lambda peer: None
-        """Says to a peer that is given up that what it was sent may be written again."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._agreed: dict[int, int] = {}
@@ -76,7 +69,7 @@ class Mailbox:
         self._leaving: dict[int, Key] = {}
         """The last exchange of peers that have ended, while something of it is on its way."""
         self._open: dict[Key, Handle] = {}
-        self._parked: dict[Key, dict[int, Message]] = {}
+        self._parked = Parked(acknowledge)
         self._unread = Unread()
         self._last: Key = (-1, 0, 0)
         self._first = 0
@@ -101,8 +94,10 @@ class Mailbox:
 
     @property
     def _held(self) -> int:
-        """The round that is not left without those that are waited for."""
-        return max(self._last[0], self._first)
+        """The round that is not left without those that are waited for; what is over is not done again."""
+        round, phase, _ = self._last
+        is_under_way = phase < 0 or any(key[0] == round for key in self._open)
+        return max(round if is_under_way else round + 1, self._first)
 
     def admit(self, round: int) -> list[int]:
         """Begins the exchanges of a round; returns the peers that take part again from there on."""
@@ -189,14 +184,17 @@ class Mailbox:
         with self.lock:
             self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
-            for source, message in self._parked.pop(key, {}).items():
+            for source, message in self._parked.take(key, late=False):
                 self._settle(handle, source, message)
             for source, last in list(self._leaving.items()):
                 if last < key:
                     self.lose(source, left(source, last[0]))
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
-            self._drop_stale(key)
+            for source, message in self._parked.take(key, late=True):
+                self._settle(handle, source, message)
+            for _ in range(self._parked.drop_before(key)):
+                self.refuse("stale")
             self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
             self._open[key] = handle
             if self.failure is not None:
@@ -215,10 +213,10 @@ class Mailbox:
                 self._finish_if_complete(handle)
             elif key <= self._last:
                 self._note_surplus(source, key, "stale")
-            elif source in self._parked.get(key, {}):
+            elif self._parked.has(source, key):
                 self._note_surplus(source, key, "repeated")
-            elif self._count_parked(source) < MOST_PARKED * self.parts:
-                self._parked.setdefault(key, {})[source] = message
+            elif self._parked.count(source) < MOST_PARKED * self.parts:
+                self._parked.add(source, key, message, source in self.gone)
                 self._infer_loss(source, key)
             else:
                 self.refuse("too many ahead")
@@ -253,7 +251,7 @@ class Mailbox:
                     self._miss(handle, peer, error)
             self._finish_complete()
 
-    def give_up(self, peer: int, error: PeerError, until: int = 1 << 32) -> None:
+    def give_up(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Loses a peer that may be alive: of an edge that one end has dropped the other mixes nothing more.
 
         Else W would not be symmetric in rounds whose payloads were there before. Those of round `until` and
@@ -261,9 +259,19 @@ class Mailbox:
         """
         with self.lock:
             self.lose(peer, error)
-            for key, messages in self._parked.items():
-                if key[0] < until and peer in messages:
-                    self._acknowledge(peer, messages.pop(peer))
+            self.forget(peer, until)
+
+    def forget(self, peer: int, until: int = NEVER) -> None:
+        """Drops what a peer sent ahead for rounds before that one."""
+        with self.lock:
+            self._parked.drop_from(peer, until)
+
+    def want_model(self, peer: int) -> None:
+        """Notes that a peer wants this node's model: at once in an exchange, where nobody writes to it."""
+        with self.lock:
+            self.wanted.add(peer)
+            if self._open:
+                self.give_model()
 
     def depart(self, peer: int, last: Key | None) -> None:
         """Notes that a peer has ended after exchange `last`, and is not asked to come back; None: before any.
@@ -290,11 +298,12 @@ class Mailbox:
                 handle.finish()
             self._open.clear()
 
-    def note_waiting(self, peer: int, key: Key) -> None:
-        """Notes that `peer` is alive and itself waits in exchange `key`."""
+    def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
+        """Notes that `peer` is alive and itself waits in exchange `key`; for this node, or for others."""
         with self.lock:
             self._signs.wait(peer, key, time.monotonic())
-            self._infer_loss(peer, (*key[:2], key[2] + 1))
+            # Two that wait for each other in the same exchange would ask each other without a pause.
+            self._infer_loss(peer, key if for_us else (*key[:2], key[2] + 1))
 
     def note_progress(self, peer: int, key: Key) -> None:
         """Notes that `peer` is behind, in exchange `key`, if it got on since the last time."""
@@ -384,15 +393,6 @@ class Mailbox:
         for handle in self._open.values():
             if handle.key < key and peer in handle.awaited:
                 self.ask_for(peer, handle.key)
-
-    def _count_parked(self, source: int) -> int:
-        return sum(source in messages for messages in self._parked.values())
-
-    def _drop_stale(self, key: Key) -> None:
-        for old in [k for k in self._parked if k < key]:
-            for source, message in self._parked.pop(old).items():
-                self.refuse("stale")
-                self._acknowledge(source, message)
 
 
 def left(peer: int, round: int) -> PeerLost:

@@ -58,8 +58,8 @@ class Reception:
     segments: PeerSegments = field(default_factory=PeerSegments)
     peers: dict[int, frozenset[int]] = field(default_factory=dict)
     """By local rank who may ever send to it, where that is known: payloads of others would wait in vain."""
-    models: dict[int, Tensor | None] = field(default_factory=dict)
-    """Models that were asked for, by local rank; None until one has come."""
+    models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
+    """Models that were asked for, by local rank and the peer that was asked; None until it has come."""
     listener: "Listener | None" = None
     """Who is told of a process group, in a transport that has one."""
     ringer: Ringer | None = None
@@ -158,7 +158,7 @@ class Reception:
         elif kind == Kind.HELLO:
             self._greet(process, wire.unpack_hello(body.bytes))
         elif kind == Kind.MODEL:
-            self._take_model(mailbox.rank, body)
+            self._take_model((mailbox.rank, sender), body)
         elif kind == Kind.GROUP:
             if self.listener is None:
                 raise wire.WireError("kind")
@@ -171,7 +171,7 @@ class Reception:
         if header.kind in EDGE_KINDS:
             self.edges.hear(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.MISSING):
-            mailbox.note_waiting(header.sender, header.key)
+            mailbox.note_waiting(header.sender, header.key, header.kind == Kind.MISSING)
             if header.kind == Kind.MISSING and not self.edges.is_seeking:
                 self._answer_missing(mailbox, header.sender, header.key)
 
@@ -192,9 +192,9 @@ class Reception:
         self.segments.learn(hello.segments, ranks)
         self.greeted(process)
 
-    def _take_model(self, rank: int, body: zmq.Frame) -> None:
-        if self.models.get(rank, body) is not None:
+    def _take_model(self, pair: tuple[int, int], body: zmq.Frame) -> None:
+        if self.models.get(pair, body) is not None:
             raise wire.WireError("unexpected model")
-        if len(body) % 4:
+        if not len(body) or len(body) % 4:
             raise wire.WireError("body length")
-        self.models[rank] = torch.frombuffer(bytearray(body.buffer), dtype=torch.float32)
+        self.models[pair] = torch.frombuffer(bytearray(body.buffer), dtype=torch.float32)

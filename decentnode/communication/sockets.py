@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import zmq
@@ -68,14 +69,9 @@ class Sockets(threading.Thread):
         if place.incarnation:
             self._edges.homecoming = Homecoming(self.mailboxes, self._tell, place.waits)
         self._reception = Reception(
-            place,
-            self.mailboxes,
-            self._edges,
-            self._tell,
-            self._greeted,
-            self._restarted,
+            place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
             self._connections.blame,
-        )
+        )  # fmt: skip
         self._bell: Bell | None = None
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -126,6 +122,7 @@ class Sockets(threading.Thread):
         `peers`: who may send to it; None: anybody.
         """
         self.mailboxes[mailbox.rank] = mailbox
+        self._links.parts = max(self._links.parts, mailbox.parts)
         if peers is not None:
             self._reception.peers[mailbox.rank] = peers
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
@@ -204,11 +201,12 @@ class Sockets(threading.Thread):
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The model of a peer, for a local rank; None when it does not come."""
         models, limit = self._reception.models, time.monotonic() + timeout
-        models[rank] = None
+        pair = rank, peer
+        models[pair] = None
         self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
-        while models[rank] is None and time.monotonic() < limit and self._any_lives([(rank, peer)]):
+        while models[pair] is None and time.monotonic() < limit and self._any_lives([pair]):
             time.sleep(LOOK_AGAIN)
-        return models.pop(rank)
+        return models.pop(pair)
 
     def stop(self, linger: float) -> None:
         """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
@@ -333,18 +331,20 @@ class Sockets(threading.Thread):
             self._links.greet_again(process)  # it may not have heard the answer to its first hello
 
     def _restarted(self, process: int) -> None:
-        """Another process has taken the place of one that may not have been missed yet."""
+        """Another process has taken the place of one that may not have been missed yet, and begins anew."""
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            mailbox.left.discard(rank)
+            mailbox.forget(rank)
         self._lose_process(process)
         self._links.renew(process)
 
     def _lose_process(self, process: int) -> None:
         self._reception.forget(process)
-        for rank in self.place.processes[process].ranks:
-            for mailbox in self.mailboxes.values():
-                if self.place.waits and rank not in mailbox.left:
-                    mailbox.suspend(rank)
-                else:
-                    mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            if self.place.waits and rank not in mailbox.left:
+                mailbox.suspend(rank)
+            else:
+                mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
         self._meeting.lose(process)
 
     def _tick(self, now: float, late: float) -> None:

@@ -141,6 +141,10 @@ class ZeroMQEndpoint(Endpoint):
                 self._sockets.dispatch([(home[rank], header.pack(), b"")])
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        self.mailbox.give_model = lambda: self._give(vector, may_have)
+        self.mailbox.give_model()
+
+    def _give(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         while self.mailbox.wanted:
             peer = self.mailbox.wanted.pop()
             if not may_have(peer):

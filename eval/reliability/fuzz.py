@@ -125,7 +125,7 @@ def host(place: Place, base_port: int, run_id: int, orders: Connection, bound: A
     party.transport.open([1 - place.own], run_id, 10.0)
     result = asyncio.run(party.exchange_until_told())
     result |= party._account(result["rounds"])
-    result["mailbox"] = {"parked": len(party.endpoint.mailbox._parked)}
+    result["mailbox"] = {"parked": len(party.endpoint.mailbox._parked._messages)}
     party.endpoint.leave()
     party.transport.close(2.0)
     orders.send(result)

@@ -326,7 +326,7 @@ async def uninvited(actor: Actor):
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     while actor.rank == 0 and sockets.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, sockets.refused, len(sockets.mailboxes[actor.rank]._parked)
+    return missing, sockets.refused, len(sockets.mailboxes[actor.rank]._parked._messages)
 
 
 @pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
@@ -334,6 +334,28 @@ def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(stage):
     results = play(stage, 3, uninvited, MEMORY).results
     assert results[0] == ({}, Counter({"unexpected source": 4}), 0)
     assert results[1] == results[2] == ({}, Counter(), 0)
+
+
+async def pushy(actor: Actor):
+    """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
+    sockets = actor.communication._sockets
+    await in_rounds(Chain(3), 1, PATIENT)(actor)
+    if actor.rank == 0:
+        found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
+        while sockets.refused.total() < 3 and time.monotonic() < limit:
+            await asyncio.sleep(0.01)
+        return found.tolist(), sockets.refused
+    await asyncio.sleep(0.2 * actor.rank)
+    for body in (b"", torch.full((3,), float(actor.rank)).numpy().tobytes()):
+        header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))
+        sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
+    return None
+
+
+def test_a_model_is_taken_of_the_peer_that_was_asked_alone():
+    found, refused = play(IPC, 3, pushy, MEMORY).results[0]
+    assert found == [1.0] * 3
+    assert refused == {"body length": 1, "unexpected model": 2}
 
 
 async def corrupted(actor: Actor):

@@ -111,12 +111,13 @@ def load_graph():
     return load(TINY).graph.make()
 
 
-def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models():
-    """It dies before it has sent anything of the round, so its neighbors hold that round for it."""
+@pytest.mark.parametrize("way", ["crash", "raise"])
+def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(way):
+    """It ends before it has sent anything of the round, so its neighbors hold that round for it."""
     from _runs import Trial, faults, run_all
 
     wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
-    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "train"})
+    crash = faults({"name": way, "ranks": 3, "rounds": 7, "activity": "train"})
     alike = (wait, "checkpoint.every=1", "rounds=15")
     trials = [Trial("calm", alike), Trial("struck", (*alike, crash))]
     # They come as they end.
@@ -124,6 +125,16 @@ def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(
     assert struck.code == 0, struck.text
     assert struck.summary["restarted_nodes"] == {"3": 1}
     assert struck.summary["model_hash"] == calm.summary["model_hash"]
+
+
+def test_whoever_waits_gives_its_model_to_a_node_that_was_never_saved():
+    from _runs import Trial, faults, run
+
+    wait = "failures={on_loss: wait, deadline: 10, start_deadline: 30, grace: 1, restart: {attempts: 1}}"
+    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "train"})
+    struck = run(Trial("struck", (wait, "rounds=15", crash)))
+    assert struck.code == 0, struck.text
+    assert struck.summary["finished_nodes"] == 8
 
 
 def test_whoever_waits_for_a_node_that_died_after_it_had_sent_goes_on_without_the_rest_of_its_round():

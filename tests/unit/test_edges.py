@@ -10,6 +10,8 @@ from decentnode.communication.mailbox import Mailbox
 from decentnode.communication.wire import Header, Kind
 from decentnode.errors import PeerAway, PeerLost
 
+NOBODY = 99
+
 
 class Town:
     """Nodes whose messages are carried one by one, by whoever tests."""
@@ -27,9 +29,9 @@ class Town:
             self.boxes[rank].lose(peer, PeerLost(peer, "on purpose"))
 
     def go_to(self, rank, round):
-        """The node begins the exchange of this round, with nobody to wait for."""
+        """The node begins the exchange of this round, and waits in it for somebody who never comes."""
         self.boxes[rank].admit(round)
-        self.boxes[rank].open((round, 0, 0), round + 1, (), (), 10.0)
+        self.boxes[rank].open((round, 0, 0), round + 1, (), (NOBODY,), 10.0)
 
     def carry(self, lose=lambda header: False, pick=lambda post: 0):
         while self.post:

@@ -6,7 +6,9 @@ import pytest
 import zmq
 
 from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.links import Links
+from decentnode.communication.links import MOST_UNREAD, Links
+from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.sockets import Sockets
 
 PROCESSES = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(3))
 
@@ -56,6 +58,19 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
     assert booked == [header for _, header, _ in messages[-len(booked) :]]
 
 
+def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(tmp_path):
+    sockets = Sockets(Place(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000)
+    box = Mailbox(0, lambda source, message: None)
+    sockets.carry(box, None, None)
+    try:
+        box.depart(1, None)
+        assert box.lost() == []
+        sockets._restarted(1)
+        assert box.lost() == [1]
+    finally:
+        sockets.stop(0.0)
+
+
 class NeverIterated(dict):
     """Stands for one that another thread changes: to iterate over it would raise, now and then."""
 
@@ -70,3 +85,13 @@ def test_whether_a_link_holds_can_be_asked_while_links_are_made(made):
     links._dealers = NeverIterated(links._dealers)
     assert [links.holds(process) for process in range(3)] == [False, True, False]
     links._dealers = dict(links._dealers.items())
+
+
+def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
+    links, booked, _ = made
+    body = memoryview(bytes(1 << 17))
+    links.send([(1, b"%d" % i, body) for i in range(100)])
+    assert booked == [b"%d" % i for i in range(MOST_UNREAD, 100)]
+    links.renew(1)
+    links.send([(1, b"anew", body)])
+    assert b"anew" not in booked

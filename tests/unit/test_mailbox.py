@@ -551,3 +551,69 @@ def test_what_is_parked_is_bounded_by_the_number_of_parts(hand):
     for part in range(3 * MOST_PARKED + 2):
         hand.box.deliver(1, (1, 0, part), Letter(part))
     assert hand.box.refused == {"too many ahead": 2}
+
+
+def test_of_who_is_lost_only_what_came_before_counts(hand):
+    """What comes later may be of an agreement that the other end alone knows: it does not get ours either."""
+    hand.box.deliver(1, key(1), Letter(4))
+    for peer in (1, 2):
+        hand.box.lose(peer, PeerLost(peer, "gone"))
+    hand.box.deliver(2, key(1), Letter(4))
+    handle = hand.open(key(1), sources=[1, 2])
+    assert handle.done
+    assert (set(handle.arrived), set(handle.missing)) == ({1}, {2})
+    assert hand.box.refused == {"unexpected source": 1}
+
+
+def test_what_comes_before_word_that_its_sender_is_back_counts(hand):
+    hand.box.lose(1, PeerLost(1, "gone"))
+    hand.box.deliver(1, key(3), Letter(4))
+    assert hand.box.readmit(1, 3)
+    assert hand.box.admit(3) == [1]
+    assert set(hand.open(key(3), sources=[1]).arrived) == {1}
+
+
+def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(hand):
+    for round in (1, 2):
+        hand.box.deliver(1, key(round), Letter(round))
+    hand.box.forget(1)
+    assert hand.acknowledged == [(1, 1), (1, 2)]
+    handle = hand.open(key(1), sources=[1])
+    hand.box.deliver(1, key(1), Letter(9))
+    assert [message.seq for message in handle.arrived.values()] == [9]
+
+
+def test_a_round_that_is_over_is_not_held_for_who_comes_back(hand):
+    """The peer has read what it was sent in that round, and nobody could send it again."""
+    handle = hand.open(key(4), sources=[1])
+    hand.box.suspend(1)
+    assert hand.box.next_for(1) == 4
+    hand.box.hold_for(1)
+    hand.box.deliver(1, key(4), Letter(1))
+    hand.box.suspend(1)
+    assert handle.done
+    assert hand.box.next_for(1) == 5
+    assert hand.box.readmit(1, 5)
+    hand.box.admit(5)
+    assert not hand.open(key(5), sources=[1]).done
+
+
+def test_two_that_wait_for_each_other_do_not_ask_without_a_pause(hand):
+    asked = []
+    hand.box.ask_for = lambda peer, key: asked.append((peer, key))
+    hand.open(key(2), sources=[1])
+    hand.box.note_waiting(1, key(2), for_us=True)
+    assert asked == []
+    hand.box.note_waiting(1, key(2))
+    hand.box.note_waiting(1, key(3), for_us=True)
+    assert asked == [(1, key(2))] * 2
+
+
+def test_a_model_is_given_at_once_in_an_exchange_and_else_when_the_next_one_begins(hand):
+    given = []
+    hand.box.give_model = lambda: given.append(hand.box.wanted.pop())
+    hand.box.want_model(1)
+    assert given == []
+    hand.open(key(0), sources=[1])
+    hand.box.want_model(2)
+    assert len(given) == 1

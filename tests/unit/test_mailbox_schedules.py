@@ -71,7 +71,8 @@ def play(events):
                 if round < 0:
                     continue
                 if round > ledger.round:
-                    ledger.parked.add((source, round))
+                    # Of who is lost, what came before that counts; nothing that comes later does.
+                    ledger.parked |= {(source, round)} - {(s, round) for s in ledger.lost}
                 elif round == ledger.round and not ledger.done and source in ledger.awaited:
                     ledger.awaited.discard(source)
                     ledger.arrived.add(source)
@@ -112,6 +113,6 @@ def test_every_message_is_used_waits_or_is_counted(events):
             handles[handle.seq] = handle
     if box is not None:
         used = sum(len(handle.arrived) for handle in handles.values())
-        waiting = sum(map(len, box._parked.values()))
+        waiting = sum(map(len, box._parked._messages.values()))
         refused = sum(count for reason, count in box.refused.items() if reason != "acknowledgement")
         assert used + waiting + refused == delivered

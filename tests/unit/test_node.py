@@ -1,0 +1,55 @@
+"""What a node makes of peers that are missing."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from decentnode.errors import PeerLost, ProtocolError
+from decentnode.node import Exchanger
+from decentnode.records import RoundRecord
+from decentnode.reports import PeerBack, PeerMissing
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def exchanger(told):
+    """That of rank 0, in a round; `told` gets its reports and what its scheme hears."""
+    endpoint = SimpleNamespace(rank=0, refused=Counter(), admit=lambda round: [], offer=lambda *_: None)
+    sharing = SimpleNamespace(
+        refusals=[],
+        tolerates_loss=True,
+        on_peer_lost=lambda peer: told.append(("lost", peer)),
+        on_peer_back=lambda peer: told.append(("back", peer)),
+    )
+    return Exchanger(endpoint, sharing, None, SimpleNamespace(send=told.append), None, 1.0)
+
+
+def rounds_of(exchanger, heard, missed):
+    """One round in which these were heard, and those missed, by the reason."""
+    exchanger.begin(exchanger._round + 1 if hasattr(exchanger, "_round") else 0, None, None)
+    exchanger._heard.update(heard)
+    for peer, error in missed.items():
+        exchanger._note_missing(peer, error)
+    exchanger.end(RoundRecord(0, exchanger._round), 0.0)
+
+
+def test_a_peer_whose_payload_could_not_be_used_is_back_when_one_can(exchanger, told):
+    rounds_of(exchanger, {2}, {1: ProtocolError(1, "sent another layout")})
+    rounds_of(exchanger, {2}, {1: ProtocolError(1, "sent another layout")})
+    rounds_of(exchanger, {1, 2}, {})
+    assert told == [PeerMissing(0, 0, 1, "sent another layout"), ("lost", 1), PeerBack(0, 2, 1), ("back", 1)]
+    assert exchanger.missing == {}
+
+
+def test_a_peer_whose_edge_was_given_up_is_back_when_both_ends_have_agreed(exchanger, told):
+    rounds_of(exchanger, {1}, {1: PeerLost(1, "gone")})
+    rounds_of(exchanger, {1}, {})
+    assert list(exchanger.missing) == [1]
+    exchanger.endpoint.admit = lambda round: [1]
+    rounds_of(exchanger, {1}, {})
+    assert told[2:] == [PeerBack(0, 2, 1), ("back", 1)]
