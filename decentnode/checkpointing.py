@@ -30,12 +30,21 @@ class Lineage:
         self.directory = directory
         self.settings = settings
         self._absent = mmap.mmap(-1, max(1, ranks))
-        self._words = memoryview(mmap.mmap(-1, 24)).cast("q")
+        self._words = memoryview(mmap.mmap(-1, 32)).cast("q")
         self._words[2] = FROM_THE_START
 
     def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
         """All machines have agreed on it; to be called before the nodes are given the start."""
         self._words[0], self._words[1], self._words[2] = run_id, incarnation, round
+
+    def begin(self, began: float) -> None:
+        """The nodes are given the start: the run counts as begun at that time of `time.monotonic`."""
+        self._words[3] = round(1e6 * began)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken."""
+        return time.monotonic() - self._words[3] / 1e6
 
     @property
     def absent(self) -> set[int]:
@@ -150,10 +159,15 @@ def restore(node: "Node", state: dict[str, Any]) -> None:
         node.load_state_dict(state["node"])
         for name, total in state["bytes"].items():
             setattr(node.exchange.endpoint.counters, name, total)
-        node.records.resume(state["seconds"], node.exchange.endpoint.counters)
-        node.evaluation.resume(state["seconds"])
+        keep_time(node, state["seconds"])
         node.exchange.resume(state["refused"])
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise DecentnodeError(
             f"rank {node.rank}: its checkpoint does not fit the model or the scheme: {error!r}"[:400]
         ) from error
+
+
+def keep_time(node: "Node", seconds: float) -> None:
+    """Has the node count as one that has run for so long."""
+    node.records.resume(seconds, node.exchange.endpoint.counters)
+    node.evaluation.resume(seconds)

@@ -220,6 +220,7 @@ class Launcher:
         self._began = time.monotonic() - self._continuity.seconds
         self._startup = seconds_since_process_start()
         self.run_id = start.run_id
+        self._continuity.lineage.begin(self._began)
         self._vigil.begin(self._began)
         absent = self._latecomers.begin(start, self.server, self._start_signal)
         self.screen.began(experiment, self.run_dir, self._startup)

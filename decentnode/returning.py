@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from decentnode import checkpoint
-from decentnode.checkpointing import Lineage
+from decentnode.checkpointing import Lineage, keep_time
 from decentnode.communication.base import Communication
 from decentnode.errors import BadInput, RunFailed
 from decentnode.node import Node
@@ -34,6 +34,7 @@ def bring_back(
     round = communication.come_back(peers, deadline)
     for node in nodes:
         _undo(node, lineage, round)
+        keep_time(node, lineage.seconds)
         node.course.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 

@@ -38,6 +38,8 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     assert run.wait() == 143, run.text
     assert run.summary["restarted_nodes"] == {"2": 1}
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
+    seconds = [record.seconds for record in rounds_of(run, 2)]
+    assert seconds == sorted(seconds)  # its time goes on with that of the run
     code, said = ask(run, 2)
     assert code == 2 and "no launcher answers" in said
 
