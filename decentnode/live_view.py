@@ -167,23 +167,29 @@ class Dashboard:
 @contextlib.contextmanager
 def quiet_control_keys(output: TextIO) -> Iterator[None]:
     """Keeps a terminal from writing `^C` into what is drawn; only that, so that a kill leaves it usable."""
-    were_echoed = _echo_control_keys(output, False)
+    try:
+        terminal = os.dup(output.fileno())  # `output` may be silenced by the end
+    except OSError:
+        yield
+        return
+    were_echoed = _echo_control_keys(terminal, False)
     try:
         yield
     finally:
         if were_echoed:
-            _echo_control_keys(output, True)
+            _echo_control_keys(terminal, True)
+        os.close(terminal)
 
 
-def _echo_control_keys(output: TextIO, on: bool) -> bool:
+def _echo_control_keys(terminal: int, on: bool) -> bool:
     """Whether a terminal wrote `^C` before; false also for what is no terminal, or none any more."""
     try:
         # Whoever changes a terminal from the background is stopped, with all processes of the run.
         with hold_signals(signal.SIGTTOU):
-            attributes = termios.tcgetattr(output.fileno())
+            attributes = termios.tcgetattr(terminal)
             before = bool(attributes[3] & termios.ECHOCTL)
             attributes[3] = attributes[3] & ~termios.ECHOCTL | (termios.ECHOCTL if on else 0)
-            termios.tcsetattr(output.fileno(), termios.TCSANOW, attributes)
+            termios.tcsetattr(terminal, termios.TCSANOW, attributes)
     except (termios.error, OSError):
         return False
     return before

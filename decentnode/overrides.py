@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from decentnode.option_types import show
+from decentnode.wording import shortened
 from decentnode.yaml_source import Defect, Document, Key, Place, key_text, read_value
 
 _KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
@@ -57,5 +58,5 @@ def _part(container: Any, word: str, key: Key) -> str | int:
     if not isinstance(container, list):
         raise _Misfit(f"{key_text(key)} is {show(container)} and has no keys")
     if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(container):
-        raise _Misfit(f"{key_text(key)} has the entries 0..{len(container) - 1}, not {word}")
+        raise _Misfit(f"{key_text(key)} has the entries 0..{len(container) - 1}, not {shortened(word)}")
     return int(word)

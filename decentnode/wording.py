@@ -57,6 +57,11 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def shortened(text: str) -> str:
+    """The text, or its beginning and three dots."""
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+
+
 def quoted(text: str) -> str:
     """The text in quotes, shortened, and with what cannot be printed in one line written as an escape."""
     return f"'{printable(text[:MOST_QUOTED])}{'...' if len(text) > MOST_QUOTED else ''}'"

@@ -16,7 +16,7 @@ import yaml
 
 from decentnode.errors import ConfigError
 from decentnode.registry import near_file
-from decentnode.wording import printable
+from decentnode.wording import printable, shortened
 
 Key = tuple[str | int, ...]
 """Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
@@ -130,7 +130,8 @@ class Document:
 
 def key_text(key: Key) -> str:
     """The dotted form, for instance `sharing.transforms[0].fraction`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
+    parts = (f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in key)
+    return "".join(parts).lstrip(".")
 
 
 def read(path: str | Path) -> Document:

@@ -384,6 +384,11 @@ BROKEN_BATCHES = {
     "a set": (pickle.dumps({1, 2}, protocol=4), "not a CIFAR-10 batch (it uses EMPTY_SET)"),
     "few labels": (python3_batch(PIXELS, LABELS[:6]), "6 labels for 7 images"),
     "label 10": (python3_batch(PIXELS, [*LABELS[:6], 10]), "labels 0..10, expected 0..9"),
+    "one label": (python3_batch(PIXELS, 3), "labels of shape (), expected (n,)"),
+    "labels in lists": (
+        python3_batch(PIXELS, [[label] for label in LABELS]),
+        "labels of shape (7, 1), expected (n,)",
+    ),
     "huge label": (
         python3_batch(PIXELS, [10**30] * 7),
         "not a CIFAR-10 batch (OverflowError: Python int too large to convert to C long)",

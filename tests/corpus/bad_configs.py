@@ -297,6 +297,11 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         ["1 name: this text has a character that is not allowed (null, or half of a surrogate pair)"],
     ),
     "key that is a number": ("seed: 1", "1: seed", ["2: the key 1 is not text; put it in quotes"]),
+    "key that is a list of a text's tag": (
+        "seed: 1",
+        "? !!str [a]\n: 1",
+        ["2: a key is a word, not a list or a mapping"],
+    ),
     "key that is a list": ("seed: 1", "? [a]\n: 1", ["2: a key is a word, not a list or a mapping"]),
     "merge": (
         "momentum: 0.9",
@@ -2065,6 +2070,14 @@ UNREADABLE: dict[str, tuple[bytes, list[str]]] = {
     ),
     "vertical tab": (b"a: \x0b\n", ["x.yaml:1: character 0x000b is not allowed in YAML; remove it"]),
     "a half character": (b"a: \xf0\x9f\x98\n", ["x.yaml:1: not UTF-8 text (byte 0xf0); save it as UTF-8"]),
+    "a character that does not exist": (
+        b'seed: 1\nname: "\\U00110000"\n',
+        ["x.yaml:2: not valid YAML: \\U is followed by a character's number, at most 0010FFFF"],
+    ),
+    "a character far beyond the last": (
+        b'name: "\\UFFFFFFFF"\n',
+        ["x.yaml:1: not valid YAML: \\U is followed by a character's number, at most 0010FFFF"],
+    ),
     "a tab after a list dash": (b"a:\n-\tb\n\t- c\n", ["x.yaml:2: a tab; YAML is indented with spaces"]),
 }
 """Whole files that give nothing to check."""
@@ -2106,6 +2119,23 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "entry that is no number": (
         ["mapping.machines.first.nodes=3"],
         ["command line: mapping.machines.first.nodes: mapping.machines has the entries 0..0, not first"],
+    ),
+    "entry that is a digit of another kind": (
+        ["mapping.machines.²=4"],
+        ["command line: mapping.machines.²: mapping.machines has the entries 0..0, not ²"],
+    ),
+    "entry of 5,000 digits": (
+        [f"mapping.machines[{'1' * 5000}].nodes=4"],
+        [
+            f"command line: mapping.machines.{'1' * 40}....nodes: "
+            f"mapping.machines has the entries 0..0, not {'1' * 40}..."
+        ],
+    ),
+    "a character that does not exist": (
+        ['name="\\U00110000"'],
+        [
+            "command line: name: not valid YAML: \\U is followed by a character's number, at most 0010FFFF",
+        ],
     ),
     "entry of no list": (["seed[0]=1"], ["command line: seed.0: seed is 1 and has no keys"]),
     "wrong type": (["rounds=three"], ["command line: rounds: must be a whole number > 0, not 'three'"]),

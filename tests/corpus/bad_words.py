@@ -201,6 +201,18 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "{here}, beside the configuration, or installed"
         ],
     ),
+    "graph, a module that raises": (
+        ["graph", "corpus_broken:Net"],
+        ["cannot import 'corpus_broken:Net': ZeroDivisionError: division by zero"],
+    ),
+    "graph, a module that ends the process": (
+        ["graph", "corpus_quits:Net"],
+        ["cannot import 'corpus_quits:Net': SystemExit: 0"],
+    ),
+    "graph, a class of no module": (
+        ["graph", ":Net"],
+        ["':Net' names no class; write module:Class"],
+    ),
     "graph, another class": (
         ["graph", "json:JSONDecoder"],
         ["'json:JSONDecoder' is no graph; it must be a subclass of decentnode.graph.base.Graph"],

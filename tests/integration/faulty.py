@@ -1,7 +1,10 @@
 """Plug-ins that fail on purpose, named from YAML as `faulty:Class`."""
 
+import threading
 import time
 from dataclasses import dataclass
+
+import torch
 
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.sharing import Gossip
@@ -39,6 +42,15 @@ class HangsInTraining(Gossip):
                 time.sleep(1000)
 
         return adjust
+
+
+class RaisesInTheObserver(torch.nn.CrossEntropyLoss):
+    """A loss that nobody but the nodes can compute."""
+
+    def forward(self, scores, labels):
+        if threading.current_thread().name == "decentnode-observer":
+            raise RuntimeError("no loss of a mean")
+        return super().forward(scores, labels)
 
 
 @dataclass

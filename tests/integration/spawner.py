@@ -127,6 +127,7 @@ def fork(arguments: list[str], cwd: str, environment: dict[str, str], namespace:
     if pid == 0:
         code = 1
         try:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if "UNDER_NOHUP" in environment else signal.SIG_DFL)
             os.setsid()
             os.dup2(output, 1)
             os.dup2(output, 2)

@@ -96,7 +96,9 @@ def test_on_loss_stop_ends_the_run(tmp_path):
     assert run.wait(20) == 4, run.text
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_everything(tmp_path, signum, code):
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(5)
@@ -108,6 +110,29 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
     assert not run.leftovers()
     assert run.summary["finished_nodes"] == 0
     assert "goes on without" not in run.text
+
+
+def test_a_terminal_that_closes_ends_no_run_under_nohup(tmp_path):
+    overrides = ["rounds=60", "evaluation.every=60", "graph={name: ring, nodes: 4}"]
+    run = Run(tmp_path / "run", overrides, environment={"UNDER_NOHUP": "1"})
+    run.wait_for_round(3)
+    for pid in (run.process.pid, *run.tree()):
+        os.kill(pid, signal.SIGHUP)
+    assert run.wait() == 0, run.text
+    assert run.summary["finished_nodes"] == 4
+
+
+def test_evaluations_do_not_wait_for_an_observer_that_has_failed(tmp_path):
+    overrides = [
+        "rounds=100000", "evaluation.every=5", "graph={name: ring, nodes: 4}",
+        "training.loss=faulty:RaisesInTheObserver",
+    ]  # fmt: skip
+    run = Run(tmp_path / "run", overrides)
+    rows = run.run_dir / "evaluations.jsonl"
+    wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") > 2, 20, lambda: run.story)
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.wait() == 143, run.text
+    assert "what the models are together is not known: RuntimeError('no loss of a mean')" in run.text
 
 
 def test_a_killed_launcher_leaves_nothing_behind(tmp_path):

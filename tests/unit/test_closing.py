@@ -26,6 +26,7 @@ def finished(rank):
         # It was started again when the others had done their last round.
         ([finished(0), Stopped(1, 8)], None, ExitCode.NODES_LOST),
         ([Stopped(0, 8), Stopped(1, 8)], signal.SIGTERM, ExitCode.TERMINATED),
+        ([Stopped(0, 8), Stopped(1, 8)], signal.SIGHUP, ExitCode.HUNG_UP),
         ([finished(0)], signal.SIGINT, ExitCode.INTERRUPTED),
         # Only processes were still on their way out.
         ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),

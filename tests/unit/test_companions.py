@@ -60,7 +60,7 @@ def test_a_first_process_that_dies_takes_the_others_along(job):
     assert (ended(first), ended(follower)) == (-signal.SIGKILL, ExitCode.FAILED)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_who_is_asked_to_end_lets_the_first_one_do_so_before(job, number, monkeypatch):
     monkeypatch.setattr(companions, "MOST_SECONDS_TO_APPEAR", 3.0)  # the other one never does
     first = forked(lambda: [made := Companions(job), time.sleep(1.0), made.dismiss(5)] and 7)

@@ -240,6 +240,14 @@ def test_a_journal_keeps_what_it_shows(tmp_path):
     ]
 
 
+def test_a_path_that_is_no_text_can_be_told(tmp_path):
+    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal.record("disk", "caf\udce9.log: é is text")
+    journal.close()
+    (event,) = read_events(tmp_path / "events.jsonl")
+    assert event.text == r"caf\udce9.log: é is text"
+
+
 def test_results_that_are_lost_are_told_and_kept(tmp_path):
     journal = Journal(tmp_path / "events.jsonl", lambda text: None)
     journal.take(DiskProblem(3, "records wait in memory"))

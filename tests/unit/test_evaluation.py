@@ -10,6 +10,7 @@ from torch import nn
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.evaluation import Scores, evaluate, load_flat
+from decentnode.experiment import Experiment, average_model_test
 from decentnode.models import Mlp, ResNet18, initial_model
 from decentnode.objective import Objective
 from decentnode.vector import ParameterLayout, Vector
@@ -86,3 +87,32 @@ def test_losses_per_score_get_one_hot_labels(loss):
     samples = toy_samples()
     scores, value = Objective(Mlp((6,)).build((4,), 3), loss)(samples.inputs, samples.labels)
     assert torch.equal(value, loss(scores, torch.eye(3)[samples.labels]))
+
+
+CONFIG = """
+name: trial
+rounds: 2
+graph: {name: ring, nodes: 3}
+dataset: digits
+model: {name: resnet18, norm: batch, width: 2}
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, steps_per_round: 1}
+sharing: gossip
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_model"),
+    [
+        ([], False),
+        (["training.mix_buffers=true"], True),
+        (["model={name: resnet18, norm: group, groups: 2, width: 2}"], True),
+    ],
+)
+def test_a_mean_of_parameters_without_their_statistics_is_not_tested(tmp_path, overrides, is_model):
+    path = tmp_path / "trial.yaml"
+    path.write_text(CONFIG)
+    experiment = Experiment.from_yaml(path, overrides)
+    test = average_model_test(experiment)
+    assert (test is not None) == is_model
+    if test is not None:
+        assert 0 <= test(torch.zeros(experiment.layout.numel)).accuracy <= 1

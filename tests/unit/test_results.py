@@ -14,15 +14,33 @@ from hypothesis import strategies as st
 from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.evaluation import Scores
+from decentnode.experiment import Experiment
 from decentnode.graph.families import Chain
 from decentnode.observer import Observation
 from decentnode.records import Records, RoundRecord, read_records, write_atomically
 from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
-from decentnode.results import Evaluations, Timing, model_hash, spread, summarize, unused_directory
+from decentnode.results import (
+    Evaluations,
+    Timing,
+    make_run_directory,
+    model_hash,
+    spread,
+    summarize,
+    unused_directory,
+)
 from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_events, read_object
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+CONFIG = """
+name: trial
+rounds: 2
+graph: {name: ring, nodes: 3}
+dataset: {name: synthetic, nodes: 3, samples_per_node: 8, features: 3, classes: 2}
+model: logistic_regression
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, epochs_per_round: 1}
+sharing: gossip
+"""
 EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", seed=7, rounds=10),
     graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),
@@ -266,6 +284,38 @@ def test_a_damaged_file_is_one_line(tmp_path, read, line) -> None:
     path.write_bytes(line.replace(b"name", b"kind") + b"\n")
     with pytest.raises(BadInput, match=rf"^{path}[^\n]*$"):
         read(path)
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch) -> Experiment:
+    monkeypatch.chdir(tmp_path)
+    Path("trial.yaml").write_text(CONFIG)
+    return Experiment.from_yaml("trial.yaml")
+
+
+def test_a_directory_that_another_start_has_just_made_is_left_to_it(trial, monkeypatch) -> None:
+    names = iter([Path("runs/a"), Path("runs/a"), Path("runs/b")])
+    monkeypatch.setattr("decentnode.results.unused_directory", lambda name: next(names))
+    assert make_run_directory(trial, 0) == Path("runs/a").absolute()
+    before = sorted(Path("runs/a").rglob("*"))
+    assert make_run_directory(trial, 0) == Path("runs/b").absolute()
+    assert sorted(Path("runs/a").rglob("*")) == before
+
+
+def test_a_directory_with_a_name_must_be_empty(trial) -> None:
+    named = Experiment.from_yaml("trial.yaml", ["run_dir=named"])
+    Path("named").mkdir()
+    make_run_directory(named, 0)
+    with pytest.raises(BadInput, match="named is not empty; name another one"):
+        make_run_directory(named, 0)
+
+
+def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("decentnode.results.time", SimpleNamespace(strftime=lambda _: "now"))
+    Path("runs").mkdir()
+    Path("runs/trial-now").symlink_to("nowhere")
+    assert unused_directory("trial") == Path("runs/trial-now-2")
 
 
 def test_a_run_directory_without_a_name_is_a_new_one(tmp_path, monkeypatch) -> None:

@@ -138,6 +138,27 @@ def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
     RunLock(tmp_path).release()
 
 
+@pytest.mark.parametrize(
+    ("error", "message", "tries"),
+    [
+        (errno.EWOULDBLOCK, r"^\S+: this run is under way; stop it first$", 2),
+        (errno.ENOLCK, r"^\S+/lock cannot be locked: No locks available$", 1),
+    ],
+)
+def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatch, error, message, tries):
+    tried = []
+
+    def refuse(fd, how):
+        tried.append(fd)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(resuming, "LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(resuming.fcntl, "flock", refuse)
+    with pytest.raises(BadInput, match=message):
+        RunLock(tmp_path)
+    assert len(tried) == tries
+
+
 def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
     with pytest.raises(BadInput, match="is not the directory of a run"):
         Resumption(tmp_path)

@@ -1,5 +1,6 @@
 """What a person sees, word for word."""
 
+import contextlib
 import io
 import os
 import pty
@@ -8,13 +9,16 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO, TextIO
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from decentnode import live_view, screen
 from decentnode.errors import ExitCode
 from decentnode.live_view import Dashboard, LiveScreen, Standing, quiet_control_keys, screen_for
 from decentnode.plotting import Pictures
@@ -139,6 +143,7 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
         (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
         (130, {"finished_nodes": 2}, "ended by Ctrl-C; 2 of 16 nodes finished"),
         (143, {"finished_nodes": 2}, "ended by SIGTERM; 2 of 16 nodes finished"),
+        (129, {"finished_nodes": 2}, "ended by the end of its terminal; 2 of 16 nodes finished"),
         (130, {"stopped_nodes": 16, "resumable_round": 21}, "stopped by Ctrl-C after round 22"),
         (5, {"finished_nodes": 0}, "out of memory; 0 of 16 nodes finished"),
     ],
@@ -328,6 +333,102 @@ def quiet_in_the_background() -> bool:
     if os.WIFSTOPPED(status):
         os.kill(job, signal.SIGKILL)
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 7
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> Iterator[None]:
+    """Screens that soon give up; one that waits for ever fails."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("it waits for a reader")
+
+    monkeypatch.setattr(screen, "PATIENCE", 0.01)
+    monkeypatch.setattr(live_view, "PATIENCE", 0.01)
+    monkeypatch.setattr(screen, "LAST_PATIENCE", 0.02)
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def unread(impatient) -> Iterator[TextIO]:
+    """The end of a full pipe that nobody reads."""
+    read, write = os.pipe()
+    fill(write)
+    with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as output:
+        output.reader = reader
+        yield output
+        drain(reader)
+
+
+def fill(pipe: int) -> None:
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    os.set_blocking(pipe, True)
+
+
+def drain(reader: BinaryIO) -> str:
+    """What has been written, without the bytes that filled the pipe."""
+    os.set_blocking(reader.fileno(), False)
+    return (reader.read() or b"").replace(b"\0", b"").decode()
+
+
+def test_lines_that_nobody_reads_are_left_out_and_counted(unread) -> None:
+    plain = Screen(unread)
+    for number in range(3):
+        plain.line(f"line {number}")
+    assert drain(unread.reader) == ""
+    plain.line("line 3")
+    plain.line("line 4")
+    assert drain(unread.reader) == "(3 lines left out, because nobody read)\nline 3\nline 4\n"
+
+
+def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None:
+    monkeypatch.setattr(live_view, "INTERVAL", 0.0)
+    drain(unread.reader)
+    live = LiveScreen(unread)
+    live.began(EXPERIMENT, Path("x"), 1.0)
+    fill(unread.fileno())
+    live.progress(roster())
+    live.evaluated(ROW)
+    live.close()
+    assert os.fstat(unread.fileno()).st_rdev == Path(os.devnull).stat().st_rdev
+
+
+@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.HUNG_UP])
+def test_the_end_of_a_run_that_nobody_reads_is_given_up(unread, code) -> None:
+    plain = Screen(unread)
+    plain.ended(SUMMARY, Path("x"), Pictures(), code)
+    assert plain.output.name == os.devnull
+    plain.output.close()
+    assert drain(unread.reader) == ""
+
+
+@pytest.fixture
+def terminal() -> Iterator[TextIO]:
+    """One whose output may be halted by a test, as by Ctrl-S."""
+    leader, follower = pty.openpty()
+    with os.fdopen(os.dup(follower), "w") as output:
+        yield output
+        termios.tcflow(follower, termios.TCOON)
+    os.close(follower)
+    os.close(leader)
+
+
+def test_a_terminal_that_was_halted_is_given_back_too(impatient, terminal) -> None:
+    before = termios.tcgetattr(terminal)
+    own = os.dup(terminal.fileno())
+    live = LiveScreen(terminal)
+    live.began(EXPERIMENT, Path("x"), 1.0)
+    termios.tcflow(own, termios.TCOOFF)
+    live.close()
+    after = termios.tcgetattr(own)
+    os.close(own)
+    assert after == before
 
 
 def test_a_job_in_the_background_is_not_stopped_by_its_screen() -> None:

@@ -146,6 +146,9 @@ def test_a_word_from_elsewhere_names_the_signal():
     one = Stopping(Beacons([0]), 1, {0, 1}, lambda note, to: None)
     one.take(Pause(int(signal.SIGINT)))
     assert one.signal is signal.SIGINT
+    two = Stopping(Beacons([0]), 2, {0, 2}, lambda note, to: None)
+    two.take(Pause(int(signal.SIGHUP)))
+    assert two.signal is signal.SIGHUP
 
 
 def test_the_time_to_end_is_limited(clock):
