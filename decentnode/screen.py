@@ -67,10 +67,10 @@ class Screen:
 
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
         """The run is over; `summary` is what summary.json holds."""
-        self.close()
         with self.dropping():
             if not self.has_room(PATIENCE if code in ENDED_BY_SIGNAL else LAST_PATIENCE):
                 raise TimeoutError
+        self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
         for name, value in closing_lines(summary, code, run_dir, pictures):
