@@ -15,6 +15,7 @@ import time
 from types import FrameType
 
 from decentnode.errors import STOPPED_BY, ExitCode, StartError
+from decentnode.exits import signals_that_stop
 from decentnode.job import Job
 from decentnode.readiness import ready
 
@@ -44,7 +45,7 @@ class Companions:
 
     def dismiss(self, code: int) -> None:
         """Tells all others how the run has ended; one that does not appear is not waited for any longer."""
-        for number in STOPPED_BY:
+        for number in signals_that_stop():
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         patience = LOOK_AGAIN if code in STOPPED_BY.values() else MOST_SECONDS_TO_APPEAR
@@ -71,7 +72,7 @@ class Follower:
 
         A signal is left to that one to obey, which gets it, too; but not for long.
         """
-        for number in STOPPED_BY:
+        for number in signals_that_stop():
             signal.signal(number, self._note)
         first = self._find()
         if first is None:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -10,10 +11,11 @@ from typing import NoReturn
 
 import typer
 
-from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
+from decentnode.errors import STOPPED_BY, BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
 # Typer has this class in itself or from click, depending on its version.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+_left_behind: list[threading.Thread] = []
 
 
 def explain(error: BaseException) -> int:
@@ -46,10 +48,20 @@ def complain(text: str, code: ExitCode) -> ExitCode:
     return code
 
 
+def signals_that_stop() -> list[signal.Signals]:
+    """What this process is to obey: under nohup nobody wants it to hear that the terminal is closed."""
+    is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signum for signum in STOPPED_BY if not (is_deaf and signum is signal.SIGHUP)]
+
+
+def leave_behind(thread: threading.Thread) -> None:
+    """Has `leave` not wait for a thread that may be amid torch then."""
+    _left_behind.append(thread)
+
+
 def leave(code: int) -> NoReturn:
-    """Ends the process; at once where a thread is amid torch, which aborts on its way back to a Python
-    that is no more."""
-    if any(thread.daemon and thread.name.startswith("decentnode-") for thread in threading.enumerate()):
+    """Ends the process: at once where a thread is amid torch, which would abort on its way back to Python."""
+    if any(thread.is_alive() for thread in _left_behind):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()

@@ -169,7 +169,7 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
         inheritance.reporter.send(_last_word(node))
         return ExitCode.OK
     except Exception as error:
-        is_waited_for = _is_waited_for(node, inheritance)
+        is_waited_for = _is_waited_for(node, inheritance, error)
         return _explain(inheritance, node.rank, error)
     finally:
         node.training.tie.close()
@@ -178,11 +178,13 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
         _close_records(node, inheritance.reporter)
 
 
-def _is_waited_for(node: Node, inheritance: Inheritance) -> bool:
+def _is_waited_for(node: Node, inheritance: Inheritance, error: Exception) -> bool:
     """Whether a node that fails says no goodbye, as one that is killed: its neighbors wait until it is back.
 
-    Where others of its process go on, it cannot come back.
+    Where others of its process may go on it cannot come back, and who ends on purpose does not.
     """
+    if isinstance(error, DecentnodeError):
+        return False
     experiment = inheritance.experiment
     process = next(process for process in experiment.processes if node.rank in process.ranks)
     return experiment.settings.failures.on_loss == "wait" and len(process.ranks) == 1

@@ -17,7 +17,8 @@ from decentnode.closing import exit_code, headline
 from decentnode.communication.security import prove_guard
 from decentnode.continuity import Continuity
 from decentnode.departures import SECONDS_TO_DIE, Departures
-from decentnode.errors import STOPPED_BY, DecentnodeError, ExitCode, StartError
+from decentnode.errors import DecentnodeError, ExitCode, StartError
+from decentnode.exits import leave_behind, signals_that_stop
 from decentnode.experiment import Experiment, average_model_test
 from decentnode.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
 from decentnode.host import Inheritance
@@ -110,12 +111,12 @@ class Launcher:
                 self._let_go()
             self._complete_observations()
             summary = self._sum_up()
-        except DecentnodeError as error:
-            self._vigil.close(str(error))
+        except BaseException as error:
+            self.screen.close()
+            self._vigil.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
             self._vigil.close()
-            self.screen.close()
             self.server.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
@@ -142,9 +143,7 @@ class Launcher:
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
-        # Under nohup nobody wants to hear that the terminal is closed.
-        heard = [s for s in STOPPED_BY if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
-        with hold_signals(*heard):
+        with hold_signals(*(heard := signals_that_stop())):
             self.server = ForkServer(inheritance, self._positions)
             for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
@@ -154,7 +153,8 @@ class Launcher:
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""
-        self._signals += 1
+        # Whoever closes a terminal may say so twice, and a session that ends says it after SIGTERM.
+        self._signals += not (self._signals and signum is signal.SIGHUP)
         self._stopping.ask(signum)
         if self._signals > 1 or not self.run_id:
             self._end_at_once()
@@ -215,6 +215,7 @@ class Launcher:
         self._observer.expect_machines(self._others.present)
         self._observer.is_late = bool(start.late)
         self._observer.start()
+        leave_behind(self._observer)
         self._snapshots.run_id = start.message_id
         self.roster.start()
         self._began = time.monotonic() - self._continuity.seconds

@@ -52,6 +52,7 @@ class Assembly:
         self._most_bytes = 8 * elements + SLACK_BYTES
         self.machine = machine
         self.machines = range(len(mapping.machines))
+        self._looked = time.monotonic()
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
         self.introductions: dict[int, bytes] = {}
         """What the nodes say of themselves: before the meeting those of this machine, after it all."""
@@ -112,8 +113,10 @@ class Assembly:
 
     def _missing(self) -> set[int]:
         """Which machines have not come yet, or have left again; what these have said does not count."""
-        now = time.monotonic()
-        for machine in [m for m in self._joined if now - self.last_heard[m] > LEFT_SECONDS]:
+        before, self._looked = self._looked, time.monotonic()
+        # Who stood still itself has yet to hear what has come.
+        patience = max(LEFT_SECONDS, 2 * (self._looked - before))
+        for machine in [m for m in self._joined if self._looked - self.last_heard[m] > patience]:
             self._joined.discard(machine)
             for said in (self._routes, self._starts, self._signatures):
                 said.pop(machine, None)

@@ -18,7 +18,7 @@ from decentnode.roster import Roster
 from decentnode.run_files import EvaluationRow
 from decentnode.wording import counted, decimal, percent, readable_bytes, readable_seconds
 
-LOG_LINES = 30
+LOG_LINES, MOST_LETTERS = 30, 1000
 HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always in sight."""
@@ -63,7 +63,7 @@ class Screen:
         """The end of a lost node's log, if it says anything."""
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
         for line in lines:
-            self.line(f"    {line}", "dim")
+            self.line(f"    {line[:MOST_LETTERS]}", "dim")
 
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
         """The run is over; `summary` is what summary.json holds."""

@@ -192,6 +192,14 @@ class Reception:
         self.segments.learn(hello.segments, ranks)
         self.greeted(process)
 
+    def take_model_for(self, rank: int) -> Tensor | None:
+        """The first model that has come for a local rank; no other one is taken then. None: none is here."""
+        for pair, model in list(self.models.items()):
+            if pair[0] == rank and model is not None:
+                self.models = {asked: other for asked, other in self.models.items() if asked[0] != rank}
+                return model
+        return None
+
     def _take_model(self, pair: tuple[int, int], body: zmq.Frame) -> None:
         if self.models.get(pair, body) is not None:
             raise wire.WireError("unexpected model")

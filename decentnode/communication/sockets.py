@@ -79,8 +79,7 @@ class Sockets(threading.Thread):
         watched = (self._router, self._wakeup, self._links.fileno(), *guards)
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
-        self._linger = 0.0
-        self._stopping = False
+        self._linger, self._stopping = 0.0, False
 
     @property
     def run_id(self) -> int:
@@ -199,14 +198,15 @@ class Sockets(threading.Thread):
         return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
-        """The model of a peer, for a local rank; None when it does not come."""
-        models, limit = self._reception.models, time.monotonic() + timeout
-        pair = rank, peer
-        models[pair] = None
+        """The model of a peer, or of one that was asked before, for a local rank; None when none comes."""
+        limit, pair = time.monotonic() + timeout, (rank, peer)
+        self._reception.models.setdefault(pair, None)
         self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
-        while models[pair] is None and time.monotonic() < limit and self._any_lives([pair]):
+        found = None
+        while found is None and time.monotonic() < limit and self._any_lives([pair]):
             time.sleep(LOOK_AGAIN)
-        return models.pop(pair)
+            found = self._reception.take_model_for(rank)
+        return found
 
     def stop(self, linger: float) -> None:
         """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""

@@ -143,7 +143,10 @@ class Sharing(Stateful, ABC):
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
     def on_peer_back(self, rank: int) -> None:
-        """Called once, before the first round with that peer again; state per peer begins anew."""
+        """Called once, before the first round with that peer again; state per peer begins anew.
+
+        After a payload that could not be used (the edge was never given up): after the first that could.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed node needs beside the vector."""

@@ -127,6 +127,20 @@ def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(
     assert struck.summary["model_hash"] == calm.summary["model_hash"]
 
 
+def test_whoever_waits_in_vain_ends_and_so_do_all_others_at_once():
+    """Nobody waits another deadline for those that have given up."""
+    from _runs import Trial, faults, run
+
+    wait = "failures={on_loss: wait, deadline: 4, grace: 1}"
+    chain = "graph={name: chain, nodes: 8}"
+    crash = faults({"name": "crash", "ranks": 0, "rounds": 7, "activity": "train"})
+    struck = run(Trial("struck", (wait, chain, "rounds=15", crash)))
+    assert struck.code == 4, struck.text
+    assert all("silent for" in reason or "left after" in reason or rank == "0" for rank, reason in
+               struck.summary["lost_nodes"].items()), struck.summary["lost_nodes"]  # fmt: skip
+    assert "its process ended or its link broke" not in str(struck.summary["lost_nodes"])
+
+
 def test_whoever_waits_gives_its_model_to_a_node_that_was_never_saved():
     from _runs import Trial, faults, run
 

@@ -112,6 +112,17 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
     assert "goes on without" not in run.text
 
 
+def test_a_terminal_that_closes_may_say_so_twice(tmp_path):
+    """As a shell does that ends with it: the nodes are saved all the same."""
+    run = Run(tmp_path / "run", LONG)
+    run.wait_for_round(5)
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+        os.kill(run.process.pid, signum)
+        time.sleep(0.05)
+    assert run.wait(30) == 143, run.text
+    assert run.summary["stopped_nodes"] == 16 and run.summary["resumable_round"] is not None
+
+
 def test_a_terminal_that_closes_ends_no_run_under_nohup(tmp_path):
     overrides = ["rounds=60", "evaluation.every=60", "graph={name: ring, nodes: 4}"]
     run = Run(tmp_path / "run", overrides, environment={"UNDER_NOHUP": "1"})

@@ -161,12 +161,14 @@ def test_the_end_of_a_file_is_no_interruption(call, monkeypatch):
 def test_a_thread_amid_torch_does_not_change_how_the_command_ends():
     code = """
 import threading, torch
-from decentnode import cli
+from decentnode import cli, exits
 a = torch.rand(64, 64)
 def observe():
     while True:
         a @ a
-threading.Thread(target=observe, name="decentnode-observer", daemon=True).start()
+observer = threading.Thread(target=observe, daemon=True)
+observer.start()
+exits.leave_behind(observer)
 cli.app = lambda *_, **__: print("done") or 3
 cli.main(["list"])
 """
