@@ -18,7 +18,7 @@ import torch
 
 from decentnode.allocation import keep_freed_memory
 from decentnode.beacons import Activity, Beacons
-from decentnode.checkpointing import Lineage
+from decentnode.checkpointing import Lineage, keep_time
 from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Place
 from decentnode.communication.security import Credentials
@@ -152,6 +152,7 @@ def _start_together(inheritance: Inheritance, position: int, nodes: list[Node]) 
     os.eventfd_read(inheritance.start)
     everybody = inheritance.introductions.said()
     for node in nodes:
+        keep_time(node, 0.0)
         node.sharing.meet(everybody)
         node.checkpoints.resume(node)
 

@@ -98,7 +98,7 @@ class Launcher:
         )  # fmt: skip
         self._signals = 0
         self._unsent: list[Report] = []
-        self._last_relay = self._startup = 0.0
+        self._last_relay = self._startup = self._wall = 0.0
 
     def run(self) -> ExitCode:
         """The whole run; returns the exit code. Whatever happens, nothing is left running."""
@@ -109,6 +109,7 @@ class Launcher:
                 self._watch(TICK)
             if self._signal is not None:
                 self._let_go()
+            self._wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
             summary = self._sum_up()
         except BaseException as error:
@@ -217,7 +218,7 @@ class Launcher:
         self._observer.start()
         leave_behind(self._observer)
         self._snapshots.run_id = start.message_id
-        self.roster.start()
+        self.roster.start(self._continuity.lineage.round)
         self._began = time.monotonic() - self._continuity.seconds
         self._startup = seconds_since_process_start()
         self.run_id = start.run_id
@@ -254,6 +255,7 @@ class Launcher:
             is_alone = self._others.is_left_alone(GONE_FOR_GOOD)
             self._continuity.tend(self._others.gone, is_alone, self._assembly.send)
             self._end_hung_nodes()
+            self._vigil.tell_waits(stopping=self._signal is not None)
             self._show_progress()
 
     def _take(self, report: Report) -> None:
@@ -311,10 +313,9 @@ class Launcher:
                 self._continuity.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
-        for report in (lost := self._others.forget_silent(now)):
+        for report in self._others.forget_silent(now):
             self._take(report)
-        if lost:
-            self._observer.expect_machines(self._others.present)
+        self._observer.expect_machines(self._others.observing)
         self._observer.is_alone = self._others.is_left_alone()
 
     def _welcome(self, join: Join) -> None:
@@ -327,7 +328,6 @@ class Launcher:
         """A machine takes part again, or for the first time."""
         self._others.present.add(machine)
         self._observer.expect_late(machine)
-        self._observer.expect_machines(self._others.present)
 
     def _end_hung_nodes(self) -> None:
         """Ends processes that hang when nobody here gets on unless they end, or whose nodes have long ended.
@@ -382,7 +382,7 @@ class Launcher:
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and tells machine 0 what it may not know yet."""
         self._assembly.send(Relay(self.machine, self._unsent))
-        timing = Timing(self._startup, time.monotonic() - self._began if self.run_id else 0.0)
+        timing = Timing(self._startup, self._wall)
         unfinished = self.roster.ranks(State.STOPPED, State.LOST)
         saved = self._continuity.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused

@@ -27,6 +27,8 @@ class LineFile:
         self._warned: float | None = None
         self._fd: int | None = None
         self._pending = bytearray()
+        self._doubt: OSError | None = None
+        """What the system said when lines it had taken did not reach the disk; it says so only once."""
 
     def append(self, line: bytes) -> None:
         """Writes a line, given without its newline. Never raises OSError."""
@@ -43,18 +45,23 @@ class LineFile:
             if self._fd is not None:
                 os.fdatasync(self._fd)
         except OSError as error:
+            self._doubt = error
             self._complain(f"cannot be brought to the disk: {error.strerror}")
 
     def close(self) -> str:
         """Writes what is left and closes; says in one line what could not be written, empty where all was."""
         error = self._write()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        try:
+            if fd is not None:
+                os.close(fd)
+        except OSError as late:  # as a file system over a network does that learns only now of a full disk
+            self._doubt = late
+        doubt, self._doubt = self._doubt, None
         missing, self.lost = self.lost + self._pending.count(b"\n"), 0
         self._pending.clear()
         if not missing:
-            return ""
+            return f"{self.path}: lines may not have reached the disk: {doubt.strerror}" if doubt else ""
         reason = error.strerror if error else "there was no room for too long"
         return f"{self.path}: its last lines could not be written ({missing} missing): {reason}"
 

@@ -77,6 +77,8 @@ class Dashboard:
     name: str
     rounds: int
     began: float
+    done_before: float = 0.0
+    """Rounds that were done by then, in a run that goes on."""
     row: EvaluationRow | None = None
     standing: Standing = field(default_factory=Standing)
     _sent: deque[tuple[float, int]] = field(default_factory=deque)
@@ -100,9 +102,9 @@ class Dashboard:
         return (after - before) / (last - first) if last > first else 0.0
 
     def seconds_left(self, now: float) -> float | None:
-        """What the remaining rounds will take if they take as long as those before."""
-        done = self.standing.done
-        return (now - self.began) * (self.rounds - done) / done if done else None
+        """What the remaining rounds will take if they take as long as those since the start."""
+        done = self.standing.done - self.done_before
+        return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
 
     def panel(self, now: float) -> Panel:
         """All of it, seven lines high."""
@@ -221,8 +223,11 @@ class LiveScreen(Screen):
         now = time.monotonic()
         if self._live is None or now - self._drawn < INTERVAL:
             return
+        standing = Standing.of(roster)
+        if not self._drawn:
+            self.dashboard.done_before = standing.done
         self._drawn = now
-        self.dashboard.update(Standing.of(roster), now)
+        self.dashboard.update(standing, now)
         with self.dropping():
             if not self.has_room(0.0):
                 return

@@ -1,7 +1,7 @@
 """Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' beacons."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -61,6 +61,8 @@ class _Watched:
     told: bool = False
     in_vain: float = 0.0
     """Seconds of waiting while nobody was behind it."""
+    rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By rank the round that it was first seen at work in, and when that was."""
     waits_here: bool = True
     """While it waits: for nodes of this machine alone."""
     stopped: bool = False
@@ -88,7 +90,7 @@ class Lookout:
         self._pid_of = pid_of
         self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
         self._last_look: float | None = None
-        self._began = self._last_told = 0.0
+        self._last_told = 0.0
         self._active: set[int] = set()
         self._given_up: dict[int, set[int]] = {}
         self._halted = 0.0
@@ -97,7 +99,7 @@ class Lookout:
     def look(self, now: float) -> list[Report]:
         """What is new; called often, it looks when it is time for that."""
         if self._last_look is None:
-            self._began, self._last_look = now, now - LOOK_EVERY
+            self._last_look = now - LOOK_EVERY
         elapsed = now - self._last_look
         if elapsed < LOOK_EVERY:
             return []
@@ -107,7 +109,7 @@ class Lookout:
         for edge in self._roster.missing_edges:
             self._given_up.setdefault(edge.rank, set()).add(edge.peer)
         for position, watched in self._watched.items():
-            self._observe(position, watched, min(elapsed, MOST_BETWEEN_LOOKS))
+            self._observe(position, watched, now, min(elapsed, MOST_BETWEEN_LOOKS))
         standstill = self._is_standstill()
         self._halted = self._halted + min(elapsed, MOST_BETWEEN_LOOKS) if standstill else 0.0
         found: list[Report] = [*self._newly_stuck()]
@@ -161,8 +163,12 @@ class Lookout:
         seen = self._beacons.of(rank).read()
         return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
 
-    def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
-        marks = sum(self._beacons.of(rank).read().marks for rank in watched.ranks)
+    def _observe(self, position: int, watched: _Watched, now: float, elapsed: float) -> None:
+        seen = {rank: self._beacons.of(rank).read() for rank in watched.ranks}
+        for rank, sighting in seen.items():
+            if sighting.activity is not Activity.START:
+                watched.rounds_from.setdefault(rank, (sighting.round, now))
+        marks = sum(sighting.marks for sighting in seen.values())
         if marks != watched.marks:
             if watched.condition is not Condition.WAITING:
                 watched.longest = max(watched.longest, watched.idle)
@@ -170,7 +176,7 @@ class Lookout:
             watched.condition, watched.stopped, watched.in_vain = Condition.MOVING, False, 0.0
             return
         watched.silent += elapsed
-        sightings = [self._beacons.of(rank).read() for rank in watched.ranks if rank in self._active]
+        sightings = [sighting for rank, sighting in seen.items() if rank in self._active]
         if watched.silent < NOTICE or not sightings:
             watched.idle += elapsed
             watched.condition = Condition.MOVING
@@ -244,7 +250,8 @@ class Lookout:
 
     def _is_unusual(self, rank: int, now: float) -> bool:
         seen = self._beacons.of(rank).read()
-        usual = (seen.since - self._began) / (seen.round + 1)
+        first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
+        usual = (seen.since - began) / (seen.round - first + 1)
         return now - seen.since > max(NOTICE, 2 * usual)
 
     def _neighbors(self, rank: int, round: int) -> list[int]:

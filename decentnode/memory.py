@@ -125,7 +125,7 @@ class MemoryAccount:
 
 def available_bytes() -> int:
     """What can still be used without swapping, within the limits of the control group."""
-    free = _field(Path("/proc/meminfo"), "MemAvailable:") * 1024
+    free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
     for limit, usage in _group_files():
         try:
             free = min(free, int(limit.read_text()) - int(usage.read_text()))
@@ -135,9 +135,13 @@ def available_bytes() -> int:
 
 
 def times_run_out() -> int:
-    """How often the kernel has killed a process for want of memory, here or in the whole system."""
-    own = [path for path in (_unified() / "memory.events", _legacy() / "memory.oom_control") if path.exists()]
-    return max(_field(path, "oom_kill") for path in (Path("/proc/vmstat"), *own))
+    """How often the kernel has killed a process of this control group for want of memory.
+
+    Where groups are not counted: of the whole system, whose other victims are none of ours.
+    """
+    own = (_unified() / "memory.events", _legacy() / "memory.oom_control")
+    counts = [_field(path, "oom_kill") for path in (*own, Path("/proc/vmstat"))]
+    return next((count for count in counts if count is not None), 0)
 
 
 def _group_files() -> list[tuple[Path, Path]]:
@@ -164,10 +168,10 @@ def _group(mark: str) -> str:
     return next((line.split(mark, 1)[1].lstrip("/") for line in lines if mark in line), "")
 
 
-def _field(path: Path, name: str) -> int:
-    """The number behind a name at the beginning of a line; 0 where there is none."""
+def _field(path: Path, name: str) -> int | None:
+    """The number behind a name at the beginning of a line; None where there is none."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

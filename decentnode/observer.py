@@ -24,7 +24,7 @@ Contribution = PartialSum | MeanVector | PartialDistance
 Event = Evaluated | Contribution | None
 """What comes in; None: it is to end."""
 PATIENCE = 20.0
-"""Seconds after which an observation is made of what has come."""
+"""Seconds without anything new after which an observation is made of what has come."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
 """Rounds that were begun by another machine's word alone, and the memory of their sums: the larger counts."""
 
@@ -46,13 +46,20 @@ class Observation:
 class _Gathering:
     """What has come for one round."""
 
-    began: float = field(default_factory=time.monotonic)
+    grew: float = field(default_factory=time.monotonic)
+    """When the last of it came that was new."""
     shown: set[int] = field(default_factory=set)
     declined: set[int] = field(default_factory=set)
     summed: bool = False
     sums: dict[int, PartialSum] = field(default_factory=dict)
     mean: Tensor | None = None
     distances: dict[int, PartialDistance] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> int:
+        """How much has come; what is said twice counts once."""
+        from_machines = len(self.sums) + len(self.distances) + (self.mean is not None)
+        return len(self.shown | self.declined) + from_machines
 
 
 class Observer(threading.Thread):
@@ -162,6 +169,7 @@ class Observer(threading.Thread):
         if not isinstance(event, Evaluated) and event.round not in self._rounds and self._is_full():
             return
         gathering = self._rounds.setdefault(event.round, _Gathering())
+        before = gathering.parts
         match event:
             case Evaluated():
                 (gathering.shown if event.published else gathering.declined).add(event.rank)
@@ -171,6 +179,8 @@ class Observer(threading.Thread):
                 gathering.distances[event.machine] = event
             case MeanVector():
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
+        if gathering.parts > before:
+            gathering.grew = time.monotonic()
 
     def _is_full(self) -> bool:
         """Whether other machines have begun so many rounds that they must be making them up."""
@@ -179,7 +189,7 @@ class Observer(threading.Thread):
 
     def _advance(self, round: int, gathering: _Gathering) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
-        late = self.is_alone or time.monotonic() - gathering.began > PATIENCE
+        late = self.is_alone or time.monotonic() - gathering.grew > PATIENCE
         if not gathering.summed and (late or self._is_complete(round, gathering)):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))

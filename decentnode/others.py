@@ -106,6 +106,17 @@ class OtherMachines:
         now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
         return [m for m in counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
 
+    @property
+    def observing(self) -> set[int]:
+        """Machines that may show models: their launchers are heard, and not all of their nodes are lost."""
+        members = self._roster.members
+        can_show = {
+            machine
+            for machine in self.listening
+            if any(members[rank].state is not State.LOST for rank in self._mapping.ranks_of(machine))
+        }
+        return can_show | {self._machine}
+
     def _active(self, machine: int) -> list[int]:
         return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
 

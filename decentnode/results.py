@@ -94,6 +94,8 @@ class Evaluations:
     def _row(self, round: int) -> EvaluationRow:
         reports = dict(sorted(self.reports.pop(round).items()))
         seen = self.observations.get(round)
+        if seen is not None and seen.nodes < len(reports):
+            seen = None  # some models say nothing of all
         average = seen.average_model if seen else None
         return EvaluationRow(
             round=round,

@@ -106,8 +106,9 @@ class Roster:
             case Checkpointed() | NotCheckpointed():
                 self._heard(report.rank)
             case Failed():
-                self.members[report.rank].out_of_memory |= report.out_of_memory
-                return self.lose([report.rank], report.error)
+                if lost := self.lose([report.rank], report.error):
+                    self.members[report.rank].out_of_memory = report.out_of_memory
+                return lost
             case Exited():
                 self.ended.add(report.process)
                 return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
@@ -170,10 +171,10 @@ class Roster:
         for rank, member in self.members.items():
             member.accused = rank in accused
 
-    def start(self) -> None:
-        """The nodes have been given the start."""
+    def start(self, round: int = -1) -> None:
+        """The nodes have been given the start; they have done this round and go on after it."""
         for member in self.members.values():
-            member.last_report = time.monotonic()
+            member.last_report, member.round = time.monotonic(), round
             if member.state is State.STARTING:
                 member.state = State.RUNNING
 

@@ -85,6 +85,9 @@ class Vigil:
         self.journal.take(report)
         if isinstance(report, Restarted):
             self.lookout.begin_anew(report.process)
+
+    def tell_waits(self, stopping: bool) -> None:
+        """Says who holds others up; once all waits of a look are in: who waits itself is no cause."""
         if not stopping:
             self.journal.tell_waits()
 

@@ -47,3 +47,13 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
     desk.launcher._take(last)
     desk.launcher._stopping.ask(signal.SIGTERM)
     assert desk.launcher._exit_code() is code
+
+
+def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
+    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster.start()
+    roster.take(Failed(0, "hung (trains for 60 s) and was ended"))
+    roster.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
+    for rank in range(2):
+        assert roster.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
+    assert exit_code(roster, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST

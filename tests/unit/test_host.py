@@ -2,6 +2,7 @@
 
 import os
 import resource
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +10,12 @@ import torch
 
 from decentnode import host
 from decentnode.allocation import keep_freed_memory
-from decentnode.communication.base import HostProcess
+from decentnode.communication.base import ByteCounters, HostProcess
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Ring
 from decentnode.graph.time_varying import OnePeerExponential
-from decentnode.host import _place
+from decentnode.host import _place, _start_together
+from decentnode.records import Records
 from decentnode.settings import FailureSettings
 from tests.unit.test_lookout import DEADLINE, TRAIN, Machine
 
@@ -90,3 +92,21 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
     machine.pass_time(DEADLINE + 4)
     assert not machine.stuck() and not machine.lookout.hung()
     assert machine.lookout.what(1) == "gets ready"
+
+
+def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
+    start = os.eventfd(0)
+    threading.Timer(0.3, os.eventfd_write, (start, 1)).start()
+    said = SimpleNamespace(put=lambda rank, text: None, said=dict)
+    inheritance = SimpleNamespace(
+        introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start
+    )
+    records = Records(tmp_path, 0)
+    node = SimpleNamespace(
+        rank=0, records=records, checkpoints=SimpleNamespace(resume=lambda node: None),
+        sharing=SimpleNamespace(introduction=lambda: None, meet=lambda everybody: None),
+        exchange=SimpleNamespace(endpoint=SimpleNamespace(counters=ByteCounters())),
+        evaluation=SimpleNamespace(resume=(resumed := []).append),
+    )  # fmt: skip
+    _start_together(inheritance, 0, [node])
+    assert (resumed, records.seconds < 0.3) == ([0.0], True)

@@ -66,7 +66,22 @@ def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monk
         file.sync()
     assert len(synced) == 3
     assert said == [f"{tmp_path / 'x'} cannot be brought to the disk: Input/output error"]
-    assert file.close() == ""
+    problem = f"{tmp_path / 'x'}: lines may not have reached the disk: Input/output error"
+    assert (file.close(), file.close()) == (problem, ""), "the system says it only once"
+
+
+def test_a_disk_that_refuses_at_the_very_end_is_said_once_and_ends_nothing(tmp_path, monkeypatch):
+    close = os.close
+
+    def refuse(fd):
+        close(fd)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    file = LineFile(tmp_path / "x")
+    file.append(b"one")
+    monkeypatch.setattr(line_file.os, "close", refuse)
+    problem = f"{tmp_path / 'x'}: lines may not have reached the disk: Disk quota exceeded"
+    assert (file.close(), file.close()) == (problem, "")
 
 
 def test_no_file_is_made_for_no_line(tmp_path):

@@ -102,6 +102,17 @@ def test_a_wait_that_is_usual_is_not_told(machine):
     assert machine.waits() == {2: [1, 3]}
 
 
+def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(machine):
+    for round in range(900, 903):
+        machine.mark(round, TRAIN, *range(8))
+        machine.pass_time(10, busy=range(8))
+    machine.mark(902, RECEIVE, *(rank for rank in range(8) if rank != 3))
+    machine.pass_time(15, busy=[3])
+    assert machine.waits() == {}, "a round takes ten seconds"
+    machine.pass_time(8, busy=[3])
+    assert machine.waits()[2] == [3]
+
+
 def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(DEADLINE - 1)

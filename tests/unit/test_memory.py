@@ -6,7 +6,14 @@ import pytest
 
 from decentnode import memory
 from decentnode.experiment import Experiment
-from decentnode.memory import FRAMES_PER_SOURCE, PROCESS_BYTES, MemoryAccount, available_bytes, bytes_needed
+from decentnode.memory import (
+    FRAMES_PER_SOURCE,
+    PROCESS_BYTES,
+    MemoryAccount,
+    available_bytes,
+    bytes_needed,
+    times_run_out,
+)
 from decentnode.reports import Exited, Failed
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -81,6 +88,16 @@ def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
     )
     assert account.explain(killed) == [killed]
     assert account.explain(Exited(5, 1)) == [Exited(5, 1)]
+
+
+def test_only_kills_in_the_own_group_count_where_they_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_unified", lambda: tmp_path)
+    monkeypatch.setattr(memory, "_legacy", lambda: tmp_path / "none")
+    (tmp_path / "memory.events").write_text("low 0\noom 9\noom_kill 2\noom_group_kill 7\n")
+    assert times_run_out() == 2
+    (tmp_path / "memory.events").unlink()
+    whole = Path("/proc/vmstat").read_text().split()
+    assert times_run_out() == int(whole[whole.index("oom_kill") + 1] if "oom_kill" in whole else 0)
 
 
 def test_a_node_that_ran_out_of_memory_is_told_the_figures():

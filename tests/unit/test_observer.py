@@ -192,6 +192,16 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
         assert (seen.round, seen.nodes) == (1, 2)
 
 
+def test_as_long_as_models_come_the_round_waits_for_all(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    models = vectors(4)
+    with Machine(range(4)) as machine:
+        for rank in range(4):
+            machine.show(rank, 0, models[rank])
+            time.sleep(0.6)
+        assert machine.next().nodes == 4
+
+
 class Pair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 

@@ -46,9 +46,10 @@ class Desk:
         self.inbox, self.sent = [], []
         self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            expect_machines=lambda machines: None, expect_late=lambda machine: None, taken=[],
+            expected=[], expect_late=lambda machine: None, taken=[],
         )  # fmt: skip
         self.launcher._observer.take = self.launcher._observer.taken.append
+        self.launcher._observer.expect_machines = self.launcher._observer.expected.append
         self.launcher.run_id = 1
         self.launcher.roster.start()
         self.launcher._pids = {0: os.getpid()}
@@ -205,6 +206,15 @@ class TestSilence:
         desk.hear(Relay(1, []))
         assert desk.launcher._others.present == {0, 1, 2}
 
+    def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
+        expected = desk.launcher._observer.expected
+        desk.hear(Relay(1, [Failed(2, "ValueError: no")]), Relay(2, [Failed(4, "ValueError: no")]))
+        assert expected[-1] == {0, 2}
+        desk.hear(Relay(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None), Failed(5, "no")]))
+        assert expected[-1] == {0, 2}, "what its last nodes have shown is still on its way"
+        self.silence(desk, 2)
+        assert expected[-1] == {0}
+
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
         self.silence(desk, 1)
         assert desk.launcher._others.gone == []
@@ -241,6 +251,15 @@ class TestSilence:
         assert not desk.launcher._others.is_left_alone(others.GONE_FOR_GOOD)
         desk.hear(Relay(0, []))
         assert not desk.launcher._observer.is_alone
+
+
+def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
+    for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
+        desk.launcher._take(Waiting(rank, 5, peers, 4.0, "trains for 4 s"))
+    desk.launcher._vigil.tell_waits(stopping=False)
+    lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
+    assert len(lines) == 1
+    assert "ranks 1, 0 and 2 have waited 4 s for rank 3" in lines[0]
 
 
 def test_what_was_refused_is_in_the_summary(desk):

@@ -148,6 +148,17 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
 
 
+def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -> None:
+    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    for round, nodes in enumerate((3, 2)):
+        for rank in range(3):
+            evaluations.add(evaluated(rank, round))
+        evaluations.observe(Observation(round, nodes, 0.5, Scores(0.75, 1.5)))
+    whole, part = evaluations.complete(dict.fromkeys(range(3), -1), observed=True)
+    assert (whole.consensus_distance, whole.average_model_accuracy) == (0.5, 0.75)
+    assert (part.consensus_distance, part.average_model_accuracy, len(part.accuracy)) == (None, None, 3)
+
+
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
     path, synced = tmp_path / "evaluations.jsonl", []
     monkeypatch.setattr("decentnode.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))

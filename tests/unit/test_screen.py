@@ -254,6 +254,15 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
 
 def test_time_left_is_unknown_before_the_first_round() -> None:
     assert Dashboard("trial", 40, began=0.0).seconds_left(5.0) is None
+    assert (
+        Dashboard("trial", 40, 0.0, done_before=10.0, standing=Standing(done=10.0)).seconds_left(5.0) is None
+    )
+
+
+def test_time_left_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then() -> None:
+    dashboard = Dashboard("trial", 1000, began=0.0, done_before=900.0)
+    dashboard.update(Standing(done=910.0), now=20.0)
+    assert dashboard.seconds_left(20.0) == 180.0
 
 
 def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, monkeypatch) -> None:
