@@ -82,7 +82,9 @@ class Assembly:
         if self._credentials and self._credentials.signers:
             said, digest = self.introductions, self._greeting.digest
             self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = Rendezvous(self._endpoint, self.machine, self._credentials, self._most_bytes)
+        self._rendezvous = Rendezvous(
+            self._endpoint, self.machine, self._credentials, self._most_bytes, len(self._mapping.machines)
+        )  # fmt: skip
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)

@@ -37,9 +37,12 @@ class Rendezvous:
     """
 
     def __init__(
-        self, endpoint: str, machine: int, credentials: Credentials | None, most_bytes: int = SLACK_BYTES
-    ) -> None:
-        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted."""
+        self, endpoint: str, machine: int, credentials: Credentials | None,
+        most_bytes: int = SLACK_BYTES, machines: int = 2,
+    ) -> None:  # fmt: skip
+        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted;
+        `machines`: how many there are.
+        """
         self.most_bytes = most_bytes
         self.refused: Counter[str] = Counter()
         """Connections that were turned away, by reason."""
@@ -53,7 +56,7 @@ class Rendezvous:
         self._socket.set(zmq.LINGER, 0)
         self._socket.set(zmq.MAXMSGSIZE, most_bytes)
         self._socket.set(zmq.RCVHWM, WAITING_MESSAGES)
-        self._connections = Connections(most_bytes)
+        self._connections = Connections(most_bytes, machines)
         self._gate: Gatekeeper | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         if credentials is not None:

@@ -20,6 +20,10 @@ LOOK_INTERVAL = 0.1
 """Seconds between two looks; a link of 10 Gbit/s brings 125 MB in that time."""
 SLACK_BYTES = 4 << 20
 """Beside the largest message; not more, because empty frames take 28 times their bytes in memory."""
+SPARE = 2
+"""Connections of processes that come back, beside those of all others."""
+MOST_PER_PEER, MOST_SPARE = 4, 64
+"""How many connections there may be: one that is made again lives beside the one before it for a while."""
 MOST_OFFENSES = 3
 UNKNOWN = -1
 SHARE = 0.05
@@ -49,11 +53,13 @@ def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "
 class Connections:
     """Watches what TCP connections of this process bring; called by the thread that receives alone."""
 
-    def __init__(self, most_bytes: int) -> None:
-        """`most_bytes` is the largest frame that is accepted."""
+    def __init__(self, most_bytes: int, peers: int) -> None:
+        """`most_bytes` is the largest frame that is accepted; `peers`: how many processes may connect."""
         self.next_look = float("inf")
         """When to look, as `time.monotonic` counts: never before something is listened to."""
         self._limit = most_bytes + SLACK_BYTES
+        self._limit_of_all = (peers + SPARE) * self._limit
+        self._most = MOST_PER_PEER * peers + MOST_SPARE
         self._ports: set[int] = set()
         self._far_ports: set[int] = set()
         self._delivering: set[int] = set()
@@ -86,10 +92,13 @@ class Connections:
             _shut_down(fd)
 
     def look(self) -> int:
-        """Ends connections that bring more than any message has, without ending one; returns how many."""
+        """Ends connections that bring more than any message has, without ending one; returns how many.
+
+        All together may hold no more than one such message for each peer.
+        """
         began = time.monotonic()
         before, self._brought = self._brought, {}
-        cut = 0
+        cut, held = 0, {}
         for fd, peer, total in self._connected():
             start = before.get((fd, peer), total)
             if fd in self._delivering:
@@ -98,10 +107,23 @@ class Connections:
                 start = total
                 cut += _shut_down(fd)
             self._brought[fd, peer] = start
+            held[fd] = total - start
+        cut += self._relieve(held)
         self._delivering.clear()
         ended = time.monotonic()
         self.next_look = ended + max(LOOK_INTERVAL, (ended - began) / SHARE)
         return cut
+
+    def _relieve(self, held: dict[int, int]) -> int:
+        """Ends those that hold most, and the newest where there are too many; `held` is by descriptor."""
+        doomed = set(sorted(held)[self._most :])  # the kernel gives the lowest numbers first
+        kept = sum(held[fd] for fd in held.keys() - doomed)
+        for fd in sorted(held.keys() - doomed, key=lambda fd: held[fd], reverse=True):
+            if kept <= self._limit_of_all:
+                break
+            doomed.add(fd)
+            kept -= held[fd]
+        return sum(map(_shut_down, doomed))
 
     def _connected(self) -> Iterator[tuple[int, bytes, int]]:
         """Descriptor, peer, and bytes brought so far of each living connection that is watched."""

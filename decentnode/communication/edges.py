@@ -8,6 +8,7 @@ such a round neither end mixes the other's model, so W stays symmetric whatever 
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
@@ -27,6 +28,8 @@ FAR_AHEAD = 8
 ANSWER_SECONDS = 3.0
 """How long a process that comes back waits for answers before it goes on without those that are silent."""
 ASK_AGAIN = 0.2
+MOST_REQUESTS = 16
+"""For a node's model by one start of a peer, which asks each neighbor once as a rule."""
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 
@@ -40,6 +43,8 @@ class Edges:
         self._tell = tell
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
+        self._requests: Counter[tuple[int, int, int]] = Counter()
+        """For models: by local rank, peer, and how often that was started before."""
 
     @property
     def is_seeking(self) -> bool:
@@ -85,7 +90,15 @@ class Edges:
             case Kind.SKIP:
                 self._let_skip(mailbox, peer, round)
             case Kind.FETCH:
-                mailbox.want_model(peer)
+                self._consider_request(mailbox, peer, header.incarnation)
+
+    def _consider_request(self, mailbox: Mailbox, peer: int, incarnation: int) -> None:
+        request = mailbox.rank, peer, incarnation
+        self._requests[request] += 1
+        if self._requests[request] > MOST_REQUESTS:
+            mailbox.refuse("fetch")
+        else:
+            mailbox.want_model(peer)
 
     def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
         pair = mailbox.rank, peer

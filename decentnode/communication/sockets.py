@@ -37,6 +37,7 @@ from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
 LOOK_AGAIN = 0.005
+MOST_TAKING = 0.5  # seconds in one look: who sends without a pause must not keep this thread there
 
 
 class Sockets(threading.Thread):
@@ -57,13 +58,11 @@ class Sockets(threading.Thread):
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
             self._guarded = make_router(self._context, most_bytes)
-            self._gate = Gatekeeper(
-                self._context, place.credentials, lambda reason: self._reception.refuse(reason)
-            )
+            self._gate = Gatekeeper(self._context, place.credentials, lambda why: self._reception.refuse(why))
             self._gate.guard(self._guarded)
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._meeting = Meeting(place, self._links)
-        self._connections = Connections(most_bytes)
+        self._connections = Connections(most_bytes, len(place.processes))
         self._edges = Edges(self.mailboxes, self._tell)
         self.patience = Patience(self.mailboxes, self._tell)
         if place.incarnation:
@@ -75,8 +74,9 @@ class Sockets(threading.Thread):
         self._bell: Bell | None = None
         self._commands: deque[Callable[[], None]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        guards = (self._guarded, self._gate.questions) if self._gate else ()
-        watched = (self._router, self._wakeup, self._links.fileno(), *guards)
+        self._routers = [self._router, *([self._guarded] if self._guarded is not None else [])]
+        questions = (self._gate.questions,) if self._gate else ()
+        watched = (*self._routers, *questions, self._wakeup, self._links.fileno())
         self._polled: list[tuple[Any, int]] = [(one, zmq.POLLIN) for one in watched]
         self._next_tick = self._next_look = time.monotonic() + TICK
         self._linger, self._stopping = 0.0, False
@@ -239,10 +239,8 @@ class Sockets(threading.Thread):
     def _serve(self) -> None:
         pause = max(0.0, self._due - time.monotonic())
         for ready, _ in zmq.zmq_poll(self._polled, math.ceil(pause * 1000)):
-            if ready is self._router:
-                self._receive(self._router)
-            elif ready is self._guarded:
-                self._receive(self._guarded)
+            if ready in self._routers:
+                self._receive(ready)
             elif self._bell is not None and ready == self._bell.fileno():
                 self._bell.hear()
             elif ready == self._wakeup:
@@ -275,7 +273,7 @@ class Sockets(threading.Thread):
                 self._reception.refuse("unfinished message")
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
-            self._next_tick = now + TICK
+            self._next_tick = time.monotonic() + TICK
         self._next_look = min(self._next_tick, self._connections.next_look)
 
     def _connect_all(self, processes: Iterable[int]) -> None:
@@ -295,8 +293,9 @@ class Sockets(threading.Thread):
         return process, header._replace(body_digest=wire.digest(body)).pack(), body
 
     def _receive_all(self) -> None:
-        for router in filter(None, (self._router, self._guarded)):
-            while has_input(router):
+        for router in self._routers:
+            limit = time.monotonic() + MOST_TAKING
+            while has_input(router) and time.monotonic() < limit:
                 self._receive(router)
         if self._bell is not None:
             self._bell.hear()
@@ -390,10 +389,10 @@ class Sockets(threading.Thread):
     def _close(self) -> None:
         for process in self._links.every:
             self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
-        if self._gate is not None and self._guarded is not None:
+        if self._gate is not None:
             self._gate.close()
-            self._guarded.close(0)
-        self._router.close(0)
+        for router in self._routers:
+            router.close(0)
         if self._bell is not None:
             self._bell.close()
         self._links.close()

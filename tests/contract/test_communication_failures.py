@@ -5,6 +5,8 @@ import gc
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Inbox, Memory, Place
+from decentnode.communication.edges import MOST_REQUESTS
 from decentnode.communication.process_group import Group
 from decentnode.communication.zeromq import ZeroMQ
 from decentnode.errors import StartError
@@ -314,6 +317,42 @@ def test_junk_is_counted_by_its_reason_and_disturbs_nothing(stage):
     assert results[1] == ({}, [5.0], Counter())
 
 
+FLOOD = """
+import sys, time, zmq
+socket = zmq.Context().socket(zmq.DEALER)
+socket.set(zmq.LINGER, 0)
+socket.connect(sys.argv[1])
+limit = time.monotonic() + 12.0
+while time.monotonic() < limit:
+    socket.send(b"", zmq.SNDMORE)
+    socket.send(b"")
+"""
+
+
+async def flooded(actor: Actor):
+    """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
+    sockets = actor.communication._sockets
+    await in_rounds(Ring(2), 2, PATIENT)(actor)
+    if actor.rank == 1:
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
+        limit = time.monotonic() + 14.0
+        while not sockets.mailboxes[1].gone and time.monotonic() < limit:
+            await asyncio.sleep(0.05)
+        flood.kill()
+        return flood.wait()
+    while sockets.refused["header length"] < 1000:
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    inbox = await actor.exchange({}, [1], (9, 0, 0), LAYOUT, 1.0)
+    return list(inbox.missing), time.monotonic() - began
+
+
+def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
+    missing, seconds = play(TCP, 2, flooded, MEMORY).results[0]
+    assert missing == [1]
+    assert seconds < 9.0
+
+
 async def uninvited(actor: Actor):
     """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
     sockets = actor.communication._sockets
@@ -352,6 +391,27 @@ async def pushy(actor: Actor):
         header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     return None
+
+
+async def insatiable(actor: Actor):
+    """Rank 1 asks rank 0 for its model again and again."""
+    sockets, given = actor.communication._sockets, []
+    mailbox = sockets.mailboxes[actor.rank]
+    mailbox.give_model = lambda: given.extend(mailbox.wanted) or mailbox.wanted.clear()
+    await in_rounds(Ring(2), 1, PATIENT)(actor)
+    for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
+        sockets.dispatch([(0, sockets.header(wire.Kind.FETCH, 1, 0).pack(), b"")])
+    await in_rounds(Ring(2), 1, PATIENT)(actor)
+    limit = time.monotonic() + 5.0
+    while actor.rank == 0 and sockets.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
+        await asyncio.sleep(0.01)
+    return len(given), sockets.refused
+
+
+def test_a_model_is_given_to_one_peer_so_often_and_no_more():
+    given, refused = play(IPC, 2, insatiable, MEMORY).results[0]
+    assert given <= MOST_REQUESTS
+    assert refused == {"fetch": MOST_REQUESTS}
 
 
 def test_a_model_is_taken_of_the_peer_that_was_asked_alone():

@@ -1,5 +1,6 @@
 """Connections that bring a message without an end are cut; all others are left alone."""
 
+import contextlib
 import socket
 import time
 
@@ -27,7 +28,7 @@ def router():
 @pytest.fixture
 def watch(router):
     router.bind("tcp://127.0.0.1:*")
-    connections = Connections(MOST_BYTES)
+    connections = Connections(MOST_BYTES, peers=1)
     connections.listen(router.get_string(zmq.LAST_ENDPOINT))
     return connections
 
@@ -62,6 +63,35 @@ def test_a_message_without_end_is_cut_and_counted_once(router, watch):
     assert not router.poll(100)
 
 
+def test_many_connections_together_hold_no_more_than_one_message_of_each_peer(router, watch):
+    with contextlib.ExitStack() as stack:
+        attackers = [stack.enter_context(stranger(router)) for _ in range(6)]
+        assert watch.look() == 0
+        limit, cut = MOST_BYTES + SLACK_BYTES, 0
+        for sent, attacker in enumerate(attackers):
+            for _ in range(int(0.9 * limit) // len(PIECE)):
+                attacker.sendall(PIECE)
+            deadline = time.monotonic() + 10.0
+            while sum(total for _, _, total in watch._connected()) < (sent + 1 - cut) * 0.8 * limit:
+                assert time.monotonic() < deadline
+            cut += watch.look()
+            assert cut == max(0, sent + 1 - 3), "three are within what one peer and two spare ones may hold"
+
+
+def test_too_many_connections_are_cut_the_newest_first(router, watch, monkeypatch):
+    monkeypatch.setattr(watch, "_most", 3)
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(stranger(router)) for _ in range(3)]
+        assert watch.look() == 0
+        for _ in range(2):
+            stack.enter_context(stranger(router))
+        assert watch.look() == 2
+        for one in first:
+            one.sendall(b"\x00\x01x")
+            assert router.poll(5000), "these live"
+            router.recv_multipart()
+
+
 def test_many_whole_messages_are_no_reason(router, watch):
     whole = b"\x01\x04head" + b"\x02" + PIECE[1:]
     count = 2 * (MOST_BYTES + SLACK_BYTES) // len(whole)
@@ -87,7 +117,7 @@ def test_a_connection_is_known_by_its_peer(router, watch):
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/socket"])
 def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time(router, tmp_path, endpoint):
     router.bind(endpoint.format(tmp_path))
-    watch = Connections(MOST_BYTES)
+    watch = Connections(MOST_BYTES, peers=1)
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.set(zmq.LINGER, 0)
         monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
