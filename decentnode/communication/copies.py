@@ -26,6 +26,10 @@ class Copies(ABC):
         """Lets the device reach existing host memory by itself, if it can; it is kept as long as this is."""
 
     @abstractmethod
+    def unlock(self, memory: Tensor) -> None:
+        """Gives such memory back, when no copy reads it any more."""
+
+    @abstractmethod
     def begin(self, target: Tensor, source: Tensor) -> None:
         """Begins to copy bytes; neither side may be written before the copy has ended."""
 
@@ -46,6 +50,9 @@ class HostCopies(Copies):
 
     def lock(self, memory: Tensor, read_only: bool = False) -> None:
         """Host memory needs nothing."""
+
+    def unlock(self, memory: Tensor) -> None:
+        """Nothing was locked."""
 
     def begin(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
@@ -82,9 +89,20 @@ class CudaCopies(Copies):
             if int(self._cuda.cudart().cudaHostRegister(storage.data_ptr(), storage.nbytes(), flags)):
                 size = storage.nbytes()
                 print(f"{size} bytes cannot be locked for {self._device}: copies take longer", flush=True)
-                with suppress(RuntimeError):
-                    # The next operation reports what went wrong here, and then it is forgotten.
-                    torch.ones(1, device=self._device)
+                self._forget_error()
+
+    def unlock(self, memory: Tensor) -> None:
+        address = memory.untyped_storage().data_ptr()
+        if self._locked.pop(address, None) is not None:
+            self.finish()
+            with torch.cuda.device(self._device):
+                if int(self._cuda.cudart().cudaHostUnregister(address)):
+                    self._forget_error()  # it could not be locked either
+
+    def _forget_error(self) -> None:
+        """The next operation reports what went wrong before, and then it is forgotten."""
+        with suppress(RuntimeError):
+            torch.ones(1, device=self._device)
 
     def begin(self, target: Tensor, source: Tensor) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

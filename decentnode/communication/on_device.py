@@ -44,6 +44,8 @@ class OnDevice(Endpoint):
         self._turns: Counter[int] = Counter()
         self._outboxes: dict[tuple[int, int, int], Tensor] = {}
         self._landings: dict[tuple[int, int], Tensor] = {}
+        self._read: dict[int, Tensor] = {}
+        """By source the shared memory that is locked."""
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
@@ -63,12 +65,21 @@ class OnDevice(Endpoint):
         for source, payload in payloads.items():
             message = handle.arrived[source]
             if isinstance(message, SharedMessage):
-                self._copies.lock(message.segment.content, read_only=True)
+                self._lock(source, message.segment.content)
             landing = _kept(self._landings, (source, handle.key[2]), payload, self._device_memory)
             self._copies.begin(landing, payload.buffer)
             found[source] = Payload(payload.layout, landing, payload.counts)
         self._copies.join()
         return found
+
+    def _lock(self, source: int, content: Tensor) -> None:
+        """Locks a source's memory; when it was started again it has another, and the first is given back."""
+        before = self._read.get(source)
+        if before is not content:
+            if before is not None:
+                self._copies.unlock(before)
+            self._copies.lock(content, read_only=True)
+            self._read[source] = content
 
     def finish_reading(self) -> None:
         self._copies.finish()

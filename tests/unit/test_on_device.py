@@ -113,6 +113,18 @@ def test_memory_that_peers_write_is_locked_once_for_all(pair):
     assert ends[0]._copies.asked == [("lock", slot.data_ptr()) for slot in inner[0].slots]
 
 
+def test_memory_of_a_source_is_given_back_when_it_was_started_again(pair):
+    first, second = torch.zeros(2), torch.zeros(2)
+    copies = pair[0][0]._copies
+    copies.asked.clear()
+    copies.unlock = lambda memory: copies.asked.append(("unlock", memory.data_ptr()))
+    for content in (first, first, second):
+        pair[0][0]._lock(1, content)
+    assert copies.asked == [
+        ("lock", first.data_ptr()), ("unlock", first.data_ptr()), ("lock", second.data_ptr()),
+    ]  # fmt: skip
+
+
 def test_payload_to_another_device_keeps_layout_and_counts():
     payload = Payload.dense(torch.arange(3.0))
     assert payload.to(torch.device("cpu")) is payload
