@@ -248,7 +248,8 @@ class Launcher:
             self.roster.ended.update(self._positions)
         for report in reports:
             self._take(report)
-        self._unsent += reports
+        # Processes are the own launcher's to know.
+        self._unsent += [report for report in reports if not isinstance(report, Ready)]
         if self.run_id:
             self._exchange_with_machines()
             self._stopping.advance()

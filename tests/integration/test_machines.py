@@ -141,6 +141,7 @@ def test_two_machines_on_loopback_with_keys_and_without(tmp_path):
     assert [run.wait() for run in runs] == [0, 0, 0, 0], runs[0].text
     assert runs[0].summary["finished_nodes"] == runs[2].summary["finished_nodes"] == 16
     assert runs[0].summary["model_hash"] == runs[2].summary["model_hash"]
+    assert [run.summary["refused_messages"] for run in runs] == [{}] * len(runs), "nobody did anything wrong"
     assert not any(run.leftovers() for run in runs)
 
 
