@@ -6,4 +6,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
 prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec triton
 cd "$root"
+# The commands that tests start find decentnode compiled.
+unset PYTHONDONTWRITEBYTECODE
 exec "$python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
