@@ -278,9 +278,9 @@ class Launcher:
             self._note_loss(rank)
 
     def _note_loss(self, rank: int) -> None:
-        machine = self.experiment.mapping.machine_of(rank)
-        log = f"; its log: {self._log(rank)}" if machine == self.machine else f" on machine {machine}"
-        text = f"rank {rank} is lost: {self.roster.members[rank].error}{log}"
+        is_here = (machine := self.experiment.mapping.machine_of(rank)) == self.machine
+        where, log = ("", f"; its log: {self._log(rank)}") if is_here else (f" on machine {machine}", "")
+        text = f"rank {rank}{where} is lost: {self.roster.members[rank].error}{log}"
         self._vigil.lost(rank, text, stopping=self._signal is not None)
         if self._signal is None:
             self.screen.show_log(self._log(rank))

@@ -103,7 +103,7 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     first, second = (start(tmp_path, i, 30600) for i in range(2))
     started += first, second
     first.wait_for_round(5)
-    assert "rank 4 is lost: has not come yet on machine 2" in first.text
+    assert "rank 4 on machine 2 is lost: has not come yet" in first.text
     third = start(tmp_path, 2, 30600)
     started.append(third)
     take_part(third, 10)
