@@ -12,7 +12,17 @@ from math import isfinite
 from msgspec.structs import astuple
 
 from decentnode.experiment import Experiment
-from decentnode.notes import Join, MeanVector, Note, PartialDistance, PartialSum, Relay
+from decentnode.notes import (
+    Announced,
+    Join,
+    LastRound,
+    MeanVector,
+    Note,
+    PartialDistance,
+    PartialSum,
+    Relay,
+    Settled,
+)
 from decentnode.reports import Exited, Failed, Report, Restarted
 from decentnode.roster import Roster, State
 
@@ -121,20 +131,24 @@ class OtherMachines:
         return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
 
     def admits(self, note: Note) -> bool:
-        """Whether it can be used; what a machine contributes to no observation of this run is counted."""
-        if not isinstance(note, PartialSum | PartialDistance | MeanVector):
-            return True
-        if isinstance(note, MeanVector):
-            machine, fits = 0, len(note.content) == self._sum_bytes
-        else:
-            machine = note.machine
-            fits = 0 <= note.count <= len(self._mapping.ranks_of(machine))
-            if isinstance(note, PartialSum):
-                fits = fits and len(note.content) == self._sum_bytes
-        if not fits or not 0 <= note.round < self._rounds:
+        """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""
+        machine = getattr(note, "machine", 0)
+        match note:
+            case Announced() | LastRound():
+                fits = -1 <= note.round < self._rounds
+            case Settled():
+                fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
+            case PartialSum() | PartialDistance():
+                fits = 0 <= note.round < self._rounds
+                fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
+                fits = fits and (isinstance(note, PartialDistance) or len(note.content) == self._sum_bytes)
+            case MeanVector():
+                fits = 0 <= note.round < self._rounds and len(note.content) == self._sum_bytes
+            case _:
+                fits = True
+        if not fits:
             self._refuse(machine, RANGE)
-            return False
-        return True
+        return fits
 
     def _objection(self, report: Report, machine: int) -> str:
         """Why a report does not count that comes from this machine; empty when it does."""

@@ -13,7 +13,18 @@ from decentnode import membership
 from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Refuse, Relay
+from decentnode.notes import (
+    Announced,
+    Join,
+    LastRound,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    Pause,
+    Refuse,
+    Relay,
+    Settled,
+)
 from decentnode.quorum import Quorum
 from decentnode.reports import (
     Evaluated,
@@ -387,6 +398,16 @@ class TestMeeting:
             assert receive(first, len(notes)) == notes
             first.send(MeanVector(4, b"\1" * 16), 1)
             assert receive(second, 1) == [MeanVector(4, b"\1" * 16)]
+
+    def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for note in (LastRound(3), Settled(3, 1), Pause(15), MeanVector(3, b""), Announced(1, 3)):
+                second.send(note)
+            assert receive(first, 1) == [Announced(1, 3)]
+            assert first.refused == {"another start": 4}
 
     def test_junk_at_the_meeting_point_disturbs_nothing(self):
         with Meeting(2) as meeting:

@@ -9,9 +9,22 @@ from types import SimpleNamespace
 import pytest
 
 from decentnode import others
+from decentnode.beacons import UNDECIDED
 from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Start
+from decentnode.notes import (
+    Announced,
+    Join,
+    LastRound,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    Pause,
+    Relay,
+    Settled,
+    Start,
+    StopAsked,
+)
 from decentnode.reports import (
     Checkpointed,
     Evaluated,
@@ -162,6 +175,48 @@ def test_a_mean_of_another_size_is_refused(tmp_path):
     right, _ = contributions(desk)
     desk.hear(MeanVector(3, b""), MeanVector(ROUNDS, right.content), mean := MeanVector(3, right.content))
     assert desk.launcher._observer.taken == [mean]
+
+
+MOST = (1 << 62) - 1
+"""The highest round that a note can name, and what the beacons hold as long as nobody is to stop."""
+
+
+@pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
+def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
+    stopping = desk.launcher._stopping
+    desk.hear(StopAsked(1, 15), Announced(1, 4), Announced(2, 4), Announced(1, round))
+    stopping._asked -= 1.0
+    stopping.advance()
+    assert desk.launcher._beacons.last_round == 4
+    assert desk.launcher._others.refused == {"range": 1}
+    assert "machine 1 speaks of what the run does not have" in desk.events
+
+
+@pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
+def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
+    desk.hear(Announced(1, round))
+    assert desk.launcher._stopping._announced == {1: round}
+    assert not desk.launcher._others.refused
+
+
+def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    desk.hear(Pause(15), LastRound(ROUNDS), LastRound(MOST))
+    assert desk.launcher._beacons.last_round == UNDECIDED
+    assert desk.launcher._others.refused == {"range": 2}
+    desk.hear(LastRound(-1))
+    assert desk.launcher._beacons.last_round == -1
+
+
+def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    retention = desk.launcher._continuity.retention
+    desk.hear(Settled(ROUNDS, 4), Settled(9, MOST))
+    assert (retention.settled, desk.launcher._others.refused) == (-1, {"range": 2})
+    desk.hear(Settled(9, -1))
+    assert (retention.settled, retention.kept) == (9, -1)
+    desk.hear(Settled(ROUNDS - 1, 9))
+    assert (retention.settled, retention.kept) == (ROUNDS - 1, 9)
 
 
 class TestSilence:
