@@ -14,8 +14,9 @@ import msgspec
 
 from decentnode.communication.security import Credentials
 from decentnode.errors import UNDECODABLE, StartError
+from decentnode.logs import say
 from decentnode.mapping import Mapping, tcp_endpoint
-from decentnode.notes import DECODER, Join, Note, Refuse, Start, Wait
+from decentnode.notes import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
 from decentnode.quorum import Quorum
 from decentnode.rendezvous import SLACK_BYTES, Arrival, Rendezvous
 from decentnode.retention import newest_of_all
@@ -36,6 +37,9 @@ TWIN_SECONDS = 3.0
 LEFT_SECONDS = 5.0
 """How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
 as missing again."""
+
+MOST_UNKNOWN = 1000
+"""Starts of a run that machine 0 may not know of, because it ended each time before it wrote that down."""
 
 
 class Assembly:
@@ -70,6 +74,8 @@ class Assembly:
         """Where the launchers answer that were given the start."""
         self._joined: set[int] = set()
         """Machines that have come to this start, at it or late; known to machine 0."""
+        self._turned_away: set[int] = set()
+        """Machines that were refused alone, of which that was said."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
         self._rendezvous: Rendezvous | None = None
@@ -104,6 +110,9 @@ class Assembly:
                 if isinstance(note, Join):
                     if reason := self._difference(note):
                         self._refuse(reason)
+                    if reason := self._exaggeration(note):
+                        self._turn_away(note.machine, reason)
+                        continue
                     self._introduce(note)
                     self.send(Wait(sorted(self._missing())), note.machine)
         start = self._agree(sorted(missing))
@@ -259,6 +268,25 @@ class Assembly:
                 return f"{self._name({join.machine})} has {differs}"
         return ""
 
+    def _exaggeration(self, join: Join) -> str:
+        """Which of the starts that a machine tells of cannot have been; empty when all can."""
+        known, told, named = self._greeting.incarnation, join.incarnation, len(join.starts)
+        if told > (most := known + MOST_UNKNOWN):
+            says = f"says that the run was started again {told} times; machine 0 knows of {known}"
+        elif named > (most := told):
+            says = f"names {named} rounds after which the run went on; it was started again {told} times"
+        else:
+            return ""
+        return f"{self._name({join.machine})} {says}, so it must be at most {most}"
+
+    def _turn_away(self, machine: int, reason: str) -> None:
+        """Refuses a machine alone, which does not count as one that has come, and says so once."""
+        self.send(Refuse(reason), machine)
+        self._routes.pop(machine, None)
+        if machine not in self._turned_away:
+            self._turned_away.add(machine)
+            say(f"{reason}; it is turned away")
+
     def _introduce(self, join: Join) -> None:
         """Takes over what a machine says of its nodes, and nothing that it says of others."""
         self._joined.add(join.machine)
@@ -299,6 +327,8 @@ class Assembly:
         start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
         if not self._greeting.run_id:
             return start
+        if self._incarnation == INCARNATIONS[-1]:
+            self._refuse(f"the run was started again {self._incarnation} times, which is the most")
         starts = max(self._starts.values(), key=len)
         try:
             here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]

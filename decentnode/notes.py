@@ -9,7 +9,9 @@ from decentnode.reports import Report
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
-Incarnation = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+INCARNATIONS = range(1 << 31)
+"""How often a run may have been started again."""
+Incarnation = Annotated[int, msgspec.Meta(ge=INCARNATIONS.start, lt=INCARNATIONS.stop)]
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):

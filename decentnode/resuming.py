@@ -23,7 +23,7 @@ from decentnode.experiment import Experiment
 from decentnode.logs import say
 from decentnode.mapping import Consecutive
 from decentnode.node_evaluation import is_due
-from decentnode.notes import Join, Start
+from decentnode.notes import INCARNATIONS, Join, Start
 from decentnode.option_types import show
 from decentnode.records import cut_back, read_records, write_atomically
 from decentnode.run_files import SCHEMA, read_evaluations, read_object, read_value
@@ -41,8 +41,6 @@ MUST_STAY = ("communication.overlap",)
 UNIMPORTANT = {"port": None, "trusted_network": None}
 """Options of a coupling, likewise."""
 MOST_SHOWN = 5
-INCARNATIONS = range(1 << 31)
-"""How often a run may have been started again."""
 ROUNDS = range(-1, 1 << 62)
 
 

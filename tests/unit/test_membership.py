@@ -14,6 +14,8 @@ from decentnode.errors import StartError
 from decentnode.mapping import Linear, Machine, tcp_endpoint
 from decentnode.membership import Assembly
 from decentnode.notes import (
+    DECODER,
+    INCARNATIONS,
     Announced,
     Join,
     LastRound,
@@ -24,6 +26,7 @@ from decentnode.notes import (
     Refuse,
     Relay,
     Settled,
+    Start,
 )
 from decentnode.quorum import Quorum
 from decentnode.reports import (
@@ -42,6 +45,7 @@ from decentnode.settings import FailureSettings
 from decentnode.wording import how_it_ended
 from tests.contract.troupe import free_ports
 
+FIVE = {0: [4], 1: [4]}
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
 
 
@@ -351,10 +355,70 @@ class TestMeeting:
         """Machine 1 may have been away when the run went on after round 4, from an older one than its own."""
         offers, starts = [{0: [4, 9], 1: [4, 9]}, {2: [4, 9], 3: [4, 9]}], [[20, 4], known]
         with Meeting(2) as meeting:
-            both = [meeting.come(m, run_id="1", offers=offers[m], starts=starts[m]) for m in range(2)]
+            both = [
+                meeting.come(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
+                for m in range(2)
+            ]
             found = [future.result(10.0) for future in both]
         assert found[0] == found[1]
         assert (found[0].round, found[0].starts) == (round, [20, 4, round])
+
+    def resume(self, meeting, machine, **says):
+        offers = {rank: [4] for rank in meeting.mapping.ranks_of(machine)}
+        return meeting.come(machine, deadline=1.5, run_id=f"{77:016x}", offers=offers, **says)
+
+    @pytest.mark.parametrize(
+        ("says", "reason"),
+        [
+            (
+                {"incarnation": INCARNATIONS[-1]},
+                "says that the run was started again 2147483647 times; machine 0 knows of 3, "
+                "so it must be at most 1003",
+            ),
+            (
+                {"incarnation": 4, "starts": [9] * 5},
+                "names 5 rounds after which the run went on; it was started again 4 times, "
+                "so it must be at most 4",
+            ),
+        ],
+        ids=["incarnation", "starts"],
+    )
+    def test_who_tells_of_starts_that_cannot_have_been_keeps_only_itself_out(
+        self, monkeypatch, capsys, says, reason
+    ):
+        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.3)
+        with Meeting(3, "at_least 4") as meeting:
+            host, liar = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 2, **says)
+            told = refusal(liar)
+            start = self.resume(meeting, 1, incarnation=5).result(10.0)
+        assert told == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) {reason}"
+        assert host.result(10.0) == start
+        assert (start.incarnation, start.starts, start.absent) == (6, [4], [2])
+        assert meeting.assemblies[0]._started.keys() == {1}, "it may still come, late"
+        assert capsys.readouterr().out == f"{told.removeprefix('machine 0: ')}; it is turned away\n"
+
+    def test_starts_that_machine_0_did_not_write_down_count(self):
+        with Meeting(2) as meeting:
+            most = 3 + membership.MOST_UNKNOWN
+            both = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 1, incarnation=most)
+            assert [future.result(10.0).incarnation for future in both] == [most + 1] * 2
+
+    def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
+        alone = Assembly(mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE))
+        with pytest.raises(StartError, match=r"started again 2147483647 times, which is the most"):
+            alone.meet(0.0, lambda: False)
+        alone = Assembly(mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE))
+        assert alone.meet(0.0, lambda: False).incarnation == INCARNATIONS[-1]
+
+    def test_no_number_of_starts_travels_that_cannot_be_written(self):
+        for number, is_read in ((INCARNATIONS[-1], True), (INCARNATIONS.stop, False), (-1, False)):
+            for note in (greeting(1, incarnation=number), Start(1, incarnation=number)):
+                content = msgspec.msgpack.encode(note)
+                if is_read:
+                    assert DECODER.decode(content) == note
+                else:
+                    with pytest.raises(msgspec.ValidationError):
+                        DECODER.decode(content)
 
     def test_without_a_common_round_all_machines_say_who_lacks_what(self):
         offers = [{0: [4, 9], 1: [4, 9]}, {2: [4], 3: [14]}]
