@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import queue
 import shutil
 import signal
 import time
@@ -26,8 +25,9 @@ from decentnode.introductions import Introductions
 from decentnode.latecomers import RESTART, Latecomers
 from decentnode.membership import Assembly
 from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
-from decentnode.observer import Contribution, Observer
+from decentnode.observer import Observer
 from decentnode.others import GONE_FOR_GOOD, OtherMachines
+from decentnode.outbox import Outbox
 from decentnode.plotting import Pictures, make_figures
 from decentnode.quorum import Quorum
 from decentnode.reports import Evaluated, Failed, Inflow, Ready, Report, Reporter, Restarted
@@ -81,13 +81,13 @@ class Launcher:
         self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
         own = {i: experiment.processes[i].ranks for i in self._positions}
         self._departures = Departures(self.roster, own, experiment.settings.failures)
-        self._outbox: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         digest = config.digest(experiment.settings, experiment.graph.graph)
         greeting = self._continuity.greeting(Join(machine, __version__, digest, experiment.dataset_digest))
         self._assembly = Assembly(
             experiment.mapping, machine, greeting, self._credentials,
             Quorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
         )  # fmt: skip
+        self._outbox = Outbox(machine, self._assembly.send)
         self._others = OtherMachines(
             experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
         )
@@ -296,10 +296,7 @@ class Launcher:
             self._last_relay = now
         self._unsent = []
         notes = self._assembly.receive()
-        while not self._outbox.empty():
-            contribution = self._outbox.get()
-            for machine in self._others.listening:
-                self._assembly.send(contribution, machine)
+        self._outbox.exchange(notes, self._others.listening)
         for machine in self._others.heard_again(notes):
             self._expect(machine)
         for note in filter(self._others.admits, notes):

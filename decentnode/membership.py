@@ -16,7 +16,7 @@ from decentnode.communication.security import Credentials
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.logs import say
 from decentnode.mapping import Mapping, tcp_endpoint
-from decentnode.notes import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
+from decentnode.notes import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait, has_vector
 from decentnode.quorum import Quorum
 from decentnode.rendezvous import SLACK_BYTES, Arrival, Rendezvous
 from decentnode.retention import newest_of_all
@@ -68,6 +68,8 @@ class Assembly:
         self._starts = {machine: greeting.starts}
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
+        self._vector_routes: dict[int, bytes] = {}
+        """Known to machine 0 of those that have sent a vector."""
         self._quorum = quorum or Quorum(mapping)
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
@@ -191,10 +193,11 @@ class Assembly:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
         if self._rendezvous is None:
             return 0
-        content = msgspec.msgpack.encode(note)
-        routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
+        content, is_vector = msgspec.msgpack.encode(note), has_vector(note)
+        known = self._vector_routes if is_vector else self._routes
+        routes = [b""] if self.machine else [r for m, r in known.items() if to in (None, m)]
         for route in routes:
-            self._rendezvous.send(content, route)
+            self._rendezvous.send(content, route, is_vector)
         return len(content) * len(routes)
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
@@ -227,7 +230,11 @@ class Assembly:
         if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
             rendezvous.refused["another start"] += 1  # a launcher of the run before machine 0 was resumed
             return None
-        if not known or not self._keeps_route(rendezvous, machine, arrival.route):
+        if not known:
+            return None
+        if has_vector(note):
+            self._vector_routes[machine] = arrival.route
+        elif not self._keeps_route(rendezvous, machine, arrival.route):
             return None
         self.last_heard[machine] = time.monotonic()
         return note
@@ -241,6 +248,8 @@ class Assembly:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
+        if known != route:
+            self._vector_routes.pop(machine, None)
         self._routes[machine] = route
         return True
 

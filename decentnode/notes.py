@@ -1,6 +1,6 @@
 """What the launchers of different machines tell each other, by way of machine 0."""
 
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import msgspec
 
@@ -80,7 +80,7 @@ class Relay(msgspec.Struct, frozen=True, tag="relay"):
 
 
 class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
-    """The sum of a machine's vectors after `round`, float64, over `count` nodes."""
+    """The sum of a machine's vectors after `round`, float64, over `count` nodes; of none it is empty."""
 
     machine: int
     round: int
@@ -93,6 +93,13 @@ class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
 
     round: int
     content: bytes
+
+
+class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
+    """A machine has got the vector of this round that was sent to it."""
+
+    machine: int
+    round: Round
 
 
 class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
@@ -139,7 +146,14 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
 
 
 Note = (
-    Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | PartialDistance
+    Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | Arrived | PartialDistance
     | StopAsked | Pause | Announced | LastRound | Settled
 )  # fmt: skip
+
+
+def has_vector(note: Note) -> TypeGuard[PartialSum | MeanVector]:
+    """Whether it is as large as a model in float64."""
+    return isinstance(note, PartialSum | MeanVector) and bool(note.content)
+
+
 DECODER = msgspec.msgpack.Decoder(Note)

@@ -53,6 +53,8 @@ class _Gathering:
     summed: bool = False
     sums: dict[int, PartialSum] = field(default_factory=dict)
     mean: Tensor | None = None
+    averaged: int = 0
+    """Over how many nodes the mean is that was made here."""
     distances: dict[int, PartialDistance] = field(default_factory=dict)
 
     @property
@@ -230,6 +232,8 @@ class Observer(threading.Thread):
             self._send(contribution)
 
     def _sum(self, gathering: _Gathering) -> bytes:
+        if not gathering.shown:
+            return b""
         total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
         for rank in sorted(gathering.shown):
             total += self._snapshots.vector(rank)
@@ -239,8 +243,9 @@ class Observer(threading.Thread):
         count = self._count(gathering)
         if not count:
             return
-        parts = [np.frombuffer(gathering.sums[m].content) for m in sorted(gathering.sums)]
+        parts = [np.frombuffer(part.content) for _, part in sorted(gathering.sums.items()) if part.count]
         mean = np.sum(parts, axis=0) / count
+        gathering.averaged = count
         gathering.mean = torch.from_numpy(mean)
         self._send(MeanVector(round, mean.tobytes()))
 
@@ -268,4 +273,6 @@ class Observer(threading.Thread):
         distance = sum(part.distance for part in gathering.distances.values())
         scale = float(gathering.mean.norm()) or 1.0
         scores = self._test(gathering.mean) if self._test else None
-        self.observations.put(Observation(round, count, distance / max(count, 1) / scale, scores))
+        # Whose distance has come may have had no part in the mean.
+        nodes = min(count, gathering.averaged)
+        self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))

@@ -141,7 +141,8 @@ class OtherMachines:
             case PartialSum() | PartialDistance():
                 fits = 0 <= note.round < self._rounds
                 fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
-                fits = fits and (isinstance(note, PartialDistance) or len(note.content) == self._sum_bytes)
+                if isinstance(note, PartialSum):
+                    fits = fits and len(note.content) == (self._sum_bytes if note.count else 0)
             case MeanVector():
                 fits = 0 <= note.round < self._rounds and len(note.content) == self._sum_bytes
             case _:

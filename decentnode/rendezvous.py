@@ -1,4 +1,7 @@
-"""The socket by which launchers talk: machine 0 binds it, the others connect to it."""
+"""The sockets by which launchers talk: machine 0 binds one, the others connect to it.
+
+What is as large as a model has a connection of its own, so that nothing else waits behind it.
+"""
 
 import math
 import time
@@ -16,6 +19,8 @@ SLACK_BYTES = 16 << 20
 """What a message may have beside a model's sum: introductions of all nodes, or a full pipe of reports."""
 WAITING_MESSAGES = 16
 """Of one connection, that this process keeps before it is asked for them; the rest waits at the sender's."""
+UNSENT_MESSAGES = 64
+"""To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
 LINGER_MS = 2000
 
 
@@ -49,21 +54,17 @@ class Rendezvous:
         self.is_turned_away = False
         """Machine 0 does not know this machine's key."""
         self._hosts = machine == 0
-        self._guarded = credentials is not None
+        self._endpoint = endpoint
+        self._credentials = credentials
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
-        self._socket.set(zmq.IPV6, 1)
-        self._socket.set(zmq.LINGER, 0)
-        self._socket.set(zmq.MAXMSGSIZE, most_bytes)
-        self._socket.set(zmq.RCVHWM, WAITING_MESSAGES)
-        self._connections = Connections(most_bytes, machines)
+        self._socket = self._make(zmq.ROUTER if self._hosts else zmq.DEALER)
+        self._sockets = [self._socket]
+        """That, and on machines other than 0 the one for vectors, once there was one to send."""
+        self._connections = Connections(most_bytes, 2 * machines)
         self._gate: Gatekeeper | None = None
         self._monitor: zmq.Socket[bytes] | None = None
-        if credentials is not None:
-            self._guard(credentials)
         try:
-            attach = self._socket.bind if self._hosts else self._socket.connect
-            attach(endpoint)
+            self._attach()
         except zmq.ZMQError as error:
             self.close()
             reason = zmq.strerror(error.errno or 0)
@@ -71,13 +72,37 @@ class Rendezvous:
         watch = self._connections.listen if self._hosts else self._connections.reach
         watch(endpoint)
 
-    def _guard(self, credentials: Credentials) -> None:
+    def _make(self, kind: int) -> "zmq.Socket[bytes]":
+        made = self._context.socket(kind)
+        made.set(zmq.IPV6, 1)
+        made.set(zmq.LINGER, 0)
+        made.set(zmq.MAXMSGSIZE, self.most_bytes)
+        made.set(zmq.RCVHWM, WAITING_MESSAGES)
         if self._hosts:
-            self._gate = Gatekeeper(self._context, credentials, self._refuse)
+            made.set(zmq.SNDHWM, UNSENT_MESSAGES)
+        elif self._credentials is not None:
+            self._credentials.guard_client(made, 0)
+        return made
+
+    def _attach(self) -> None:
+        if not self._hosts:
+            if self._credentials is not None:
+                self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            self._socket.connect(self._endpoint)
+            return
+        if self._credentials is not None:
+            self._gate = Gatekeeper(self._context, self._credentials, self._refuse)
             self._gate.guard(self._socket)
-        else:
-            credentials.guard_client(self._socket, 0)
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self._socket.bind(self._endpoint)
+
+    def _own_link(self) -> "zmq.Socket[bytes]":
+        """A second connection to machine 0, for vectors; at most one more waits behind that under way."""
+        if len(self._sockets) == 1:
+            made = self._make(zmq.DEALER)
+            made.set(zmq.SNDHWM, 1)
+            made.connect(self._endpoint)
+            self._sockets.append(made)
+        return self._sockets[1]
 
     def _refuse(self, reason: str) -> None:
         self.refused[reason] += 1
@@ -86,39 +111,47 @@ class Rendezvous:
         """Whether a message is here, or comes within `timeout` seconds."""
         limit = time.monotonic() + timeout
         gates = [self._gate.questions] if self._gate else []
-        polled = [(socket, zmq.POLLIN) for socket in (self._socket, *gates)]
+        polled = [(socket, zmq.POLLIN) for socket in (*self._sockets, *gates)]
         while True:
             zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
             if self._gate is not None:
                 self._gate.serve()
             if self._monitor is not None and has_input(self._monitor):
                 self.is_turned_away = True
-            if has_input(self._socket):
+            if any(map(has_input, self._sockets)):
                 return True
             if time.monotonic() >= limit:
                 return False
 
     def receive(self) -> Arrival | None:
         """The next message, if one is here; who sends others than ours in form is cut at the third time."""
-        while has_input(self._socket):
-            *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        while (socket := next(filter(has_input, self._sockets), None)) is not None:
+            *routes, frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             self._connections.note(frame)
             if len(routes) == self._hosts:
-                machine = None if not self._guarded else sender_of(frame) if self._hosts else 0
-                return Arrival(frame.bytes, routes[0].bytes if routes else b"", machine)
+                return Arrival(frame.bytes, routes[0].bytes if routes else b"", self._machine_of(frame))
             self.refused["frame count"] += 1
             self._connections.blame(frame)
         return None
+
+    def _machine_of(self, frame: zmq.Frame) -> int | None:
+        if self._credentials is None:
+            return None
+        return sender_of(frame) if self._hosts else 0
 
     def look(self) -> None:
         """Cuts connections that bring a message without an end; to be called when what is here was taken."""
         if time.monotonic() >= self._connections.next_look:
             self.refused["unfinished message"] += self._connections.look()
 
-    def send(self, content: bytes, route: bytes = b"") -> None:
-        """Sends one message, or drops it where the other end does not keep up. Never waits."""
+    def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> None:
+        """Sends one message, or drops it where the other end does not keep up. Never waits.
+
+        The route that a vector goes by is on machine 0 the one that vectors of that machine come by.
+        """
+        socket = self._own_link() if is_vector and not self._hosts else self._socket
         try:
-            self._socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+            socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
         except zmq.Again:
             return
 
@@ -129,5 +162,6 @@ class Rendezvous:
         if self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(0)
-        self._socket.close(LINGER_MS)
+        for socket in self._sockets:
+            socket.close(LINGER_MS)
         self._context.term()

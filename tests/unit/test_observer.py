@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from decentnode import observer as module
 from decentnode.clock import Clock
@@ -206,7 +207,8 @@ class Pair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 
     def __enter__(self):
-        self.second = Machine((2, 3), 1, send=lambda note: self.first.observer.take(note))
+        self.said, self.carry = [], lambda note: note
+        self.second = Machine((2, 3), 1, send=self._to_first)
         self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
         self.first.observer.expect_machines({0, 1})
         self.first.__enter__()
@@ -216,6 +218,10 @@ class Pair:
     def __exit__(self, *_):
         self.second.__exit__()
         self.first.__exit__()
+
+    def _to_first(self, note):
+        self.said.append(note)
+        self.first.observer.take(self.carry(note))
 
     def show(self, round, models):
         for rank, model in enumerate(models):
@@ -248,6 +254,22 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
             wanted = pytest.approx(expected(models[list(published)])) if published else None
             assert seen.consensus_distance == wanted
     assert pair.first.observer.observations.empty()
+    sums = [(note.round, note.count, len(note.content)) for note in pair.said if isinstance(note, PartialSum)]
+    assert sums == [(0, 0, 0), (1, 0, 0), (2, 1, 8 * ELEMENTS), (3, 0, 0)], "of no models nothing travels"
+
+
+def test_models_that_had_no_part_in_the_mean_are_not_counted():
+    """The sum of another machine was left out, while its distance to the mean of the rest comes."""
+    models = vectors(4)
+    with Pair() as pair:
+        pair.carry = lambda note: (
+            replace(note, count=0, content=b"") if isinstance(note, PartialSum) else note
+        )
+        pair.show(0, models)
+        assert pair.first.next().nodes == 2
+        pair.carry = lambda note: note
+        pair.show(1, models)
+        assert pair.first.next().nodes == 4
 
 
 def test_a_machine_that_is_gone_is_not_waited_for():

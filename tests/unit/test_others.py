@@ -14,6 +14,7 @@ from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
 from decentnode.notes import (
     Announced,
+    Arrived,
     Join,
     LastRound,
     MeanVector,
@@ -25,6 +26,7 @@ from decentnode.notes import (
     Start,
     StopAsked,
 )
+from decentnode.outbox import Outbox
 from decentnode.reports import (
     Checkpointed,
     Evaluated,
@@ -68,6 +70,7 @@ class Desk:
         self.launcher._pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
+        self.launcher._outbox = Outbox(machine, self._send)
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -77,6 +80,7 @@ class Desk:
 
     def _send(self, note, to=None):
         self.sent.append((note, to))
+        return 1
 
     def hear(self, *notes):
         self.inbox += notes
@@ -153,6 +157,9 @@ def contributions(desk):
     wrong = [
         PartialSum(1, 3, 1, bytes(8 * elements + 8)),
         PartialSum(1, 3, 2, right.content),
+        PartialSum(1, 3, 0, right.content),
+        PartialSum(1, 3, 1, b""),
+        PartialSum(1, 3, 0, b"\0"),
         PartialSum(1, 3, -1, right.content),
         PartialSum(1, ROUNDS, 1, right.content),
         PartialSum(1, -1, 1, right.content),
@@ -165,8 +172,9 @@ def contributions(desk):
 def test_what_cannot_be_part_of_an_observation_is_refused(desk):
     taken = desk.launcher._observer.taken
     right, wrong = contributions(desk)
-    desk.hear(*wrong, right, distance := PartialDistance(1, 3, 1, float("nan")))
-    assert taken == [right, distance]
+    none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
+    desk.hear(*wrong, right, none, distance)
+    assert taken == [right, none, distance]
     assert desk.launcher._others.refused == {"range": len(wrong)}
 
 
@@ -283,7 +291,9 @@ class TestSilence:
         contribution = MeanVector(3, content)
         desk.launcher._outbox.put(contribution)
         desk.hear()
-        return [to for note, to in desk.sent if note is contribution]
+        there = [to for note, to in desk.sent if note is contribution]
+        desk.hear(*(Arrived(machine, 3) for machine in there))
+        return there
 
     def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
         desk.hear(Relay(1, [Finished(2, ROUNDS, "", 0, 0, 0.0, None, None)]))

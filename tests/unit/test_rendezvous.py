@@ -30,10 +30,11 @@ class Meeting:
         self.assemblies = {}
         self._pool = ThreadPoolExecutor(count)
 
-    def come(self, machine, keys=None, deadline=10.0):
-        """Has a machine come; the future gives its run id."""
+    def come(self, machine, keys=None, deadline=10.0, endpoint=None):
+        """Has a machine come; the future gives its run id. `endpoint`: where it looks for machine 0."""
         guard = keys or self.keys[machine]
         self.assemblies[machine] = Assembly(self.mapping, machine, join(machine), guard)
+        self.assemblies[machine]._endpoint = endpoint or self.assemblies[machine]._endpoint
         self.assemblies[machine].introductions = {machine: bytes([machine])}
         return self._pool.submit(self.assemblies[machine].meet, deadline, lambda: False)
 
