@@ -30,12 +30,9 @@ class Mailbox(Errands):
     """
 
     def __init__(
-        self,
-        rank: int,
-        acknowledge: Callable[[int, Message], None],
-        alone: bool = False,
+        self, rank: int, acknowledge: Callable[[int, Message], None], alone: bool = False,
         numbered_from: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`numbered_from`: the exchanges of this node are numbered with higher numbers."""
         super().__init__()
         self.rank = rank
@@ -119,6 +116,8 @@ class Mailbox(Errands):
             if self.holds_for(peer) and round == self._held:
                 self._signs.forget(peer)
                 self._agreed[peer] = round
+                self._unread.begin_again(peer, round)
+                self._finish_complete()
                 return True
             if round < self.upcoming:
                 # What is proposed once more was agreed to, but the answer did not come.
@@ -195,7 +194,7 @@ class Mailbox(Errands):
                 self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
-            self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
+            self._unread.add(key, seq, set(targets) - self.gone.keys() - self.left)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()

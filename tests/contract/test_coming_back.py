@@ -13,7 +13,7 @@ import torch
 from decentnode.communication import links, sockets
 from decentnode.communication.base import Inbox, Memory, Place
 from decentnode.errors import PeerAway
-from decentnode.graph.families import FullyConnected
+from decentnode.graph.families import FullyConnected, Ring
 from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
@@ -40,7 +40,10 @@ class Company:
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
         self.waits, self.patience, self.gives = False, LIMIT, True
+        self.graph = FullyConnected(NODES)
         self.refused = FORK.Array("q", NODES)
+        self.held = FORK.Value("q", NODES)
+        """Who begins no round."""
 
     def start(self, own, incarnation=0):
         receiving, sending = FORK.Pipe(duplex=False)
@@ -66,12 +69,13 @@ class Company:
         communication.prepare(place, 1 << 20)
         endpoints = [communication.endpoint(rank, MEMORY) for rank in place.process.ranks]
         others = [rank for rank in range(NODES) if rank not in place.process.ranks]
+        partners = {rank: self.graph.partners(rank) - {*place.process.ranks} for rank in place.process.ranks}
         if not incarnation:
             self.bound.wait(10.0)
         communication.open(others, RUN_ID, 10.0)
         first = 0
         if incarnation:
-            first = communication.come_back({rank: others for rank in place.process.ranks}, 10.0)
+            first = communication.come_back(partners, 10.0)
         pipe.send(first)
         found = asyncio.run(self._all(endpoints, first))
         communication.close(2.0)
@@ -83,9 +87,11 @@ class Company:
 
     async def _rounds(self, endpoint, first):
         """Whom it heard in which round; every payload is (rank, round), so nothing else may arrive."""
-        heard, graph, round, turn = {}, FullyConnected(NODES), first, 0
+        heard, graph, round, turn = {}, self.graph, first, 0
         while round < self.rounds.value:
             await asyncio.sleep(PACE)
+            while self.held.value == endpoint.rank:
+                await asyncio.sleep(PACE)
             endpoint.admit(round)
             turn = 1 - turn
             slot = endpoint.slots[turn].fill_(1000 * endpoint.rank + round)
@@ -154,6 +160,7 @@ def company(request):
         found = Company(request.param, Path(directory))
         found.gives = "given_away" not in request.function.__name__
         found.waits = "waits" in request.function.__name__
+        found.graph = Ring(NODES) if "ahead" in request.function.__name__ else found.graph
         found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         for own in range(len(found.processes)):
             found.start(own)
@@ -261,6 +268,25 @@ def test_whoever_waits_waits_for_two_neighbors_that_died_at_once(company, apart)
     heard = company.finish()
     check_together(heard, since=max(first) + 1)
     check_symmetric(heard, max(first) + 30)
+
+
+@on(SHARED, TCP)
+def test_whoever_waits_sends_once_more_to_a_node_that_had_read_its_round_and_died_ahead(company):
+    """On the ring 0, 1, 2, 3 node 1 is slow, so 0 and 2 wait in a round that 3 has done already."""
+    company.wait_for(0, 10)
+    company.hear(3)
+    company.held.value = 1
+    time.sleep(0.5)
+    done = list(company.progress)
+    assert done[0] == done[1] == done[2] == done[3] - 1
+    company.signal(3, signal.SIGKILL)
+    company.running[3][0].join()
+    company.start(3, incarnation=1)
+    assert company.hear(3) == done[3]
+    company.held.value = NODES
+    company.wait_for(0, done[3] + 5)
+    for rank, rounds in company.finish().items():
+        assert all(peers == list(company.graph.sources(rank, 0)) for peers in rounds.values()), (rank, rounds)
 
 
 @on(IPC)

@@ -510,6 +510,33 @@ def test_who_is_suspended_is_waited_for_and_may_answer_in_the_same_round(hand):
     assert handle.done and set(handle.arrived) == {1}
 
 
+def test_whoever_comes_back_into_a_round_reads_what_the_process_before_it_had_read_of_it(hand):
+    hand.open(key(5), sources=[1], targets=[1, 2])
+    for peer in (1, 2, 3):
+        hand.box.acknowledged(peer, 1)
+    for peer in (1, 3):
+        hand.box.suspend(peer)
+        assert hand.box.readmit(peer, 5)
+    assert hand.box.is_unread(1, 1)
+    assert not hand.box.is_unread(2, 1)  # is alive
+    assert not hand.box.is_unread(3, 1)  # was sent nothing
+    hand.box.deliver(1, key(5), Letter(5))
+    following = hand.open(key(6))
+    assert not following.done
+    hand.box.acknowledged(1, 1)
+    assert following.done
+
+
+def test_whoever_comes_back_into_a_round_reads_nothing_of_the_one_before(hand):
+    hand.open(key(4), targets=[1])
+    held = hand.open(key(5), targets=[1])
+    hand.box.suspend(1)
+    assert not held.done
+    assert hand.box.readmit(1, 5)
+    assert held.done
+    assert hand.box.is_unread(1, 2) and not hand.box.is_unread(1, 1)
+
+
 def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(hand):
     """It waited for the deadline for what never came, because it was not told of the skip."""
     for peer in (1, 2, 3):
