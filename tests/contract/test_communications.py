@@ -226,7 +226,9 @@ async def what_links_carry(actor: Actor):
 
 @pytest.mark.parametrize("stage", [SHARED, SHARED_SIBLINGS], ids=lambda stage: stage.name)
 def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(stage):
-    assert play(stage, 3, what_links_carry, MEMORY).results == {rank: Counter() for rank in range(3)}
+    questions = {Kind.MISSING.name, Kind.HERE.name, Kind.WAITING.name}  # of a busy machine, and their answers
+    for carried in play(stage, 3, what_links_carry, MEMORY).results.values():
+        assert carried.keys() <= questions
 
 
 async def other_layout(actor: Actor):
