@@ -401,7 +401,8 @@ async def insatiable(actor: Actor):
     await in_rounds(Ring(2), 1, PATIENT)(actor)
     for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.FETCH, 1, 0).pack(), b"")])
-    await in_rounds(Ring(2), 1, PATIENT)(actor)
+    other = 1 - actor.rank
+    await actor.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
     limit = time.monotonic() + 5.0
     while actor.rank == 0 and sockets.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
         await asyncio.sleep(0.01)
