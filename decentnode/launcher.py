@@ -370,6 +370,7 @@ class Launcher:
         limit = time.monotonic() + (OBSERVER_SECONDS if self._signal is None else SECONDS_TO_OBSERVE)
         while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
             self._watch(TICK)
+        self._outbox.exchange((), self._others.listening)  # what it said at the very last
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "its test takes too long")

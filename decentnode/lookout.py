@@ -21,6 +21,8 @@ TELL_EVERY = 1.0
 MOST_PEERS = 8
 BUSY = 0.1
 """How much of a silent second counts against a process that computes, or waits for a CPU or a disk."""
+UNKNOWN_ROUND = 1 << 62
+"""Later than any."""
 PATIENCE_FACTOR = 5.0
 NOBODY_FACTOR = 3.0
 """How many times the patience a node may wait while nobody is behind it."""
@@ -62,7 +64,7 @@ class _Watched:
     in_vain: float = 0.0
     """Seconds of waiting while nobody was behind it."""
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By rank the round that it was first seen at work in, and when that was."""
+    """By rank the earliest round that it was seen at work in, and when that was first."""
     waits_here: bool = True
     """While it waits: for nodes of this machine alone."""
     stopped: bool = False
@@ -166,8 +168,9 @@ class Lookout:
     def _observe(self, position: int, watched: _Watched, now: float, elapsed: float) -> None:
         seen = {rank: self._beacons.of(rank).read() for rank in watched.ranks}
         for rank, sighting in seen.items():
-            if sighting.activity is not Activity.START:
-                watched.rounds_from.setdefault(rank, (sighting.round, now))
+            first, _ = watched.rounds_from.get(rank, (UNKNOWN_ROUND, 0.0))
+            if sighting.activity is not Activity.START and sighting.round < first:
+                watched.rounds_from[rank] = sighting.round, now
         marks = sum(sighting.marks for sighting in seen.values())
         if marks != watched.marks:
             if watched.condition is not Condition.WAITING:
@@ -251,7 +254,7 @@ class Lookout:
     def _is_unusual(self, rank: int, now: float) -> bool:
         seen = self._beacons.of(rank).read()
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
-        usual = (seen.since - began) / (seen.round - first + 1)
+        usual = (seen.since - began) / max(1, seen.round - first + 1)
         return now - seen.since > max(NOTICE, 2 * usual)
 
     def _neighbors(self, rank: int, round: int) -> list[int]:

@@ -22,6 +22,7 @@ WAITING_MESSAGES = 16
 UNSENT_MESSAGES = 64
 """To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
 LINGER_MS = 2000
+KEEPALIVE_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ class Rendezvous:
         if len(self._sockets) == 1:
             made = self._make(zmq.DEALER)
             made.set(zmq.SNDHWM, 1)
+            # Nothing else keeps it alive between two evaluations.
+            made.set(zmq.TCP_KEEPALIVE, 1)
+            made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
+            made.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)
             made.connect(self._endpoint)
             self._sockets.append(made)
         return self._sockets[1]

@@ -38,6 +38,8 @@ _size_at = ctypes.byref(_size)
 _RECEIVED = struct.Struct("<128xQ")
 """Where `struct tcp_info` of Linux counts the bytes that a connection has brought."""
 ESTABLISHED = 1
+PORT_END = 4
+"""Where the port of an address ends and the host begins, as the kernel has them."""
 
 
 def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "zmq.Socket[bytes]":
@@ -98,7 +100,7 @@ class Connections:
         """
         began = time.monotonic()
         before, self._brought = self._brought, {}
-        cut, held = 0, {}
+        cut, held = 0, dict[tuple[int, bytes], int]()
         for fd, peer, total in self._connected():
             start = before.get((fd, peer), total)
             if fd in self._delivering:
@@ -107,23 +109,32 @@ class Connections:
                 start = total
                 cut += _shut_down(fd)
             self._brought[fd, peer] = start
-            held[fd] = total - start
+            held[fd, peer] = total - start
         cut += self._relieve(held)
         self._delivering.clear()
         ended = time.monotonic()
         self.next_look = ended + max(LOOK_INTERVAL, (ended - began) / SHARE)
         return cut
 
-    def _relieve(self, held: dict[int, int]) -> int:
-        """Ends those that hold most, and the newest where there are too many; `held` is by descriptor."""
-        doomed = set(sorted(held)[self._most :])  # the kernel gives the lowest numbers first
-        kept = sum(held[fd] for fd in held.keys() - doomed)
-        for fd in sorted(held.keys() - doomed, key=lambda fd: held[fd], reverse=True):
-            if kept <= self._limit_of_all:
-                break
-            doomed.add(fd)
-            kept -= held[fd]
-        return sum(map(_shut_down, doomed))
+    def _relieve(self, held: dict[tuple[int, bytes], int]) -> int:
+        """Where there are too many, or all hold too much, ends those of the address that has most of it.
+
+        `held`: bytes of unfinished messages, by descriptor and peer.
+        """
+        hosts: dict[bytes, dict[int, int]] = {}
+        for (fd, peer), amount in held.items():
+            hosts.setdefault(peer[PORT_END:], {})[fd] = amount
+        number, kept, cut = len(held), sum(held.values()), 0
+        while number > self._most or kept > self._limit_of_all:
+            if number > self._most:
+                host = max(hosts.values(), key=len)
+                fd = max(host)  # the newest: the kernel gives the lowest numbers first
+            else:
+                host = max(hosts.values(), key=lambda one: sum(one.values()))
+                fd = max(host, key=host.__getitem__)
+            number, kept = number - 1, kept - host.pop(fd)
+            cut += _shut_down(fd)
+        return cut
 
     def _connected(self) -> Iterator[tuple[int, bytes, int]]:
         """Descriptor, peer, and bytes brought so far of each living connection that is watched."""
@@ -149,7 +160,7 @@ def _tcp_connection(fd: int) -> tuple[int, bytes, int] | None:
 
 
 def _port(address: bytes) -> int:
-    return int.from_bytes(address[2:4], "big")
+    return int.from_bytes(address[2:PORT_END], "big")
 
 
 def _address(ask: Callable[..., int], fd: int) -> bytes:

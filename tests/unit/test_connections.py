@@ -33,10 +33,10 @@ def watch(router):
     return connections
 
 
-def stranger(router):
+def stranger(router, source="127.0.0.1"):
     """A connection past ZeroMQ's handshake."""
     port = int(router.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-    connection = socket.create_connection(("127.0.0.1", port), 5.0)
+    connection = socket.create_connection(("127.0.0.1", port), 5.0, (source, 0))
     connection.sendall(GREETING + READY)
     answered = b""
     while not answered.endswith(b"Identity\0\0\0\0"):
@@ -90,6 +90,17 @@ def test_too_many_connections_are_cut_the_newest_first(router, watch, monkeypatc
             one.sendall(b"\x00\x01x")
             assert router.poll(5000), "these live"
             router.recv_multipart()
+
+
+def test_the_address_that_has_too_many_connections_loses_them_and_no_other(router, watch, monkeypatch):
+    monkeypatch.setattr(watch, "_most", 4)
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(stranger(router))
+        honest = stack.enter_context(stranger(router, source="127.0.0.2"))
+        assert watch.look() == 1
+        honest.sendall(b"\x00\x01x")
+        assert router.poll(5000), "who came last and has one only is left alone"
 
 
 def test_many_whole_messages_are_no_reason(router, watch):

@@ -113,6 +113,15 @@ def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(
     assert machine.waits()[2] == [3]
 
 
+def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(machine):
+    machine.mark(9, RECEIVE, 2)
+    machine.look()
+    machine.mark(8, RECEIVE, 2)
+    machine.mark(8, TRAIN, 1, 3)
+    machine.pass_time(30, busy=[1, 3])
+    assert machine.waits()[2] == [1, 3]
+
+
 def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(DEADLINE - 1)

@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import queue
 import time
 from types import SimpleNamespace
 
@@ -325,6 +326,15 @@ def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
     lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
     assert "ranks 1, 0 and 2 have waited 4 s for rank 3" in lines[0]
+
+
+def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
+    desk = Desk(tmp_path, machine=1)
+    last, observer = PartialDistance(1, 3, 1, 0.5), desk.launcher._observer
+    observer.finish = lambda: desk.launcher._outbox.put(last)
+    observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
+    desk.launcher._complete_observations()
+    assert last in [note for note, _ in desk.sent]
 
 
 def test_what_was_refused_is_in_the_summary(desk):
