@@ -109,7 +109,11 @@ class PeerAway(PeerLost):
 
 
 class PeerTimeout(PeerError):
-    """The peer was silent for longer than the deadline."""
+    """The peer was silent for longer than the deadline, which is `seconds`."""
+
+    def __init__(self, peer: int, reason: str, seconds: float = 0.0) -> None:
+        super().__init__(peer, reason)
+        self.seconds = seconds
 
 
 class ProtocolError(PeerError):

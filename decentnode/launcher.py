@@ -24,7 +24,7 @@ from decentnode.host import Inheritance
 from decentnode.introductions import Introductions
 from decentnode.latecomers import RESTART, Latecomers
 from decentnode.membership import Assembly
-from decentnode.notes import Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
+from decentnode.notes import Arrived, Join, MeanVector, PartialDistance, PartialSum, Relay, Settled
 from decentnode.observer import Observer
 from decentnode.others import GONE_FOR_GOOD, OtherMachines
 from decentnode.outbox import Outbox
@@ -87,7 +87,7 @@ class Launcher:
             experiment.mapping, machine, greeting, self._credentials,
             Quorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
         )  # fmt: skip
-        self._outbox = Outbox(machine, self._assembly.send)
+        self._outbox = Outbox(machine, self._assembly.send, self._assembly.cut)
         self._others = OtherMachines(
             experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
         )
@@ -218,7 +218,7 @@ class Launcher:
         self._observer.start()
         leave_behind(self._observer)
         self._snapshots.run_id = start.message_id
-        self.roster.start(self._continuity.lineage.round)
+        self.roster.start(self._continuity.lineage.round, self._known)
         self._began = time.monotonic() - self._continuity.seconds
         self._startup = seconds_since_process_start()
         self.run_id = start.run_id
@@ -303,7 +303,7 @@ class Launcher:
             if isinstance(note, Relay):
                 for report in self._others.reports(note):
                     self._take(report)
-            elif isinstance(note, PartialSum | MeanVector | PartialDistance):
+            elif isinstance(note, PartialSum | MeanVector | PartialDistance | Arrived):
                 self._observer.take(note)
             elif isinstance(note, Join):
                 self._welcome(note)
@@ -373,14 +373,16 @@ class Launcher:
         self._outbox.exchange((), self._others.listening)  # what it said at the very last
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
-            why = repr(self._observer.error or "its test takes too long")
+            why = repr(self._observer.error or "it was not ready in time")
             self.screen.note(f"what the models are together is not known: {why}")
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
 
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and tells machine 0 what it may not know yet."""
-        self._assembly.send(Relay(self.machine, self._unsent))
+        # How its nodes ended may have been lost with a connection that broke.
+        last_words = self.roster.last_words(self._local) if self.machine else []
+        self._assembly.send(Relay(self.machine, [*self._unsent, *last_words]))
         timing = Timing(self._startup, self._wall)
         unfinished = self.roster.ranks(State.STOPPED, State.LOST)
         saved = self._continuity.retention.newest_round if unfinished else None

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
+from decentnode.communication.connections import NOWHERE, Connection
 from decentnode.communication.security import Credentials
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.logs import say
@@ -70,6 +71,8 @@ class Assembly:
         self._routes: dict[int, bytes] = {}
         self._vector_routes: dict[int, bytes] = {}
         """Known to machine 0 of those that have sent a vector."""
+        self._vector_links: dict[int, Connection] = {}
+        """By machine the connection of that route: there is one of a machine, or its vectors would add up."""
         self._quorum = quorum or Quorum(mapping)
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
@@ -196,9 +199,13 @@ class Assembly:
         content, is_vector = msgspec.msgpack.encode(note), has_vector(note)
         known = self._vector_routes if is_vector else self._routes
         routes = [b""] if self.machine else [r for m, r in known.items() if to in (None, m)]
-        for route in routes:
-            self._rendezvous.send(content, route, is_vector)
-        return len(content) * len(routes)
+        return len(content) * sum(self._rendezvous.send(content, route, is_vector) for route in routes)
+
+    def cut(self, machine: int) -> None:
+        """Ends the connection by which vectors go to a machine, and those that wait in it."""
+        self._vector_routes.pop(machine, None)
+        if self._rendezvous is not None:
+            self._rendezvous.cut(self._vector_links.pop(machine, NOWHERE))
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """What the other machines sent; waits at most `timeout` seconds for the first."""
@@ -233,11 +240,17 @@ class Assembly:
         if not known:
             return None
         if has_vector(note):
-            self._vector_routes[machine] = arrival.route
+            if arrival.route:
+                self._keep_vector_route(machine, arrival)
         elif not self._keeps_route(rendezvous, machine, arrival.route):
             return None
         self.last_heard[machine] = time.monotonic()
         return note
+
+    def _keep_vector_route(self, machine: int, arrival: Arrival) -> None:
+        if self._vector_links.get(machine, arrival.connection) != arrival.connection:
+            self.cut(machine)
+        self._vector_routes[machine], self._vector_links[machine] = arrival.route, arrival.connection
 
     def _keeps_route(self, rendezvous: Rendezvous, machine: int, route: bytes) -> bool:
         """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
@@ -249,7 +262,7 @@ class Assembly:
             rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
         if known != route:
-            self._vector_routes.pop(machine, None)
+            self.cut(machine)
         self._routes[machine] = route
         return True
 

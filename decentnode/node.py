@@ -217,7 +217,8 @@ class Exchanger:
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
         """Learns how long a usual round takes, and tells the launcher now and then where the node is."""
-        self._recent.append(seconds)
+        if not record.late:  # else who hangs would be waited for longer and longer
+            self._recent.append(seconds)
         now = self.clock.now()
         if now - self._last_progress >= PROGRESS_INTERVAL:
             self._last_progress = now

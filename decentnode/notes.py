@@ -100,6 +100,8 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
 
     machine: int
     round: Round
+    digest: int
+    """Of the vector: who has not read it cannot say so."""
 
 
 class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):

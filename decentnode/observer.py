@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from decentnode.evaluation import Scores
-from decentnode.notes import MeanVector, PartialDistance, PartialSum
+from decentnode.notes import Arrived, MeanVector, PartialDistance, PartialSum
 from decentnode.reports import Evaluated
 from decentnode.snapshots import Snapshots
 
 Contribution = PartialSum | MeanVector | PartialDistance
-Event = Evaluated | Contribution | None
+Event = Evaluated | Contribution | Arrived | None
 """What comes in; None: it is to end."""
 PATIENCE = 20.0
 """Seconds without anything new after which an observation is made of what has come."""
@@ -56,11 +56,13 @@ class _Gathering:
     averaged: int = 0
     """Over how many nodes the mean is that was made here."""
     distances: dict[int, PartialDistance] = field(default_factory=dict)
+    arrived: set[int] = field(default_factory=set)
+    """Machines that have got the vector that this one has sent."""
 
     @property
     def parts(self) -> int:
         """How much has come; what is said twice counts once."""
-        from_machines = len(self.sums) + len(self.distances) + (self.mean is not None)
+        from_machines = len(self.sums) + len(self.distances) + len(self.arrived) + (self.mean is not None)
         return len(self.shown | self.declined) + from_machines
 
 
@@ -110,7 +112,7 @@ class Observer(threading.Thread):
         """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
         self._newcomers.add(machine)
 
-    def take(self, event: Evaluated | Contribution) -> None:
+    def take(self, event: Evaluated | Contribution | Arrived) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
         self._events.put(event)
 
@@ -159,7 +161,7 @@ class Observer(threading.Thread):
         if isinstance(event, Evaluated) and event.published:
             self._snapshots.release(event.rank, event.round)
 
-    def _book(self, event: Evaluated | Contribution) -> None:
+    def _book(self, event: Evaluated | Contribution | Arrived) -> None:
         if isinstance(event, PartialSum):
             self._newcomers.discard(event.machine)
         self.is_late = self.is_late and isinstance(event, MeanVector)
@@ -168,8 +170,9 @@ class Observer(threading.Thread):
         if event.round in self._concluded:
             self._release_late(event)
             return
-        if not isinstance(event, Evaluated) and event.round not in self._rounds and self._is_full():
-            return
+        if event.round not in self._rounds and not isinstance(event, Evaluated):
+            if isinstance(event, Arrived) or self._is_full():
+                return
         gathering = self._rounds.setdefault(event.round, _Gathering())
         before = gathering.parts
         match event:
@@ -179,6 +182,8 @@ class Observer(threading.Thread):
                 gathering.sums[event.machine] = event
             case PartialDistance():
                 gathering.distances[event.machine] = event
+            case Arrived():
+                gathering.arrived.add(event.machine)
             case MeanVector():
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
         if gathering.parts > before:

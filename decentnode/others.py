@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 from decentnode.experiment import Experiment
 from decentnode.notes import (
     Announced,
+    Arrived,
     Join,
     LastRound,
     MeanVector,
@@ -134,6 +135,8 @@ class OtherMachines:
         """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""
         machine = getattr(note, "machine", 0)
         match note:
+            case Arrived():
+                fits = 0 <= note.round < self._rounds
             case Announced() | LastRound():
                 fits = -1 <= note.round < self._rounds
             case Settled():

@@ -4,13 +4,14 @@ What is as large as a model has a connection of its own, so that nothing else wa
 """
 
 import math
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass
 
 import zmq
 
-from decentnode.communication.connections import Connections
+from decentnode.communication.connections import NOWHERE, Connection, Connections, connection_of
 from decentnode.communication.polling import has_input
 from decentnode.communication.security import Credentials, Gatekeeper, sender_of
 from decentnode.errors import StartError
@@ -23,6 +24,9 @@ UNSENT_MESSAGES = 64
 """To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
 LINGER_MS = 2000
 KEEPALIVE_SECONDS = 30
+ID_BYTES = 15
+TALK, VECTORS = b"\x01", b"\x02"
+"""What the routes of a launcher begin with; the rest is random, so that nobody else comes by it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Arrival:
     """What answers go by; empty on machines that only talk to machine 0."""
     machine: int | None = None
     """Whose key it came with; None on plain links."""
+    connection: Connection = NOWHERE
+    """That by which it came."""
 
 
 class Rendezvous:
@@ -62,6 +68,7 @@ class Rendezvous:
         self._sockets = [self._socket]
         """That, and on machines other than 0 the one for vectors, once there was one to send."""
         self._connections = Connections(most_bytes, 2 * machines)
+        self._name = os.urandom(ID_BYTES)
         self._gate: Gatekeeper | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
@@ -81,6 +88,7 @@ class Rendezvous:
         made.set(zmq.RCVHWM, WAITING_MESSAGES)
         if self._hosts:
             made.set(zmq.SNDHWM, UNSENT_MESSAGES)
+            made.set(zmq.ROUTER_HANDOVER, 1)
         elif self._credentials is not None:
             self._credentials.guard_client(made, 0)
         return made
@@ -89,6 +97,8 @@ class Rendezvous:
         if not self._hosts:
             if self._credentials is not None:
                 self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            # A launcher whose connection breaks is none that was started twice: its route stays.
+            self._socket.set(zmq.ROUTING_ID, TALK + self._name)
             self._socket.connect(self._endpoint)
             return
         if self._credentials is not None:
@@ -101,6 +111,7 @@ class Rendezvous:
         if len(self._sockets) == 1:
             made = self._make(zmq.DEALER)
             made.set(zmq.SNDHWM, 1)
+            made.set(zmq.ROUTING_ID, VECTORS + self._name)
             # Nothing else keeps it alive between two evaluations.
             made.set(zmq.TCP_KEEPALIVE, 1)
             made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
@@ -132,9 +143,10 @@ class Rendezvous:
         """The next message, if one is here; who sends others than ours in form is cut at the third time."""
         while (socket := next(filter(has_input, self._sockets), None)) is not None:
             *routes, frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            self._connections.note(frame)
+            source = connection_of(self._connections.note(frame))
             if len(routes) == self._hosts:
-                return Arrival(frame.bytes, routes[0].bytes if routes else b"", self._machine_of(frame))
+                route = routes[0].bytes if routes else b""
+                return Arrival(frame.bytes, route, self._machine_of(frame), source)
             self.refused["frame count"] += 1
             self._connections.blame(frame)
         return None
@@ -147,10 +159,10 @@ class Rendezvous:
     def look(self) -> None:
         """Cuts connections that bring a message without an end; to be called when what is here was taken."""
         if time.monotonic() >= self._connections.next_look:
-            self.refused["unfinished message"] += self._connections.look()
+            self.refused.update(self._connections.look())
 
-    def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> None:
-        """Sends one message, or drops it where the other end does not keep up. Never waits.
+    def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> bool:
+        """Sends one message; false where it was dropped, because the other end does not keep up. Never waits.
 
         The route that a vector goes by is on machine 0 the one that vectors of that machine come by.
         """
@@ -158,7 +170,17 @@ class Rendezvous:
         try:
             socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
         except zmq.Again:
-            return
+            return False
+        return True
+
+    def cut(self, connection: Connection = NOWHERE) -> None:
+        """Ends a connection, and what waits in it: the one given, else the own one for vectors."""
+        if self._hosts:
+            self._connections.end(connection)
+        else:
+            for socket in self._sockets[1:]:
+                socket.close(0)
+            del self._sockets[1:]
 
     def close(self) -> None:
         """Lets what was sent leave within two seconds, and frees the sockets."""

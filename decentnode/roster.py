@@ -171,10 +171,15 @@ class Roster:
         for rank, member in self.members.items():
             member.accused = rank in accused
 
-    def start(self, round: int = -1) -> None:
-        """The nodes have been given the start; they have done this round and go on after it."""
+    def start(self, round: int = -1, heard: Iterable[int] | None = None) -> None:
+        """The nodes have been given the start; they have done this round and go on after it.
+
+        `heard`: those whose progress is told here, else all; of the others nobody knows where they are.
+        """
+        for rank in self.members if heard is None else heard:
+            self.members[rank].round = round
         for member in self.members.values():
-            member.last_report, member.round = time.monotonic(), round
+            member.last_report = time.monotonic()
             if member.state is State.STARTING:
                 member.state = State.RUNNING
 
@@ -186,6 +191,17 @@ class Roster:
     def active(self) -> list[int]:
         """Ranks that may still report."""
         return [rank for rank, member in self.members.items() if member.is_active]
+
+    def last_words(self, ranks: Iterable[int]) -> list[Report]:
+        """What those of these nodes said at their end that have done all that they were to do."""
+        said: list[Report] = []
+        for rank in ranks:
+            member = self.members[rank]
+            if member.state is State.STOPPED:
+                said.append(Stopped(rank, member.round + 1))
+            elif member.finished is not None:
+                said.append(member.finished)
+        return said
 
     def broken_edges(self) -> list[PeerMissing]:
         """Links that were given up although both ends finished."""

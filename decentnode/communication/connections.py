@@ -25,6 +25,7 @@ SPARE = 2
 MOST_PER_PEER, MOST_SPARE = 4, 64
 """How many connections there may be: one that is made again lives beside the one before it for a while."""
 MOST_OFFENSES = 3
+UNFINISHED, TOO_MANY = "unfinished message", "too many connections"
 UNKNOWN = -1
 SHARE = 0.05
 """Of the thread's time, where there are so many descriptors that looking takes long."""
@@ -40,6 +41,9 @@ _RECEIVED = struct.Struct("<128xQ")
 ESTABLISHED = 1
 PORT_END = 4
 """Where the port of an address ends and the host begins, as the kernel has them."""
+Connection = tuple[int, bytes]
+"""A descriptor, and the peer's address as the kernel has it: descriptors are given out again."""
+NOWHERE: Connection = (-1, b"")
 
 
 def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "zmq.Socket[bytes]":
@@ -65,7 +69,9 @@ class Connections:
         self._ports: set[int] = set()
         self._far_ports: set[int] = set()
         self._delivering: set[int] = set()
-        self._brought: dict[tuple[int, bytes], int] = {}
+        self._proven: set[Connection] = set()
+        """Those that have brought a whole message; on a guarded socket none of a stranger ever does."""
+        self._brought: dict[Connection, int] = {}
         self._offenses: Counter[int] = Counter()
 
     def listen(self, endpoint: str) -> None:
@@ -81,9 +87,16 @@ class Connections:
             ports.add(int(endpoint.rpartition(":")[2]))
             self.next_look = time.monotonic() + LOOK_INTERVAL
 
-    def note(self, frame: zmq.Frame) -> None:
-        """A whole message has come, of which this is a frame."""
-        self._delivering.add(_source_of(frame))
+    def note(self, frame: zmq.Frame) -> int:
+        """A whole message has come, of which this is a frame; returns the descriptor that brought it."""
+        fd = _source_of(frame)
+        self._delivering.add(fd)
+        return fd
+
+    def end(self, connection: Connection) -> None:
+        """Ends this connection, unless it has ended and its descriptor is another one's."""
+        if connection != NOWHERE and connection == connection_of(connection[0]):
+            _shut_down(connection[0])
 
     def blame(self, frame: zmq.Frame) -> None:
         """The message was none of ours in form: the third one ends the connection."""
@@ -93,48 +106,57 @@ class Connections:
             del self._offenses[fd]
             _shut_down(fd)
 
-    def look(self) -> int:
-        """Ends connections that bring more than any message has, without ending one; returns how many.
+    def look(self) -> list[str]:
+        """Ends connections that bring more than any message has, without ending one; the reason for each.
 
         All together may hold no more than one such message for each peer.
         """
         began = time.monotonic()
         before, self._brought = self._brought, {}
-        cut, held = 0, dict[tuple[int, bytes], int]()
+        reasons, held = list[str](), dict[Connection, int]()
         for fd, peer, total in self._connected():
-            start = before.get((fd, peer), total)
+            one = fd, peer
+            start = before.get(one, total)
             if fd in self._delivering:
                 start = total
+                self._proven.add(one)
             if total - start > self._limit:
                 start = total
-                cut += _shut_down(fd)
-            self._brought[fd, peer] = start
-            held[fd, peer] = total - start
-        cut += self._relieve(held)
+                reasons += _ended(one, UNFINISHED)
+            self._brought[one] = start
+            held[one] = total - start
+        self._proven &= held.keys()
         self._delivering.clear()
+        reasons += self._relieve(held, lambda _: 1, self._most, TOO_MANY)
+        reasons += self._relieve(held, lambda amount: amount, self._limit_of_all, UNFINISHED)
         ended = time.monotonic()
         self.next_look = ended + max(LOOK_INTERVAL, (ended - began) / SHARE)
-        return cut
+        return reasons
 
-    def _relieve(self, held: dict[tuple[int, bytes], int]) -> int:
-        """Where there are too many, or all hold too much, ends those of the address that has most of it.
+    def _relieve(
+        self, held: dict[Connection, int], weigh: Callable[[int], int], limit: int, reason: str
+    ) -> list[str]:
+        """Where what they hold weighs more than `limit` together, ends some of them.
 
-        `held`: bytes of unfinished messages, by descriptor and peer.
+        Who never brought a whole message goes first, then one of the address that has most, the newest.
         """
-        hosts: dict[bytes, dict[int, int]] = {}
-        for (fd, peer), amount in held.items():
-            hosts.setdefault(peer[PORT_END:], {})[fd] = amount
-        number, kept, cut = len(held), sum(held.values()), 0
-        while number > self._most or kept > self._limit_of_all:
-            if number > self._most:
-                host = max(hosts.values(), key=len)
-                fd = max(host)  # the newest: the kernel gives the lowest numbers first
-            else:
-                host = max(hosts.values(), key=lambda one: sum(one.values()))
-                fd = max(host, key=host.__getitem__)
-            number, kept = number - 1, kept - host.pop(fd)
-            cut += _shut_down(fd)
-        return cut
+        total = sum(map(weigh, held.values()))
+        if total <= limit:
+            return []
+        of_host: Counter[tuple[bool, bytes]] = Counter()
+        ranked = []
+        for one in sorted(held, key=lambda one: (weigh(held[one]), one[0])):
+            stranger = one not in self._proven
+            host = stranger, one[1][PORT_END:]
+            of_host[host] += weigh(held[one])
+            ranked.append((stranger, of_host[host], one))
+        reasons = []
+        for _, _, one in sorted(ranked, reverse=True):
+            if total <= limit:
+                break
+            total -= weigh(held.pop(one))
+            reasons += _ended(one, reason)
+        return reasons
 
     def _connected(self) -> Iterator[tuple[int, bytes, int]]:
         """Descriptor, peer, and bytes brought so far of each living connection that is watched."""
@@ -159,6 +181,12 @@ def _tcp_connection(fd: int) -> tuple[int, bytes, int] | None:
     return _port(here), there, _RECEIVED.unpack_from(account)[0]
 
 
+def connection_of(fd: int) -> Connection:
+    """What a descriptor stands for now; NOWHERE if it is none of TCP."""
+    known = _tcp_connection(fd)
+    return (fd, known[1]) if known is not None and known[0] else NOWHERE
+
+
 def _port(address: bytes) -> int:
     return int.from_bytes(address[2:PORT_END], "big")
 
@@ -176,6 +204,10 @@ def _source_of(frame: zmq.Frame) -> int:
     except zmq.ZMQError:
         # Who speaks one of the oldest versions of the protocol: such a link keeps no account of itself.
         return UNKNOWN
+
+
+def _ended(one: Connection, reason: str) -> list[str]:
+    return [reason] if _shut_down(one[0]) else []
 
 
 def _shut_down(fd: int) -> bool:

@@ -3,7 +3,8 @@
 One end proposes a round that neither has begun (RETURN), the other agrees (WELCOME) or says which round it
 is about to begin (HERE), and the first proposes a later one. Should a message of this be lost, one end counts
 on an edge that the other has dropped: asked for what is missing it says WITHDRAW, and all begins again. In
-such a round neither end mixes the other's model, so W stays symmetric whatever is lost.
+such a round neither end mixes the other's model, so W stays symmetric whatever is lost. Who was too slow is
+on probation (`probation.py`).
 """
 
 import threading
@@ -14,13 +15,12 @@ from math import inf
 
 from decentnode.communication.handles import Key
 from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.probation import Pair, Probation, Spot
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerAway, PeerLost
+from decentnode.errors import PeerAway, PeerLost, PeerTimeout
 
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
-Pair = tuple[int, int]
-"""A local rank and a peer."""
 FIRST_MARGIN, MOST_MARGIN = 1, 64
 """Rounds between the proposal and the round that is proposed; doubled when it comes too late."""
 FAR_AHEAD = 8
@@ -32,26 +32,33 @@ MOST_REQUESTS = 16
 """For a node's model by one start of a peer, which asks each neighbor once as a rule."""
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
+TOO_SLOW = 1
+"""The `seq` of a WITHDRAW to a peer that was silent for too long."""
 
 
 class Edges:
     """Those of all nodes of a process, served by the thread that owns the sockets."""
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+    def __init__(
+        self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool]
+    ) -> None:
+        """`is_reachable`: whether a link holds by which a peer can be told something."""
         self.homecoming: Homecoming | None = None
         self._mailboxes = mailboxes
         self._tell = tell
+        self._is_reachable = is_reachable
+        self._probation = Probation()
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
-        self._requests: Counter[tuple[int, int, int]] = Counter()
-        """For models: by local rank, peer, and how often that was started before."""
+        self._requests: Counter[Pair] = Counter()
+        """For models, by this start of the peer."""
 
     @property
     def is_seeking(self) -> bool:
         """Whether this process was started again, and does not know yet in which round it takes part."""
         return self.homecoming is not None and self.homecoming.round is None
 
-    def propose(self, is_reachable: Callable[[int], bool]) -> None:
+    def propose(self) -> None:
         """Offers every lost peer that can be reached to exchange again; of two ends the lower rank does."""
         self._proposals.clear()
         if self.is_seeking:
@@ -60,8 +67,27 @@ class Edges:
             self.homecoming.tell_again()
         for rank, mailbox in self._mailboxes.items():
             for peer in mailbox.lost():
-                if rank < peer and not mailbox.ended and is_reachable(peer):
+                if rank < peer and not mailbox.ended and self._may_return(mailbox, peer):
                     self._propose(mailbox, peer, 0)
+
+    def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
+        """Drops the edge to a peer that was silent for too long in an exchange, and tells it."""
+        pair = mailbox.rank, error.peer
+        self._probation.give_up(pair, key[0], error.seconds, now)
+        mailbox.give_up(error.peer, error)
+        self._tell(Kind.WITHDRAW, *pair, key, TOO_SLOW)
+
+    def meet_anew(self, peers: Iterable[int]) -> None:
+        """Another process has taken the place of these peers'."""
+        for peer in peers:
+            self._probation.forget(peer)
+            for rank in self._mailboxes:
+                del self._requests[rank, peer]
+
+    def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
+        """Whether an agreement can be told, and is to be made."""
+        pair = mailbox.rank, peer
+        return self._is_reachable(peer) and not self._probation.holds(pair, _spot(mailbox), time.monotonic())
 
     def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Takes in what a peer says about an edge."""
@@ -75,6 +101,8 @@ class Edges:
             case Kind.WITHDRAW if mailbox.holds_for(peer):
                 pass  # it has not begun here, and proposes another round
             case Kind.WITHDRAW:
+                if header.seq == TOO_SLOW and peer not in mailbox.gone:
+                    self._probation.blame((mailbox.rank, peer), _spot(mailbox))
                 mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
@@ -90,12 +118,11 @@ class Edges:
             case Kind.SKIP:
                 self._let_skip(mailbox, peer, round)
             case Kind.FETCH:
-                self._consider_request(mailbox, peer, header.incarnation)
+                self._consider_request(mailbox, peer)
 
-    def _consider_request(self, mailbox: Mailbox, peer: int, incarnation: int) -> None:
-        request = mailbox.rank, peer, incarnation
-        self._requests[request] += 1
-        if self._requests[request] > MOST_REQUESTS:
+    def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
+        self._requests[mailbox.rank, peer] += 1
+        if self._requests[mailbox.rank, peer] > MOST_REQUESTS:
             mailbox.refuse("fetch")
         else:
             mailbox.want_model(peer)
@@ -110,6 +137,8 @@ class Edges:
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         if mailbox.returns_in(peer) not in (None, round) and peer not in mailbox.suspended:
             return  # the proposals have crossed, and that of the peer that came back was agreed on
+        if not self._may_return(mailbox, peer):
+            return  # it proposes again
         if not mailbox.readmit(peer, round):
             self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
             return
@@ -133,10 +162,12 @@ class Edges:
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
         mailbox.give_up(peer, PeerAway(peer, f"goes on in round {round + 1}"), round)
-        mailbox.readmit(peer, round)
+        if self._is_reachable(peer):
+            mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
 
     def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        self._probation.take_back((mailbox.rank, peer), round)
         self._follow(mailbox, round, theirs)
         if self.homecoming is not None:
             self.homecoming.told.pop((mailbox.rank, peer), None)
@@ -330,6 +361,11 @@ class Homecoming:
 def first_of(round: int) -> Key:
     """The first exchange of a round."""
     return round, 0, 0
+
+
+def _spot(mailbox: Mailbox) -> Spot:
+    """Changes whenever the node gets on: begins a round, or an exchange."""
+    return mailbox.upcoming, mailbox.sent_last
 
 
 def farewell(mailbox: Mailbox) -> tuple[Key, int]:

@@ -75,9 +75,9 @@ class Mailbox(Errands):
 
     @property
     def position(self) -> Key:
-        """The exchange that was begun last; the first one, too, before any was."""
+        """The exchange that was sent last; who has sent nothing in a round yet is still in that before it."""
         round, phase, part = self._last
-        return max(0, round), max(0, phase), max(0, part)
+        return (round, phase, part) if phase >= 0 <= round else (max(0, round - 1), 0, 0)
 
     def next_for(self, peer: int) -> int:
         """The first round in which a peer that comes back can take part."""
@@ -309,7 +309,7 @@ class Mailbox(Errands):
         with self.lock:
             self._signs.get_on(peer, key, time.monotonic())
 
-    def overdue(self, now: float) -> list[tuple[Key, PeerError]]:
+    def overdue(self, now: float) -> list[tuple[Key, PeerTimeout]]:
         """Peers that were silent for too long in some open exchange, and in which.
 
         A peer that says it waits in an *earlier* exchange is only behind, and is given more time, though not
@@ -317,14 +317,14 @@ class Mailbox(Errands):
         on the way. So in any circle of waiting nodes somebody always gives up, and nobody accuses a peer that
         is merely held up.
         """
-        late: list[tuple[Key, PeerError]] = []
+        late: list[tuple[Key, PeerTimeout]] = []
         with self.lock:
             for handle in self._open.values():
                 for peer in handle.awaited | self._readers_before(handle):
                     if now - self._signs.silent_since(peer, handle) > handle.timeout:
                         where = "/".join(map(str, handle.key))
                         reason = f"silent for {handle.timeout:.0f} s in exchange {where}"
-                        late.append((handle.key, PeerTimeout(peer, reason)))
+                        late.append((handle.key, PeerTimeout(peer, reason, handle.timeout)))
         return late
 
     def waiting(self, now: float, patience: float = PATIENCE) -> list[tuple[Key, set[int]]]:

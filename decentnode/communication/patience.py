@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from decentnode.communication.edges import Tell
+from decentnode.communication.edges import Edges, Tell
 from decentnode.communication.handles import Key
 from decentnode.communication.mailbox import PATIENCE, Mailbox
 from decentnode.communication.wire import Kind
@@ -11,9 +11,10 @@ from decentnode.communication.wire import Kind
 class Patience:
     """Belongs to the thread that serves the sockets."""
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, edges: Edges) -> None:
         self._mailboxes = mailboxes
         self._tell = tell
+        self._edges = edges
 
     def judge(self, now: float, linked: Collection[int], forgive: float = 0.0) -> None:
         """Gives up who was silent for too long, after everything that has arrived was taken in.
@@ -24,8 +25,7 @@ class Patience:
             if forgive:
                 mailbox.forgive(forgive)
             for key, error in mailbox.overdue(now):
-                mailbox.give_up(error.peer, error)
-                self._tell(Kind.WITHDRAW, mailbox.rank, error.peer, key, 0)
+                self._edges.give_up(mailbox, key, error, now)
             self.ask(mailbox, now)
             neighbors = {*linked, *self._mailboxes} - mailbox.gone.keys() - {mailbox.rank}
             for key, peers in mailbox.waiting(now):

@@ -130,9 +130,10 @@ class Reception:
 
     def _check_incarnation(self, process: int, header: wire.Header) -> None:
         known = self.incarnations.get(process, 0)
-        if header.kind == Kind.HELLO and header.incarnation > known:
+        if header.kind == Kind.HELLO and known < header.incarnation <= wire.LOW_8_BITS:
             self.incarnations[process] = header.incarnation
             self.forget(process)
+            self.edges.meet_anew(self.place.processes[process].ranks)
             self.restarted(process)
             return
         knows_us = header.kind == Kind.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS

@@ -63,8 +63,8 @@ class Sockets(threading.Thread):
         self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._meeting = Meeting(place, self._links)
         self._connections = Connections(most_bytes, len(place.processes))
-        self._edges = Edges(self.mailboxes, self._tell)
-        self.patience = Patience(self.mailboxes, self._tell)
+        self._edges = Edges(self.mailboxes, self._tell, self._is_reachable)
+        self.patience = Patience(self.mailboxes, self._tell, self._edges)
         if place.incarnation:
             self._edges.homecoming = Homecoming(self.mailboxes, self._tell, place.waits)
         self._reception = Reception(
@@ -269,8 +269,8 @@ class Sockets(threading.Thread):
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._connections.next_look:
-            for _ in range(self._connections.look()):
-                self._reception.refuse("unfinished message")
+            for reason in self._connections.look():
+                self._reception.refuse(reason)
         if now >= self._next_tick:
             self._tick(now, late=now - self._next_tick)
             self._next_tick = time.monotonic() + TICK
@@ -351,7 +351,7 @@ class Sockets(threading.Thread):
             self._gate.serve()
         linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
         self.patience.judge(now, linked, forgive=late if late > TICK else 0.0)
-        self._edges.propose(self._is_reachable)
+        self._edges.propose()
 
     def _is_reachable(self, rank: int) -> bool:
         process = self.place.home[rank]

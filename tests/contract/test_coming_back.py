@@ -252,6 +252,19 @@ def test_whoever_waits_holds_the_round_until_the_process_is_back(company):
 
 
 @on(SHARED, TCP)
+def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(company):
+    company.wait_for(0, 10)
+    company.held.value = 3
+    company.wait_until(lambda: company.progress[0] > company.progress[3] + 100)
+    company.held.value = NODES
+    behind = company.progress[0]
+    company.wait_until_whole_after(behind)
+    heard = company.finish()
+    missed = [round for round, peers in heard[0].items() if 3 not in peers]
+    assert len(missed) > 90
+
+
+@on(SHARED, TCP)
 @pytest.mark.parametrize("apart", [0.0, 1.5])
 def test_whoever_waits_waits_for_two_neighbors_that_died_at_once(company, apart):
     """Each of them asks the other where it is, and neither knows; both hold the round for each other."""

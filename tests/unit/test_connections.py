@@ -7,7 +7,13 @@ import time
 import pytest
 import zmq
 
-from decentnode.communication.connections import MOST_OFFENSES, SLACK_BYTES, Connections
+from decentnode.communication.connections import (
+    MOST_OFFENSES,
+    NOWHERE,
+    SLACK_BYTES,
+    Connections,
+    connection_of,
+)
 
 MOST_BYTES = 1 << 16
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -49,7 +55,7 @@ def looked_until(watch, connection, piece, limit=20.0):
     end, cut = time.monotonic() + limit, 0
     while not cut and time.monotonic() < end:
         connection.sendall(piece)
-        cut = watch.look()
+        cut = len(watch.look())
     return cut
 
 
@@ -59,14 +65,14 @@ def test_a_message_without_end_is_cut_and_counted_once(router, watch):
         with pytest.raises(OSError, match=r"Broken pipe|Connection reset"):
             for _ in range(1000):
                 attacker.sendall(PIECE)
-        assert watch.look() == 0
+        assert not watch.look()
     assert not router.poll(100)
 
 
 def test_many_connections_together_hold_no_more_than_one_message_of_each_peer(router, watch):
     with contextlib.ExitStack() as stack:
         attackers = [stack.enter_context(stranger(router)) for _ in range(6)]
-        assert watch.look() == 0
+        assert not watch.look()
         limit, cut = MOST_BYTES + SLACK_BYTES, 0
         for sent, attacker in enumerate(attackers):
             for _ in range(int(0.9 * limit) // len(PIECE)):
@@ -74,7 +80,7 @@ def test_many_connections_together_hold_no_more_than_one_message_of_each_peer(ro
             deadline = time.monotonic() + 10.0
             while sum(total for _, _, total in watch._connected()) < (sent + 1 - cut) * 0.8 * limit:
                 assert time.monotonic() < deadline
-            cut += watch.look()
+            cut += len(watch.look())
             assert cut == max(0, sent + 1 - 3), "three are within what one peer and two spare ones may hold"
 
 
@@ -82,10 +88,10 @@ def test_too_many_connections_are_cut_the_newest_first(router, watch, monkeypatc
     monkeypatch.setattr(watch, "_most", 3)
     with contextlib.ExitStack() as stack:
         first = [stack.enter_context(stranger(router)) for _ in range(3)]
-        assert watch.look() == 0
+        assert not watch.look()
         for _ in range(2):
             stack.enter_context(stranger(router))
-        assert watch.look() == 2
+        assert len(watch.look()) == 2
         for one in first:
             one.sendall(b"\x00\x01x")
             assert router.poll(5000), "these live"
@@ -98,9 +104,51 @@ def test_the_address_that_has_too_many_connections_loses_them_and_no_other(route
         for _ in range(4):
             stack.enter_context(stranger(router))
         honest = stack.enter_context(stranger(router, source="127.0.0.2"))
-        assert watch.look() == 1
+        assert len(watch.look()) == 1
         honest.sendall(b"\x00\x01x")
         assert router.poll(5000), "who came last and has one only is left alone"
+
+
+def test_strangers_of_many_addresses_displace_nobody_who_has_brought_a_message(router, watch, monkeypatch):
+    monkeypatch.setattr(watch, "_most", 3)
+    with contextlib.ExitStack() as stack:
+        honest = [stack.enter_context(stranger(router, source="127.0.0.2")) for _ in range(3)]
+        for one in honest:
+            one.sendall(b"\x00\x01x")
+            assert router.poll(5000)
+            watch.note(router.recv_multipart(copy=False)[-1])
+        for host in range(11, 15):
+            stack.enter_context(stranger(router, source=f"127.0.0.{host}"))
+        assert watch.look() == ["too many connections"] * 4
+        for one in honest:
+            one.sendall(b"\x00\x01x")
+            assert router.poll(5000), "these live"
+            router.recv_multipart()
+
+
+def test_of_single_connections_of_many_addresses_the_newest_are_cut(router, watch, monkeypatch):
+    monkeypatch.setattr(watch, "_most", 2)
+    with contextlib.ExitStack() as stack:
+        there = [stack.enter_context(stranger(router, source=f"127.0.0.{host}")) for host in range(11, 16)]
+        assert len(watch.look()) == 3
+        for one in there[:2]:
+            one.sendall(b"\x00\x01x")
+            assert router.poll(5000), "these live"
+            router.recv_multipart()
+
+
+def test_a_connection_is_ended_unless_its_descriptor_is_another_ones(router, watch):
+    with stranger(router) as one:
+        one.sendall(b"\x00\x01x")
+        assert router.poll(5000)
+        fd = watch.note(router.recv_multipart(copy=False)[-1])
+        connection = connection_of(fd)
+        watch.end((fd, b"somebody else"))
+        watch.end(NOWHERE)
+        one.sendall(b"\x00\x01x")
+        assert router.poll(5000), "it lives"
+        watch.end(connection)
+        assert one.recv(1) == b""
 
 
 def test_many_whole_messages_are_no_reason(router, watch):
@@ -113,7 +161,7 @@ def test_many_whole_messages_are_no_reason(router, watch):
             frames = router.recv_multipart(copy=False)
             assert [len(frame) for frame in frames[1:]] == [4, MOST_BYTES]
             watch.note(frames[1])
-            assert watch.look() == 0
+            assert not watch.look()
 
 
 def test_a_connection_is_known_by_its_peer(router, watch):
@@ -153,4 +201,4 @@ def test_a_link_of_the_oldest_protocol_does_no_harm(router, watch):
         watch.note(frame)
         for _ in range(MOST_OFFENSES):
             watch.blame(frame)
-        assert watch.look() == 0
+        assert not watch.look()

@@ -7,8 +7,9 @@ import pytest
 
 from decentnode.communication.edges import FAR_AHEAD, Edges, Homecoming, farewell
 from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.probation import MOST_PAUSE, SETTLED
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerAway, PeerLost
+from decentnode.errors import PeerAway, PeerLost, PeerTimeout
 
 NOBODY = 99
 
@@ -18,8 +19,13 @@ class Town:
 
     def __init__(self, nodes):
         self.boxes = {rank: Mailbox(rank, lambda source, message: None) for rank in range(nodes)}
-        self.edges = {rank: Edges({rank: box}, self.tell) for rank, box in self.boxes.items()}
-        self.post = []
+        self.edges = {
+            rank: Edges({rank: box}, self.tell, self.is_reachable) for rank, box in self.boxes.items()
+        }
+        self.post, self.cut_off = [], set()
+
+    def is_reachable(self, rank):
+        return rank not in self.cut_off
 
     def tell(self, kind, sender, peer, key, seq):
         self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
@@ -41,7 +47,7 @@ class Town:
 
     def propose(self):
         for edges in self.edges.values():
-            edges.propose(lambda rank: True)
+            edges.propose()
 
     def first(self, rank, peer):
         """From which round on a node counts on a lost peer; None when it does not."""
@@ -69,7 +75,8 @@ def test_nobody_proposes_to_a_peer_that_has_ended_or_cannot_be_reached():
     town = Town(3)
     town.lose(0, 1)
     town.boxes[0].depart(2, (0, 0, 0))
-    town.edges[0].propose(lambda rank: rank != 1)
+    town.cut_off = {1}
+    town.edges[0].propose()
     assert town.post == []
 
 
@@ -466,3 +473,80 @@ def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
     town.propose()
     town.carry()
     assert town.boxes[0].left == {1}
+
+
+def gives_up(town, rank, peer, deadline=10.0):
+    """A deadline has passed in the round that the node is in."""
+    box = town.boxes[rank]
+    error = PeerTimeout(peer, "silent", deadline)
+    town.edges[rank].give_up(box, box.position, error, time.monotonic())
+    town.carry()
+
+
+@pytest.mark.parametrize(("waiting", "hung"), [(0, 1), (1, 0)])
+def test_who_is_given_up_as_too_slow_is_back_when_its_node_has_got_on(waiting, hung):
+    town = Town(2)
+    town.go_to(waiting, 3)
+    town.go_to(hung, 2)
+    gives_up(town, waiting, hung)
+    for round in range(4, 10):
+        town.go_to(waiting, round)
+        town.propose()
+        town.carry()
+        assert town.first(waiting, hung) is None, "only its sockets answer"
+    town.boxes[hung].admit(3)
+    town.propose()
+    town.carry()
+    assert town.first(waiting, hung) == town.first(hung, waiting) >= 10
+
+
+def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkeypatch):
+    town, now, left_out = Town(2), [1000.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    town.go_to(0, 0)
+    for _ in range(10):
+        gives_up(town, 0, 1)
+        town.go_to(1, town.boxes[0].upcoming)
+        began = now[0]
+        while town.first(0, 1) is None:
+            now[0] += 1.0
+            town.propose()
+            town.carry()
+        left_out.append(now[0] - began)
+        for rank in (0, 1):
+            town.go_to(rank, town.first(rank, 1 - rank) or 0)
+    assert left_out == [1.0, *(10.0 * (2**times - 1) for times in range(1, 7)), *[10.0 * MOST_PAUSE] * 3]
+    for rank in (0, 1):
+        town.go_to(rank, town.boxes[rank].upcoming + SETTLED)
+    gives_up(town, 0, 1)
+    town.go_to(1, town.boxes[0].upcoming)
+    now[0] += 1.0
+    town.propose()
+    town.carry()
+    assert town.first(0, 1) is not None, "it has kept up for a while in between"
+
+
+def test_another_process_is_not_held_to_what_the_one_before_did():
+    town = Town(2)
+    town.go_to(0, 3)
+    town.go_to(1, 2)
+    gives_up(town, 0, 1)
+    town.edges[0].meet_anew([1])
+    town.edges[1].meet_anew([0])
+    town.propose()
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) is not None
+
+
+def test_nobody_agrees_who_cannot_say_so():
+    """A link that is broken one way: what comes is heard, what answers is lost."""
+    town = Town(2)
+    town.lose(0, 1)
+    town.propose()
+    town.cut_off = {0}
+    town.carry()
+    assert town.first(1, 0) is None
+    town.cut_off = set()
+    town.propose()
+    town.carry()
+    assert town.first(0, 1) == town.first(1, 0) is not None

@@ -258,6 +258,7 @@ def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeyp
     machine.roster.take(PeerMissing(3, 5, 2, "gone"))
     machine.pass_time(3 * DEADLINE)
     assert machine.stuck() == {1}
+    machine.roster.start(3, heard=range(4))  # a run that goes on, whose other nodes nothing is told of here
     assert machine.lookout.behind(0, 5) == [1]
     assert machine.lookout.behind(3, 5) == [4]  # as far as is known here
     assert machine.lookout.hung() == []

@@ -231,6 +231,22 @@ def test_only_waiting_in_an_earlier_exchange_is_an_excuse(hand, now, exchange, b
     assert accused(hand.box, now.time + 11) == {1}
 
 
+def test_who_has_begun_a_round_and_sent_nothing_in_it_is_excused_as_before(hand, now):
+    """A neighbor of it waits in round 5, while it waited in round 4 and now encodes what it will send."""
+    hand.open(key(5), sources=[1], timeout=10.0)
+    now.time += 8
+    hand.box.note_waiting(1, key(4))
+    peer = Mailbox(1, lambda source, message: None)
+    peer.open(key(4), 1, (), (2,), 10.0)
+    peer.admit(5)
+    now.time += 4
+    hand.box.note_progress(1, peer.position)
+    assert accused(hand.box, now.time) == set()
+    peer.open(key(5), 2, (), (2,), 10.0)
+    hand.box.note_progress(1, peer.position)
+    assert accused(hand.box, now.time) == {1}, "it has sent, and that was lost"
+
+
 def hold_out(hand, now, exchanges, note, timeout=10.0):
     """Seconds until a peer is accused that makes these statements, one a second, the last one for ever."""
     handle = hand.open(key(5), sources=[1], timeout=timeout)

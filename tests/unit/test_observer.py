@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from decentnode import observer as module
 from decentnode.clock import Clock
 from decentnode.evaluation import Scores
-from decentnode.notes import PartialSum
+from decentnode.notes import Arrived, PartialSum
 from decentnode.observer import Observer
 from decentnode.reports import (
     CameBack,
@@ -385,3 +385,24 @@ def test_many_reports_at_once_cost_one_look_at_all_nodes():
             machine.take(evaluated(rank, 0, published=False))
         assert machine.next().nodes == 0
     assert len(looks) < 20
+
+
+def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
+    """As over a slow link, where both together take longer than anything is waited for."""
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    models = vectors(4)
+    with Pair() as pair:
+
+        def carry_slowly(note):
+            if isinstance(note, PartialSum):
+                time.sleep(0.7)
+                pair.second.observer.take(Arrived(0, note.round, 0))
+            return note
+
+        def send_slowly(note):
+            time.sleep(0.6)
+            pair.second.observer.take(note)
+
+        pair.carry, pair.first.observer._send = carry_slowly, send_slowly
+        pair.show(0, models)
+        assert pair.first.next().nodes == 4

@@ -11,6 +11,7 @@ import pytest
 
 from decentnode import others
 from decentnode.beacons import UNDECIDED
+from decentnode.communication.wire import digest
 from decentnode.experiment import Experiment
 from decentnode.launcher import Launcher
 from decentnode.notes import (
@@ -71,7 +72,7 @@ class Desk:
         self.launcher._pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.launcher._outbox = Outbox(machine, self._send)
+        self.launcher._outbox = Outbox(machine, self._send, lambda machine: None)
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -293,7 +294,7 @@ class TestSilence:
         desk.launcher._outbox.put(contribution)
         desk.hear()
         there = [to for note, to in desk.sent if note is contribution]
-        desk.hear(*(Arrived(machine, 3) for machine in there))
+        desk.hear(*(Arrived(machine, 3, digest(content)) for machine in there))
         return there
 
     def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
