@@ -170,9 +170,8 @@ class Observer(threading.Thread):
         if event.round in self._concluded:
             self._release_late(event)
             return
-        if event.round not in self._rounds and not isinstance(event, Evaluated):
-            if isinstance(event, Arrived) or self._is_full():
-                return
+        if event.round not in self._rounds and not self._may_begin(event):
+            return
         gathering = self._rounds.setdefault(event.round, _Gathering())
         before = gathering.parts
         match event:
@@ -188,6 +187,10 @@ class Observer(threading.Thread):
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
         if gathering.parts > before:
             gathering.grew = time.monotonic()
+
+    def _may_begin(self, event: Evaluated | Contribution | Arrived) -> bool:
+        """Whether an event is a reason to gather what comes for its round."""
+        return isinstance(event, Evaluated) or not (isinstance(event, Arrived) or self._is_full())
 
     def _is_full(self) -> bool:
         """Whether other machines have begun so many rounds that they must be making them up."""

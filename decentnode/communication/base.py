@@ -296,6 +296,13 @@ class Communication(ABC):
         """
         raise StartError(f"{type(self).__name__} carries all nodes in one process: none comes back alone")
 
+    def start_at(self, round: int) -> None:
+        """Has the nodes of a process that was started again take part from `round` on; after `open`.
+
+        Where all their peers are in it, too, and nobody else can be asked.
+        """
+        return None
+
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The model of a peer, shape (d,), for a local rank that comes back without one; None: not sent."""
         return None

@@ -275,6 +275,23 @@ class Homecoming:
             self._silent.add(pair)
         self._go_on()
 
+    def settle(self, round: int) -> None:
+        """Has the nodes here take part from `round` on, with the peers that have agreed.
+
+        In any thread, where nobody was asked: all peers are in this process, too.
+        """
+        self.round = round
+        for mailbox in self._mailboxes.values():
+            mailbox.start_at(round)
+        for rank, peer in self._agreed:
+            self._mailboxes[rank].readmit(peer, round)
+        if self._waits:
+            for rank, peer in self._silent:
+                self._mailboxes[rank].hold_for(peer)
+            self.told = dict.fromkeys(self._silent, round)
+            self.tell_again()
+        self.found.set()
+
     def tell_again(self) -> None:
         """Tells its round those that have not agreed to it; who has been heard otherwise knows it."""
         self.told = {pair: round for pair, round in self.told.items() if self._is_held_for(pair)}
@@ -311,13 +328,13 @@ class Homecoming:
         if self._enough is not None:
             self._look(self._enough)
         elif self._ended_alone:
-            self._settle(max(self._ended.values()))
+            self.settle(max(self._ended.values()))
         elif not self._asked:
             self.found.set()
         elif self._proposed is None and self._asked <= self._next.keys():
             self._propose()
         elif self._proposed is not None and self._asked <= self._agreed:
-            self._settle(self._proposed)
+            self.settle(self._proposed)
 
     def _look(self, enough: int) -> None:
         ended = self._ended if self._ended_alone else {}
@@ -343,19 +360,6 @@ class Homecoming:
         if not self._waits:  # who waits does not get on in the meantime
             self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()
-
-    def _settle(self, round: int) -> None:
-        self.round = round
-        for mailbox in self._mailboxes.values():
-            mailbox.start_at(round)
-        for rank, peer in self._agreed:
-            self._mailboxes[rank].readmit(peer, round)
-        if self._waits:
-            for rank, peer in self._silent:
-                self._mailboxes[rank].hold_for(peer)
-            self.told = dict.fromkeys(self._silent, round)
-            self.tell_again()
-        self.found.set()
 
 
 def first_of(round: int) -> Key:

@@ -64,9 +64,9 @@ class Sockets(threading.Thread):
         self._meeting = Meeting(place, self._links)
         self._connections = Connections(most_bytes, len(place.processes))
         self._edges = Edges(self.mailboxes, self._tell, self._is_reachable)
+        self.homecoming = Homecoming(self.mailboxes, self._tell, place.waits) if place.incarnation else None
+        self._edges.homecoming = self.homecoming
         self.patience = Patience(self.mailboxes, self._tell, self._edges)
-        if place.incarnation:
-            self._edges.homecoming = Homecoming(self.mailboxes, self._tell, place.waits)
         self._reception = Reception(
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
             self._connections.blame,
@@ -183,13 +183,12 @@ class Sockets(threading.Thread):
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
-        homecoming = self._edges.homecoming
-        assert homecoming is not None, "only a process that was started again comes back"
+        assert self.homecoming is not None, "only a process that was started again comes back"
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         found: int | None = None
         while found is None and time.monotonic() < limit and self._any_lives(pairs):
-            found = homecoming.seek(pairs, limit, self.post, enough)
+            found = self.homecoming.seek(pairs, limit, self.post, enough)
         if found is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
         return found

@@ -305,6 +305,10 @@ class ZeroMQ(Communication):
         assert self._sockets is not None, "open comes first"
         return self._sockets.come_back(peers, timeout)
 
+    def start_at(self, round: int) -> None:
+        assert self._sockets is not None and self._sockets.homecoming is not None, "open comes first"
+        self._sockets.homecoming.settle(round)
+
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         assert self._sockets is not None, "open comes first"
         return self._sockets.fetch(rank, peer, timeout)

@@ -1,11 +1,13 @@
 """What a node that comes back goes on from: its checkpoint, or a neighbor's model where one is given."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from decentnode import checkpoint
+from decentnode.checkpointing import whole_state
 from decentnode.experiment import Experiment
 from decentnode.records import read_records
 from decentnode.reports import CameBack
@@ -47,6 +49,8 @@ class Neighbors:
         self.seen = round if seen is None else seen
         self.asked = []
         """Of whom a model was fetched, and when: before they counted on the node."""
+        self.seconds = 0.0
+        """How long models were waited for."""
 
     def locate(self, peers, enough, timeout):
         self.asked.append("where")
@@ -54,11 +58,15 @@ class Neighbors:
 
     def fetch(self, rank, peer, timeout):
         self.asked.append(peer)
+        self.seconds += timeout
         return self.model
 
     def come_back(self, peers, timeout):
         self.asked.append("round")
         return self.round
+
+    def start_at(self, round):
+        self.asked.append(f"alone from {round}")
 
 
 @pytest.fixture
@@ -160,3 +168,105 @@ def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp
     monkeypatch.setattr(type(back.nodes[0].course), "is_cut_short", True)
     monkeypatch.setattr(checkpoint, "save", None)
     back.nodes[0].checkpoints.at_the_end(back.nodes[0])
+
+
+def models_of(nodes):
+    return [node.training.vector.values for node in nodes]
+
+
+def test_a_node_whose_neighbors_are_all_in_its_process_has_the_model_that_a_sibling_got(experiment, tmp_path):
+    """Nobody in the process knows more than the node itself, and nobody there would answer."""
+    back = Nodes(experiment, tmp_path / "run")
+    neighbors = Neighbors(4, model=torch.full((experiment.layout.numel,), 0.5))
+    bring_back(back.nodes[:3], {0: [1, 2], 1: [0, 5], 2: [0, 1]}, neighbors, back.lineage, 1.0)
+    assert neighbors.asked == [5, "round"]
+    assert all(torch.equal(model, neighbors.model) for model in models_of(back.nodes[:3]))
+    assert not torch.equal(back.models[3], neighbors.model)
+
+
+def test_where_no_neighbor_gives_a_model_a_sibling_gives_that_of_its_checkpoint(experiment, tmp_path):
+    gone = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
+    checkpoint.save(gone.lineage.directory, 1, 1, whole_state(gone.nodes[1]), gone.lineage.stamp)
+    back, neighbors = Nodes(experiment, tmp_path / "again"), Neighbors(4)
+    bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, gone.lineage, 1.0)
+    assert neighbors.asked == ["where", *10 * [5], "round"]
+    assert all(torch.equal(model, gone.models[1]) for model in models_of(back.nodes[:2]))
+    assert [node.round for node in back.nodes[:2]] == [-1, 1]
+
+
+def test_all_nodes_of_a_process_have_one_deadline_to_fetch_models(experiment, tmp_path):
+    back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
+    bring_back(back.nodes[:3], {0: [1, 7, 8], 1: [5], 2: [6]}, neighbors, back.lineage, 3.0)
+    assert neighbors.asked == [*10 * [7, 5, 6, 8], "round"]
+    assert neighbors.seconds == pytest.approx(3.0)
+
+
+def test_where_no_models_are_given_no_sibling_gives_one_either(experiment, tmp_path, monkeypatch):
+    back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
+    gone = Nodes(experiment, tmp_path / "gone").begin().run(0, 2)
+    checkpoint.save(back.lineage.directory, 1, 1, whole_state(gone.nodes[1]), back.lineage.stamp)
+    monkeypatch.setattr(type(back.nodes[0].sharing), "gives_model", False)
+    began = back.models[0]
+    bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, back.lineage, 1.0)
+    assert neighbors.asked == ["where", "round"]
+    assert torch.equal(back.models[0], began) and torch.equal(back.models[1], gone.models[1])
+
+
+class Together:
+    """All nodes of a run, in one process, after four rounds; saved after the first three."""
+
+    def __init__(self, experiment, directory):
+        self.experiment, self.directory = experiment, directory
+        self.gone = Nodes(experiment, directory / "run").begin()
+        self.models = {}
+        for round in range(4):
+            self.gone.run(round, round + 1)
+            self.models[round] = self.gone.models
+            if round < 3:
+                self.saved = self.gone.saved()
+
+    def come_back(self):
+        """They ask nobody, as there is nobody to be asked."""
+        back, neighbors = Nodes(self.experiment, self.directory / "again"), Neighbors(9)
+        graph = self.experiment.graph.graph
+        peers = {node.rank: graph.partners(node.rank) for node in back.nodes}
+        for node in back.nodes:
+            node.checkpoints._lineage = self.gone.lineage
+        bring_back(back.nodes, peers, neighbors, self.gone.lineage, 1.0)
+        (asked,) = neighbors.asked
+        return back, asked
+
+
+@pytest.fixture
+def together(experiment, tmp_path):
+    return Together(experiment, tmp_path)
+
+
+def test_where_all_nodes_share_a_process_they_go_on_after_the_newest_round_that_all_have(together):
+    checkpoint.delete(together.saved, 3, 2)
+    back, asked = together.come_back()
+    assert asked == "alone from 2"
+    assert {node.round for node in back.nodes} == {1} and torch.equal(back.models, together.models[1])
+    assert all(checkpoint.rounds(together.saved, node.rank) == [0, 1] for node in back.nodes)
+    back.run(2, 4)
+    assert torch.equal(back.models, together.models[3])
+
+
+def test_a_round_of_which_one_of_them_has_a_bad_checkpoint_does_not_count(together):
+    path = together.saved / "00005" / "00000002.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    back, asked = together.come_back()
+    assert asked == "alone from 2" and torch.equal(back.models, together.models[1])
+
+
+@pytest.mark.parametrize("saved", ["by nobody", "by others than rank 0", "in another run"])
+def test_nodes_that_were_never_saved_together_begin_anew(together, saved):
+    ranks = {"by nobody": range(16), "by others than rank 0": [0]}.get(saved, [])
+    for rank, round in product(ranks, range(3)):
+        checkpoint.delete(together.saved, rank, round)
+    if saved == "in another run":
+        together.gone.lineage.settle(7, 0)
+    back, asked = together.come_back()
+    assert asked == "alone from 0" and {node.round for node in back.nodes} == {-1}
+    back.begin().run(0, 1)
+    assert torch.equal(back.models, together.models[0])

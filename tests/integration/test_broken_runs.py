@@ -158,3 +158,23 @@ def test_whoever_waits_for_a_node_that_died_after_it_had_sent_goes_on_without_th
     struck = run(Trial("struck", (wait, "checkpoint.every=5", "rounds=15", crash)))
     assert struck.code == 0, struck.text
     assert struck.summary["finished_nodes"] == 8
+
+
+@pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 8}"])
+@pytest.mark.parametrize("every", [5, 0], ids=["from their checkpoints", "anew"])
+def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(transport, every):
+    """There is nobody else to be asked; all of them do again what one of them lacks."""
+    from _runs import Trial, faults, run_all
+
+    restart = "failures={deadline: 3, restart: {attempts: 1}}"
+    alike = (restart, f"communication={transport}", "evaluation.every=4", f"checkpoint.every={every}")
+    crash = faults({"name": "crash", "ranks": 3, "rounds": 14, "activity": "train"})
+    trials = [Trial("calm", alike), Trial("struck", (*alike, crash))]
+    calm, struck = sorted(run_all(trials, jobs=2), key=lambda outcome: outcome.trial.name)
+    assert struck.code == 0, struck.text
+    assert struck.summary["restarted_nodes"] == {str(rank): 1 for rank in range(8)}
+    assert struck.summary["model_hash"] == calm.summary["model_hash"]
+    rounds = {rank: [record.round for record in records] for rank, records in struck.records.items()}
+    assert rounds == {rank: list(range(30)) for rank in range(8)}
+    assert [row["round"] for row in struck.evaluations] == [row["round"] for row in calm.evaluations]
+    assert struck.leftovers == ()

@@ -139,6 +139,53 @@ def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_pat
     assert "started again (1 of 1)" in second.text
 
 
+SEVERAL = ["rounds=100000", "evaluation.every=0", "graph=ring", "graph.nodes=8"]
+
+
+def models_of_a_process(run: Run, first: int) -> list[str]:
+    """For each node of a process that came back without checkpoints where its model was from."""
+    log = (run.run_dir / "logs" / f"{first:05d}.log").read_text()
+    found = [line for line in log.splitlines() if " has the model " in line]
+    return sorted(line.split(":")[0] for line in found)
+
+
+def test_a_process_with_several_nodes_comes_back_as_quickly_as_one_with_one(tmp_path):
+    """Its inner nodes ask nobody: who could answer them comes back, too."""
+    four = ["communication={name: zeromq, nodes_per_process: 4}"]
+    failures = "failures={start_deadline: 5, deadline: 3, restart: {attempts: 1}}"
+    run = Run(tmp_path / "run", [*SEVERAL, *four, failures])
+    run.wait_for_round(5)
+    os.kill(run.pid_of(4), signal.SIGKILL)
+    for rank in (4, 7):
+        wait_until(lambda rank=rank: f"exchanges with rank {rank} again" in run.text, 20, lambda: run.story)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143, run.story
+    assert models_of_a_process(run, 4) == [
+        "rank 4 has the model of rank 3", "rank 5 has the model of rank 4",
+        "rank 6 has the model of rank 4", "rank 7 has the model of rank 0",
+    ]  # fmt: skip
+    assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 8
+    assert run.summary["restarted_nodes"] == dict.fromkeys("4567", 1)
+
+
+def test_a_machine_whose_nodes_share_a_process_takes_part_after_the_start(tmp_path, started):
+    where, port = machines(["127.0.0.1", "127.0.0.2"], [4, 4]), 30680
+    four = f"communication={{name: zeromq, nodes_per_process: 4, base_port: {port + 10}}}"
+    failures = "failures={start: at_least 4, grace: 1, deadline: 3, start_deadline: 5}"
+    everywhere = [*SEVERAL, where, four, f"mapping.rendezvous_port={port}", failures, "security=none"]
+    first = Run(tmp_path / "machine0", [*everywhere, "machine=0"])
+    started.append(first)
+    first.wait_for_round(5)
+    second = Run(tmp_path / "machine1", [*everywhere, "machine=1"])
+    started.append(second)
+    wait_until(lambda: any(not r.lost for r in rounds_of(second, 6)), 40, lambda: first.story)
+    first.process.send_signal(signal.SIGTERM)
+    assert [run.wait() for run in started] == [143, 143], first.story
+    assert len(models_of_a_process(second, 4)) == 4
+    assert not any("all nodes started from" in line for line in models_of_a_process(second, 4))
+    assert first.summary["lost_nodes"] == {} and first.summary["stopped_nodes"] == 8
+
+
 def rounds_of(run: Run, rank: int) -> list[RoundRecord]:
     path = run.run_dir / "records" / f"{rank:05d}.jsonl"
     return read_records(path) if path.exists() else []
