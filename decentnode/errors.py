@@ -124,6 +124,11 @@ class ProtocolError(PeerError):
         self.counted_as = counted_as
 
 
+def left(peer: int, round: int) -> PeerLost:
+    """Why a peer that said goodbye is not waited for."""
+    return PeerLost(peer, f"left after round {round + 1}" if round >= 0 else "left before its first round")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, torch or CUDA asked for memory in vain."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

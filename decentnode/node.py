@@ -262,7 +262,10 @@ class Exchanger:
         if self.missing.pop(peer, None) is not None:
             print(f"round {self._round + 1}: rank {peer} is back", flush=True)
             self._reporter.send(PeerBack(self.endpoint.rank, self._round, peer))
-            self._sharing.on_peer_back(peer)
+        else:
+            # Another process has taken its place, or this one's, before anybody missed a payload.
+            self._sharing.on_peer_lost(peer)
+        self._sharing.on_peer_back(peer)
 
     def _note_missing(self, peer: int, error: PeerError) -> None:
         self._missed[peer] = error

@@ -235,7 +235,10 @@ class Endpoint(ABC):
         return None
 
     def admit(self, round: int) -> list[int]:
-        """Begins the exchanges of a round; returns lost peers that take part again from there on."""
+        """Begins the exchanges of a round; returns peers that are met anew from there on.
+
+        They were lost, or another process has taken the place of theirs, or of this one, unnoticed.
+        """
         return []
 
     @property

@@ -139,7 +139,7 @@ class Edges:
             return  # the proposals have crossed, and that of the peer that came back was agreed on
         if not self._may_return(mailbox, peer):
             return  # it proposes again
-        if not mailbox.readmit(peer, round):
+        if not mailbox.readmit(peer, round, theirs):
             self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
             return
         self._agree(mailbox, peer, round, theirs)
@@ -147,7 +147,7 @@ class Edges:
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         self._margins.pop((mailbox.rank, peer), None)
-        if mailbox.readmit(peer, round):
+        if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
         else:
             self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
@@ -204,7 +204,8 @@ class Homecoming:
         self._ended: dict[Pair, int] = {}
         """The first round that peers have not done that have ended."""
         self._next: dict[Pair, int] = {}
-        self._agreed: set[Pair] = set()
+        self._agreed: dict[Pair, int] = {}
+        """Who has agreed to the proposed round, with the first one that they have not begun."""
         self._proposed: int | None = None
         self._margin = 0
         self._enough: int | None = None
@@ -237,7 +238,7 @@ class Homecoming:
     ) -> None:
         """Asks these peers, from the beginning; until they agree they count as lost."""
         self.found = found or threading.Event()
-        self._asked, self._next, self._agreed = set(pairs), {}, set()
+        self._asked, self._next, self._agreed = set(pairs), {}, {}
         self._silent, self._ended = set(), {}
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in sorted(self._asked):
@@ -256,7 +257,7 @@ class Homecoming:
             if self._proposed is not None and header.seq > self._proposed:
                 self._start_over()
         elif header.kind == Kind.WELCOME and header.round == self._proposed:
-            self._agreed.add(pair)
+            self._agreed[pair] = header.seq
         elif header.kind == Kind.LEAVE:
             self._forget(pair)
             self._ended[pair] = header.round + 1 if header.seq else 0
@@ -269,7 +270,7 @@ class Homecoming:
 
     def stop_waiting(self) -> None:
         """Goes on with those that have answered."""
-        answered = set(self._next) if self._proposed is None else self._agreed
+        answered = set(self._next if self._proposed is None else self._agreed)
         for pair in self._asked - answered:
             self._forget(pair)
             self._silent.add(pair)
@@ -283,8 +284,9 @@ class Homecoming:
         self.round = round
         for mailbox in self._mailboxes.values():
             mailbox.start_at(round)
-        for rank, peer in self._agreed:
+        for (rank, peer), theirs in self._agreed.items():
             self._mailboxes[rank].readmit(peer, round)
+            self._mailboxes[rank].anew[peer] = max(round, theirs)
         if self._waits:
             for rank, peer in self._silent:
                 self._mailboxes[rank].hold_for(peer)
@@ -296,7 +298,7 @@ class Homecoming:
         """Tells its round those that have not agreed to it; who has been heard otherwise knows it."""
         self.told = {pair: round for pair, round in self.told.items() if self._is_held_for(pair)}
         for (rank, peer), round in self.told.items():
-            self._tell(Kind.RETURN, rank, peer, first_of(round), round)
+            self._tell(Kind.RETURN, rank, peer, first_of(round), self._mailboxes[rank].upcoming)
 
     def follow(self, pair: Pair, round: int) -> None:
         """Proposes to a peer that is waited for the later round that it is in."""
@@ -320,7 +322,7 @@ class Homecoming:
     def _forget(self, pair: Pair) -> None:
         self._asked.discard(pair)
         self._next.pop(pair, None)
-        self._agreed.discard(pair)
+        self._agreed.pop(pair, None)
 
     def _go_on(self) -> None:
         if self.found.is_set():
@@ -333,7 +335,7 @@ class Homecoming:
             self.found.set()
         elif self._proposed is None and self._asked <= self._next.keys():
             self._propose()
-        elif self._proposed is not None and self._asked <= self._agreed:
+        elif self._proposed is not None and self._asked <= self._agreed.keys():
             self.settle(self._proposed)
 
     def _look(self, enough: int) -> None:

@@ -1,7 +1,7 @@
 """What the mailbox of a node has its transport do; a transport leaves out what it has no need of."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decentnode.communication.handles import Handle, Key
 
@@ -20,5 +20,7 @@ class Errands:
     """Says to a peer that is given up that what it was sent may be written again."""
     give_model: Callable[[], None] = lambda: None
     """Gives this node's model to those that want it."""
+    wanted: set[int] = field(default_factory=set)
+    """Peers that have asked for this node's model."""
     attend: Callable[[Handle, float], bool] | None = None
     """Waits for an exchange and takes in what comes by itself; None: another thread takes it in."""

@@ -16,7 +16,7 @@ from decentnode.communication.handles import Handle, Key, Message
 from decentnode.communication.parked import NEVER, Parked
 from decentnode.communication.signs import Signs
 from decentnode.communication.unread import Unread
-from decentnode.errors import PeerAway, PeerError, PeerLost, PeerTimeout
+from decentnode.errors import PeerAway, PeerError, PeerTimeout, left
 
 MOST_PARKED = 4
 PATIENCE = 1.0
@@ -53,12 +53,12 @@ class Mailbox(Errands):
         """How many exchanges, each of another part, are in flight at once."""
         self.ahead = 0
         """The round in which this node should go on because its peers are there already."""
-        self.wanted: set[int] = set()
-        """Peers that have asked for this node's model."""
         self.sent_last: Key | None = None
         """The exchange that was begun last; None before any was."""
         self.asked: dict[int, Key] = {}
         """The latest exchange whose payload a peer was asked for: it may come twice."""
+        self.anew: dict[int, int] = {}
+        """From which round on both ends of an edge that came back know nothing of each other."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._agreed: dict[int, int] = {}
@@ -97,25 +97,29 @@ class Mailbox(Errands):
         return max(round if is_under_way else round + 1, self._first)
 
     def admit(self, round: int) -> list[int]:
-        """Begins the exchanges of a round; returns the peers that take part again from there on."""
+        """Begins the exchanges of a round; returns the peers that are met anew from there on."""
         with self.lock:
             self._last = max(self._last, (round, -1, -1))
-            back = [peer for peer, first in self._returning.items() if first <= round]
-            for peer in back:
+            for peer in [peer for peer, first in self._returning.items() if first <= round]:
                 del self._returning[peer], self.gone[peer]
-            return back
+            met = [peer for peer, first in self.anew.items() if first <= round and peer not in self.gone]
+            for peer in met:
+                del self.anew[peer]
+            return met
 
     def start_at(self, round: int) -> None:
         """Nobody is told of an earlier round to take part in: this node comes back in this one."""
         with self.lock:
             self._last, self._first = max(self._last, (round - 1, -1, -1)), round
 
-    def readmit(self, peer: int, round: int) -> bool:
-        """Exchanges with a lost peer again from `round` on; false when that round has begun already."""
+    def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
+        """Exchanges with a lost peer, which begins `theirs` next, from `round` on; false if too late."""
         with self.lock:
             if self.holds_for(peer) and round == self._held:
                 self._signs.forget(peer)
                 self._agreed[peer] = round
+                # What was sent in a round that is under way was made for the process that died.
+                self.anew[peer] = max(self.upcoming, theirs)
                 self._unread.begin_again(peer, round)
                 self._finish_complete()
                 return True
@@ -127,7 +131,7 @@ class Mailbox(Errands):
             self.give_up(peer, away, round)
             if self.waits:  # whom that process has not met yet was not lost
                 self.gone[peer] = away
-            self._returning[peer] = self._agreed[peer] = round
+            self._returning[peer] = self._agreed[peer] = self.anew[peer] = round
             self.left.discard(peer)
             return True
 
@@ -392,8 +396,3 @@ class Mailbox(Errands):
         for handle in self._open.values():
             if handle.key < key and peer in handle.awaited:
                 self.ask_for(peer, handle.key)
-
-
-def left(peer: int, round: int) -> PeerLost:
-    """Why a peer that said goodbye is not waited for."""
-    return PeerLost(peer, f"left after round {round + 1}" if round >= 0 else "left before its first round")

@@ -145,6 +145,8 @@ class Sharing(Stateful, ABC):
     def on_peer_back(self, rank: int) -> None:
         """Called once, before the first round with that peer again; state per peer begins anew.
 
+        Where another process has taken that peer's place, or this node's, both are called, one after the
+        other, although no payload was missed: at both ends before the same round.
         After a payload that could not be used (the edge was never given up): after the first that could.
         """
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -51,6 +51,25 @@ class RaisesInTheObserver(torch.nn.CrossEntropyLoss):
         if threading.current_thread().name == "decentnode-observer":
             raise RuntimeError("no loss of a mean")
         return super().forward(scores, labels)
+
+
+@dataclass
+class TellsOfPeers(Gossip):
+    """Gossip that says what it was told of which peers, and before which round."""
+
+    told: list[str] = field(default_factory=list, init=False)
+
+    def outgoing(self, vector, view):
+        for what in self.told:
+            print(f"before {view.round}: {what}", flush=True)
+        self.told.clear()
+        return super().outgoing(vector, view)
+
+    def on_peer_lost(self, rank):
+        self.told.append(f"lost {rank}")
+
+    def on_peer_back(self, rank):
+        self.told.append(f"back {rank}")
 
 
 @dataclass

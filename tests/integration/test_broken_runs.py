@@ -1,10 +1,14 @@
 """A few runs that are broken on purpose; all of them are in eval/reliability (docs/reliability.md)."""
 
+import re
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from tests.integration.running import Run
 
 SCRIPTS = Path(__file__).parents[2] / "eval" / "reliability"
 
@@ -178,3 +182,23 @@ def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_sam
     assert rounds == {rank: list(range(30)) for rank in range(8)}
     assert [row["round"] for row in struck.evaluations] == [row["round"] for row in calm.evaluations]
     assert struck.leftovers == ()
+
+
+def test_a_scheme_hears_at_both_ends_of_a_process_that_was_replaced_while_all_waited_for_it(tmp_path):
+    """Nobody misses it in any round, but it comes back as it was some rounds before."""
+    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
+    crash = "faults=[{name: crash, ranks: 3, rounds: 7, activity: train}]"
+    tells = ["sharing.name=faulty:TellsOfPeers", "checkpoint.every=5", "rounds=15"]
+    run = Run(tmp_path / "run", [wait, crash, *tells], SCRIPTS / "tiny.yaml")
+    assert run.wait() == 0, run.text
+    assert "goes on without" not in run.text
+    heard = defaultdict(list)
+    for rank in range(8):
+        log = (run.run_dir / "logs" / f"{rank:05d}.log").read_text()
+        for round, what, peer in re.findall(r"^before (\d+): (\w+) (\d+)$", log, re.MULTILINE):
+            heard[rank, int(peer)].append((what, int(round)))
+    neighbors = load_graph().sources(3, 7)
+    assert heard.keys() == {(3, peer) for peer in neighbors} | {(peer, 3) for peer in neighbors}
+    for peer in neighbors:
+        (_, round), *_ = heard[peer, 3]
+        assert heard[peer, 3] == [("lost", round), ("back", round)] == heard[3, peer]

@@ -291,6 +291,36 @@ def settled_apart(rounds, waits=True):
     return town, comings
 
 
+def met_anew(town, rank, since):
+    """By peer the rounds in which a node meets it anew, from this one on."""
+    met = {}
+    for round in range(since, since + 9):
+        for peer in town.boxes[rank].admit(round):
+            met.setdefault(peer, []).append(round)
+    return met
+
+
+@pytest.mark.parametrize(
+    ("waits", "under_way", "back"), [(True, True, 6), (True, False, 7), (False, False, 7)]
+)
+def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both(waits, under_way, back):
+    """Although nobody misses it: the round is held for it, or begins only when it is back.
+
+    What 0 has sent in the round that is under way was not made for the new process, so that is too early.
+    """
+    town = Town(2)
+    for box in town.boxes.values():
+        box.waits = waits
+    town.boxes[0].admit(6)
+    town.boxes[0].open((6, 0, 0), 7, (1,), (1,) if under_way else (), 10.0)
+    town.boxes[0].suspend(1) if waits else town.boxes[0].lose(1, PeerLost(1, "died"))
+    coming = town.edges[1].homecoming = Homecoming({1: town.boxes[1]}, town.tell, waits)
+    coming.ask([(1, 0)])
+    town.carry()
+    assert coming.round == back
+    assert (met_anew(town, 0, 7), met_anew(town, 1, back)) == ({1: [7]}, {0: [7]})
+
+
 def check_they_exchange(town, i, j, round):
     """Both ends count on the edge in this round, and in none before that one of them does."""
     for rank, peer in ((i, j), (j, i)):
@@ -309,6 +339,8 @@ def test_two_neighbors_that_come_back_at_once_wait_for_each_other(rounds):
         missing = town.boxes[rank].gone.get(peer)
         assert missing is None or isinstance(missing, PeerAway)
         assert town.first(rank, peer) in (None, max(rounds))
+    met = [met_anew(town, rank, round) for rank, round in zip((1, 2), rounds, strict=True)]
+    assert len(met[0][2]) == 1 and met[0][2] == met[1][1]
     check_they_exchange(town, 1, 2, max(rounds))
 
 

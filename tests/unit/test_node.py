@@ -53,3 +53,10 @@ def test_a_peer_whose_edge_was_given_up_is_back_when_both_ends_have_agreed(excha
     exchanger.endpoint.admit = lambda round: [1]
     rounds_of(exchanger, {1}, {})
     assert told[2:] == [PeerBack(0, 2, 1), ("back", 1)]
+
+
+def test_a_peer_that_was_replaced_unmissed_is_lost_and_back_for_the_scheme_alone(exchanger, told):
+    rounds_of(exchanger, {1}, {})
+    exchanger.endpoint.admit = lambda round: [1]
+    rounds_of(exchanger, {1}, {})
+    assert told == [("lost", 1), ("back", 1)]
