@@ -20,6 +20,8 @@ from decentnode.wording import quoted
 LIVE = "live.json"
 SECONDS = 3.0
 """How long a question and its answer may take."""
+NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
+"""What a socket raises whose launcher is gone; anything else says nothing about it."""
 MOST_CLIENTS = 8
 MOST_REQUEST_BYTES = 4096
 MOST_ANSWER_BYTES = 64 << 20
@@ -172,7 +174,10 @@ class Control:
 
 
 def ask(path: str, request: Request) -> msgspec.Raw:
-    """What a launcher answers on the socket at `path`; raises OSError where nobody is there, or RunFailed."""
+    """What a launcher answers on the socket at `path`; raises RunFailed where it does not.
+
+    Where nobody is there: one of `NOBODY_THERE`.
+    """
     until = time.monotonic() + SECONDS
     pieces: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -187,6 +192,10 @@ def ask(path: str, request: Request) -> msgspec.Raw:
                     raise RunFailed("the launcher hung up without an answer")
         except (TimeoutError, BlockingIOError):
             raise RunFailed(f"the launcher does not answer within {SECONDS:.0f} s") from None
+        except NOBODY_THERE:
+            raise
+        except OSError as error:
+            raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
     try:
         answer = msgspec.json.decode(b"".join(pieces), type=Answer)
     except UNDECODABLE as error:

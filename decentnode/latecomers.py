@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from decentnode.checkpointing import Lineage
-from decentnode.control import Request, ask
+from decentnode.control import NOBODY_THERE, Request, ask
 from decentnode.cross_checks import why_not_taken_back
 from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.experiment import Experiment
@@ -163,7 +163,7 @@ def request_restart(run_dir: Path, rank: int) -> str:
         raise BadInput(f"{run_dir}: no launcher answers here; the run has not begun, or has ended")
     try:
         return msgspec.json.decode(ask(live.control, Request(RESTART, str(rank))), type=str)
-    except OSError:
+    except NOBODY_THERE:
         raise BadInput(f"{run_dir}: its launcher (process {live.pid}) is gone; start it again") from None
     except DecentnodeError as error:
         raise BadInput(f"{run_dir}: {error}") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from decentnode.control import LIVE, NodeStatus, Request, Status, ask
+from decentnode.control import LIVE, NOBODY_THERE, NodeStatus, Request, Status, ask
 from decentnode.errors import UNDECODABLE, BadInput, RunFailed
 from decentnode.run_files import Event, Live, read_evaluations, read_events
 from decentnode.wording import counted, decimal, ranks_in_words, readable_seconds
@@ -24,7 +24,7 @@ def report(run_dir: Path) -> Iterator[str]:
     if live is not None:
         try:
             content = ask(live.control, Request("status"))
-        except OSError:
+        except NOBODY_THERE:
             yield from _afterwards(run_dir, live)
         except RunFailed as error:
             raise RunFailed(f"{run_dir}: {error} (process {live.pid})") from None

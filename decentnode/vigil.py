@@ -118,11 +118,12 @@ class Vigil:
 
     def close(self, last_word: str = "") -> None:
         """Takes no more questions and keeps no more events; `last_word`: how the run ended."""
+        if last_word:
+            # First: who finds nobody to ask reads here how it ended.
+            self.journal.record("ended", last_word)
         if self._control is not None:
             self._control.close()
             self._control = None
-        if last_word:
-            self.journal.record("ended", last_word)
         self.journal.close()
 
     @property

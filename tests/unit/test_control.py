@@ -1,6 +1,7 @@
 """Questions to a run: answered without ever waiting, and shown as a person reads them."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -15,9 +16,11 @@ from decentnode import control, status
 from decentnode.control import Control, NodeStatus, Request, Status, ask
 from decentnode.errors import BadInput, RunFailed
 from decentnode.journal import Journal
+from decentnode.latecomers import request_restart
 from decentnode.readiness import ready
 from decentnode.reports import DiskProblem, PeerMissing, Stuck, Waiting
 from decentnode.run_files import Live, read_events
+from decentnode.vigil import Vigil
 
 STATUS = Status(
     "trial", 0, 1, 50, 12.5,
@@ -136,6 +139,49 @@ def test_a_launcher_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     ):
         list(status.report(tmp_path))
     stopped.close()
+
+
+def test_a_launcher_that_answers_as_many_as_it_can_is_not_taken_for_dead(tmp_path):
+    with served(tmp_path, status=lambda _: STATUS) as launcher, contextlib.ExitStack() as clients:
+        for _ in range(control.MOST_CLIENTS):
+            clients.enter_context(socket.socket(socket.AF_UNIX)).connect(launcher.path)
+        with pytest.raises(
+            RunFailed, match=r"cannot be asked: (Broken pipe|Connection reset by peer) \(process"
+        ):
+            list(status.report(tmp_path))
+
+
+def test_a_launcher_of_another_user_is_not_taken_for_dead(tmp_path, monkeypatch):
+    class NotOurs(socket.socket):
+        def connect(self, address):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    with served(tmp_path, status=lambda _: STATUS):
+        monkeypatch.setattr(control.socket, "socket", NotOurs)
+        why = rf"^{tmp_path}: the launcher cannot be asked: Permission denied"
+        with pytest.raises(RunFailed, match=rf"{why} \(process {os.getpid()}\)$"):
+            list(status.report(tmp_path))
+        with pytest.raises(BadInput, match=rf"{why}$"):
+            request_restart(tmp_path, 0)
+        monkeypatch.undo()
+
+
+def test_whoever_finds_nobody_to_ask_reads_how_the_run_has_ended(tmp_path):
+    """Also at the very moment when the launcher takes no more questions."""
+    (tmp_path / "config.yaml").touch()
+    seen = []
+
+    class Watched(Control):
+        def close(self):
+            self._socket.close()
+            seen.extend(status.report(tmp_path))
+            super().close()
+
+    vigil = Vigil.__new__(Vigil)
+    vigil.journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    vigil._control = Watched(tmp_path, str(tmp_path), 0, {})
+    vigil.close("all nodes finished")
+    assert seen == [f"{tmp_path}: has ended: all nodes finished"]
 
 
 def test_a_run_that_is_under_way(tmp_path):
