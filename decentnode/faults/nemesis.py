@@ -3,6 +3,7 @@
 import math
 import mmap
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from decentnode.reports import Injected, Reporter
 
 MOST_REMEMBERED = 8
 """Messages of one kind on a link that may be sent again."""
+ROUNDS_REMEMBERED = 8
+"""In which a fault was told: payloads of a node's peers belong to other rounds than its own."""
 Tell = Callable[[int, int, int, str], None]
 """Says that a fault, by its number, strikes at a rank in a round, and what it strikes."""
 Numbered = tuple[int, Fault]
@@ -162,7 +165,9 @@ class FaultySieve(Sieve):
         self._tell = tell
         self._held: list[_Held] = []
         self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
-        self._told: dict[tuple[int, int], int] = {}
+        self._told: defaultdict[tuple[int, int], deque[int]] = defaultdict(
+            lambda: deque(maxlen=ROUNDS_REMEMBERED)
+        )
 
     def sift(self, message: Received, now: float) -> list[Received]:
         frames = message[0]
@@ -231,8 +236,9 @@ class FaultySieve(Sieve):
 
     def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
         """Says so at the first message that a fault strikes for a rank in a round."""
-        if self._told.get((number, header.receiver)) != round:
-            self._told[number, header.receiver] = round
+        told = self._told[number, header.receiver]
+        if round not in told:
+            told.append(round)
             kind = wire.Kind(header.kind).name.lower()
             self._tell(number, header.receiver, round, f"{kind} from rank {header.sender}")
 

@@ -95,6 +95,17 @@ def test_a_dropped_message_does_not_come_and_is_reported_once_in_a_round():
     assert found == [(2, "drop", "payload from rank 1"), (3, "drop", "payload from rank 1")]
 
 
+def test_a_fault_is_reported_once_in_each_of_two_rounds_that_take_turns():
+    """Peers are ahead of the node that hears them, and what they say of themselves belongs to its round."""
+    stage = Stage(Drop())
+    stage.beacon.mark(4, Activity.RECEIVE)
+    waiting = message(kind=wire.Kind.WAITING, round=4, body=b"")
+    for struck in (message(round=5), waiting, message(sender=2, round=5), waiting):
+        assert stage.pass_on(struck) == []
+    found = [(r.round, r.what) for r in stage.reported()]
+    assert found == [(5, "payload from rank 1"), (4, "waiting from rank 1")]
+
+
 def test_a_fault_strikes_only_what_the_named_peers_send():
     stage = Stage(Drop(peers=(2, 3)))
     assert [stage.pass_on(message(sender=s)) for s in (1, 2, 3)] == [[(1, 0)], [], []]
