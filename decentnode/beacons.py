@@ -6,7 +6,7 @@ sees a trainer that is stuck although the threads around it answer: its marks no
 
 import mmap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -102,6 +102,15 @@ class Beacons:
     def highest_round(self) -> int:
         """The highest round that any local node has announced."""
         return max(beacon.read().round for beacon in self._beacons.values())
+
+    @property
+    def last_mark(self) -> float:
+        """When some local node got on last, as `time.monotonic` counts."""
+        return max(beacon.read().since for beacon in self._beacons.values())
+
+    def activities(self, ranks: Iterable[int]) -> set[Activity]:
+        """What those of these ranks do that are local."""
+        return {self._beacons[rank].read().activity for rank in ranks if rank in self._beacons}
 
     def of(self, rank: int) -> Beacon:
         """The beacon of a local rank."""

@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from decentnode import __version__, config, preflight
@@ -36,7 +35,7 @@ from decentnode.resuming import Resumption
 from decentnode.roster import Roster, State
 from decentnode.screen import Screen
 from decentnode.snapshots import Snapshots
-from decentnode.stopping import Stopping
+from decentnode.stopping import Stopping, killed_in_words
 from decentnode.vigil import Vigil
 
 TICK = 0.1
@@ -91,7 +90,10 @@ class Launcher:
         self._others = OtherMachines(
             experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
         )
-        self._stopping = Stopping(self._beacons, machine, self._others.present, self._assembly.send)
+        self._stopping = Stopping(
+            self._beacons, machine, self._others.present, self._assembly.send,
+            experiment.settings.failures.deadline,
+        )  # fmt: skip
         self._latecomers = Latecomers(
             experiment, machine, self.roster, self._assembly, self._continuity.lineage,
             lambda: self._signal is not None,
@@ -275,19 +277,9 @@ class Launcher:
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
         for rank in lost:
-            self._note_loss(rank)
-
-    def _note_loss(self, rank: int) -> None:
-        is_here = (machine := self.experiment.mapping.machine_of(rank)) == self.machine
-        where, log = ("", f"; its log: {self._log(rank)}") if is_here else (f" on machine {machine}", "")
-        text = f"rank {rank}{where} is lost: {self.roster.members[rank].error}{log}"
-        self._vigil.lost(rank, text, stopping=self._signal is not None)
-        if self._signal is None:
-            self.screen.show_log(self._log(rank))
-
-    def _log(self, rank: int) -> Path:
-        process = next(p for p in self.experiment.processes if rank in p.ranks)
-        return self.run_dir / "logs" / f"{process.ranks[0]:05d}.log"
+            self._vigil.lost(rank, stopping=self._signal is not None)
+            if self._signal is None:
+                self.screen.show_log(self._vigil.log(rank))
 
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
@@ -351,16 +343,20 @@ class Launcher:
 
     def _let_go(self) -> None:
         """Lets the nodes of all machines end after one round; those that take too long are killed."""
+        retention, here = self._continuity.retention, self._local.intersection(self.roster.active)
         if not self._stopping.is_urgent:
-            word = "stops after the round that the furthest node has begun; a second signal kills"
-            self._vigil.journal.say("stop", word)
+            every = self.experiment.settings.checkpoint.every
+            self._vigil.journal.say("stop", self._stopping.begin(retention.newest_round, every))
         while self._unresolved() and not self._stopping.is_urgent:
             self._watch(STOPPING_TICK)
-            if self._stopping.is_overdue:
+            if self._stopping.is_overdue(self._known.intersection(self.roster.active)):
                 self._end_at_once()
         limit = time.monotonic() + SECONDS_TO_DIE
         while self._local & set(self.roster.active) and time.monotonic() < limit:
             self._watch(STOPPING_TICK)
+        killed = here.difference(self.roster.ranks(State.FINISHED, State.STOPPED))
+        if killed and self._stopping.is_urgent and self.run_id:
+            self._vigil.journal.say("stop", killed_in_words(len(killed), retention.newest_round))
 
     def _complete_observations(self) -> None:
         """Lets the observers of all machines end what is under way; a signal cuts that short."""

@@ -91,11 +91,19 @@ class Vigil:
         if not stopping:
             self.journal.tell_waits()
 
-    def lost(self, rank: int, text: str, stopping: bool) -> None:
+    def lost(self, rank: int, stopping: bool) -> None:
         """Keeps that a node is lost, and shows it unless somebody wants the run to end."""
-        seen = self.lookout.sighting(rank)
-        round = max(seen.round if seen else self._roster.members[rank].round, 0)
+        seen, member = self.lookout.sighting(rank), self._roster.members[rank]
+        where = "" if seen else f" on machine {self._experiment.mapping.machine_of(rank)}"
+        log = f"; its log: {self.log(rank)}" if seen else ""
+        text = f"rank {rank}{where} is lost: {member.error}{log}"
+        round = max(seen.round if seen else member.round, 0)
         (self.journal.record if stopping else self.journal.say)("node_lost", text, rank, round)
+
+    def log(self, rank: int) -> Path:
+        """Where the process of a node writes what it prints."""
+        process = next(p for p in self._experiment.processes if rank in p.ranks)
+        return self._run_dir / "logs" / f"{process.ranks[0]:05d}.log"
 
     def hung(self) -> dict[int, list[Failed]]:
         """What is to be said of processes that are to be ended now, because else nobody here gets on."""

@@ -150,6 +150,47 @@ def two_machines(base):
     return [mapping, f"communication={{name: zeromq, base_port: {base + 1}}}"]
 
 
+SLOW = 20
+"""The round in which rank 2 takes longer than nodes may take to end: 14 times 0.3 s, and 1.5 s. Rank 0,
+which is no neighbor, gets into the next one meanwhile."""
+SLOWLY = ["rounds=40", "training.batch_size=2", f"sharing={{name: 'impatient:Slow', only: 2, round: {SLOW}}}"]
+
+
+def stop_amid_the_slow_round(runs):
+    """The exit codes."""
+    runs[0].wait_for_round(SLOW - 1, PATIENCE)
+    time.sleep(0.3)
+    runs[0].process.send_signal(signal.SIGTERM)
+    return [run.wait(PATIENCE) for run in runs]
+
+
+def test_a_run_without_checkpoints_has_the_time_for_a_slow_round(tmp_path, config):
+    run = Run(tmp_path / "run", SLOWLY, config=config)
+    assert stop_amid_the_slow_round([run]) == [143], run.text
+    assert (run.summary["stopped_nodes"], run.summary["resumable_round"]) == (4, SLOW + 1), run.text
+    assert "nodes that get on have 60 s for it" in run.text and "killed without" not in run.text
+    assert resume([run])[0] == [0]
+
+
+def test_nodes_of_other_machines_are_waited_for_that_do_a_slow_round(tmp_path, config):
+    runs = [
+        Run(tmp_path / f"machine{m}", [*two_machines(30380), f"machine={m}", *SLOWLY], config=config)
+        for m in range(2)
+    ]
+    assert stop_amid_the_slow_round(runs) == [143, 143], runs[0].text + runs[1].text
+    assert [run.summary["resumable_round"] for run in runs] == [SLOW + 1] * 2, runs[0].text + runs[1].text
+
+
+def test_a_run_with_checkpoints_does_not_wait_and_says_what_that_costs(tmp_path, config):
+    run = Run(tmp_path / "run", [*SLOWLY, "checkpoint.every=1"], config=config)
+    assert stop_amid_the_slow_round([run]) == [143], run.text
+    rest = f"killed without being saved; the run can go on from round {SLOW + 1}\n"
+    assert rest in run.text, run.text
+    assert "nodes that have not ended after 1.5 s are killed unless they are being saved" in run.text
+    assert run.summary["resumable_round"] == SLOW - 1
+    assert f"decentnode resume {run.run_dir} (from round {SLOW + 1})" in run.text
+
+
 @pytest.mark.parametrize("asked", [1])
 def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config, straight, asked):
     base = 30320 + 20 * asked

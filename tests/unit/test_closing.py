@@ -1,12 +1,13 @@
 """What a run ends with."""
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from decentnode.closing import exit_code
 from decentnode.errors import ExitCode
-from decentnode.reports import Failed, Finished, PeerMissing, Stopped
+from decentnode.reports import Checkpointed, Failed, Finished, PeerMissing, Stopped
 from decentnode.roster import Roster
 from tests.unit.test_others import Desk
 
@@ -57,3 +58,40 @@ def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finis
     for rank in range(2):
         assert roster.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
     assert exit_code(roster, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
+
+
+NOWHERE = "there is no checkpoint of all nodes to go on from (checkpoint.every: how often one is made)"
+
+
+@pytest.mark.parametrize(
+    ("saved", "ended", "words"),
+    [
+        ([], [], [f"2 nodes here had not ended and were killed without being saved; {NOWHERE}"]),
+        ([21], [0], ["1 node here had not ended and was killed without being saved; "
+                     "the run can go on from round 23"]),
+        ([21], [0, 1], []),
+    ],
+    ids=["nothing-saved", "one-has-ended", "only-processes"],
+)  # fmt: skip
+def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
+    """They have had all their time; of three machines' nodes two are here."""
+    desk = Desk(tmp_path)
+    launcher = desk.launcher
+    for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
+        launcher._take(report)
+    launcher._stopping.ask(signal.SIGTERM)
+    launcher._stopping.is_overdue = lambda at_work: True
+    last_words = [Stopped(rank, 24) for rank in ended]
+    launcher.server = SimpleNamespace(
+        kill=lambda: last_words.extend(Failed(rank, "killed") for rank in {0, 1} - set(ended))
+    )
+
+    def watch(timeout):
+        while last_words:
+            launcher._take(last_words.pop(0))
+
+    launcher._watch = watch
+    launcher._let_go()
+    said = launcher.screen.output.getvalue().splitlines()
+    assert said[0].startswith("stops after the round that the furthest node has begun; ")
+    assert said[1:] == words
