@@ -121,24 +121,27 @@ class NodeCheckpoints:
 
     def _save(self, node: "Node") -> None:
         node.beacon.mark(node.round, Activity.CHECKPOINT)
-        # Who goes on from the checkpoint makes no record of its round or earlier ones again.
-        node.records.sync()
+        # Who goes on from the checkpoint makes no record of its round or earlier ones again; who goes on from
+        # an earlier one does.
+        if gap := node.records.sync():
+            self._complain(node, gap)
+            return
         directory, stamp = self._lineage.directory, self._lineage.stamp
         try:
             is_undone = self._undone is not None and node.round >= self._undone
             checkpoint.save(directory, node.rank, node.round, whole_state(node), stamp, anew=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
-            self._complain(node, error)
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            self._complain(node, reason)
             return
         self._last = node.round
         self._reporter.send(Checkpointed(node.rank, node.round))
 
-    def _complain(self, node: "Node", error: Exception) -> None:
+    def _complain(self, node: "Node", reason: str) -> None:
         """Tells the launcher, now and then; the node goes on, and what was saved before is kept."""
         now = time.monotonic()
         if self._complained is None or now - self._complained >= WARN_EVERY:
             self._complained = now
-            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             print(f"round {node.round + 1}: no checkpoint: {reason}", flush=True)
             self._reporter.send(NotCheckpointed(node.rank, node.round, reason[:500]))
 

@@ -39,14 +39,20 @@ class LineFile:
         if (error := self._write()) is not None:
             self._complain(f"cannot be written: {error.strerror}; its lines wait in memory")
 
-    def sync(self) -> None:
-        """Brings what is written to the disk, where it outlasts a loss of power. Never raises OSError."""
+    def sync(self) -> str:
+        """Writes what is left and brings it to the disk, where it outlasts a loss of power.
+
+        Says in one line what of all lines so far is not there, empty where nothing is missing. Never raises
+        OSError.
+        """
+        error = self._write()
         try:
             if self._fd is not None:
                 os.fdatasync(self._fd)
-        except OSError as error:
-            self._doubt = error
-            self._complain(f"cannot be brought to the disk: {error.strerror}")
+        except OSError as late:
+            self._doubt = late
+            self._complain(f"cannot be brought to the disk: {late.strerror}")
+        return self._gap(error)
 
     def close(self) -> str:
         """Writes what is left and closes; says in one line what could not be written, empty where all was."""
@@ -57,9 +63,14 @@ class LineFile:
                 os.close(fd)
         except OSError as late:  # as a file system over a network does that learns only now of a full disk
             self._doubt = late
-        doubt, self._doubt = self._doubt, None
-        missing, self.lost = self.lost + self._pending.count(b"\n"), 0
+        gap = self._gap(error)
+        self._doubt, self.lost = None, 0
         self._pending.clear()
+        return gap
+
+    def _gap(self, error: OSError | None) -> str:
+        """What is missing in the file, in one line; `error` is why what waits could not be written now."""
+        missing, doubt = self.lost + self._pending.count(b"\n"), self._doubt
         if not missing:
             return f"{self.path}: lines may not have reached the disk: {doubt.strerror}" if doubt else ""
         reason = error.strerror if error else "there was no room for too long"

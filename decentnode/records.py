@@ -76,9 +76,9 @@ class Records:
         """
         cut_back(self._file.path, round)
 
-    def sync(self) -> None:
-        """Brings the records so far to the disk."""
-        self._file.sync()
+    def sync(self) -> str:
+        """Brings the records so far to the disk; says in one line what is not there, empty where all are."""
+        return self._file.sync()
 
     def close(self) -> str:
         """Closes the file; says in one line what could not be written, empty where all was."""

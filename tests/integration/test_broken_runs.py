@@ -202,3 +202,16 @@ def test_a_scheme_hears_at_both_ends_of_a_process_that_was_replaced_while_all_wa
     for peer in neighbors:
         (_, round), *_ = heard[peer, 3]
         assert heard[peer, 3] == [("lost", round), ("back", round)] == heard[3, peer]
+
+
+def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
+    from _runs import Trial, faults, run
+
+    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
+    struck = run(Trial("struck", (wait, "checkpoint.every=1", "rounds=10", faults(
+        {"name": "full_disk", "ranks": 1, "rounds": 4},
+        {"name": "crash", "ranks": 1, "rounds": 5, "activity": "begin"},
+    ))))  # fmt: skip
+    assert struck.code == 0, struck.text
+    assert struck.summary["restarted_nodes"] == {"1": 1}
+    assert [record.round for record in struck.records[1]] == list(range(10))

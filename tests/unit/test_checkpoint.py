@@ -21,7 +21,8 @@ from decentnode import checkpoint, checkpointing, durable, line_file, tensor_fil
 from decentnode.checkpoint import BadCheckpoint, Stamp
 from decentnode.communication.base import ByteCounters
 from decentnode.errors import BadInput
-from decentnode.records import Records, RoundRecord
+from decentnode.records import Records, RoundRecord, read_records
+from decentnode.reports import NotCheckpointed
 from decentnode.state_tree import UnknownKind
 
 STAMP = Stamp(run_id=77, incarnation=2, settings="ab" * 32)
@@ -389,6 +390,34 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
     saved.after(node)
     assert found == [(True, [])]
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
+
+
+def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
+    """Who goes on from the checkpoint would not make them again."""
+    said, write, is_full = [], os.write, True
+
+    def write_if_there_is_room(fd, content):
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, content)
+
+    monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
+    monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
+    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {})
+    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None))
+    node.records, node.course = Records(tmp_path, 3), SimpleNamespace(is_cut_short=True)
+    node.records.write(RoundRecord(3, 9), ByteCounters())
+    lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)
+    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
+    saved.after(node)
+    assert checkpoint.rounds(tmp_path / "saved", 3) == []
+    (complaint,) = said
+    assert (complaint.round, type(complaint)) == (9, NotCheckpointed)
+    assert complaint.reason.endswith("could not be written (1 missing): No space left on device")
+    is_full = False
+    saved.at_the_end(node)
+    assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
+    assert [record.round for record in read_records(tmp_path / "00003.jsonl")] == [9]
 
 
 def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):

@@ -59,14 +59,16 @@ def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monk
 
     monkeypatch.setattr(line_file.os, "fdatasync", refuse)
     file = LineFile(tmp_path / "x", said.append)
-    file.sync()
+    assert file.sync() == ""
     assert (synced, said) == ([], [])
     file.append(b"one")
+    problem = f"{tmp_path / 'x'}: lines may not have reached the disk: Input/output error"
     for _ in range(3):
-        file.sync()
+        assert file.sync() == problem
     assert len(synced) == 3
     assert said == [f"{tmp_path / 'x'} cannot be brought to the disk: Input/output error"]
-    problem = f"{tmp_path / 'x'}: lines may not have reached the disk: Input/output error"
+    monkeypatch.setattr(line_file.os, "fdatasync", synced.append)
+    assert file.sync() == problem, "the system does not try these lines again"
     assert (file.close(), file.close()) == (problem, ""), "the system says it only once"
 
 
@@ -103,6 +105,31 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path, disk):
     file.append(lines[4])
     assert (tmp_path / "x").read_bytes() == b"\n".join([*lines, b""])
     assert file.close() == ""
+
+
+def test_what_waits_is_tried_again_before_the_file_is_brought_to_the_disk(tmp_path, disk):
+    file = LineFile(tmp_path / "x")
+    disk.room = 0
+    file.append(b"one")
+    file.append(b"two")
+    waits = "its last lines could not be written (2 missing): No space left on device"
+    assert file.sync() == f"{tmp_path / 'x'}: {waits}"
+    disk.room = 10**9
+    assert file.sync() == ""
+    assert (tmp_path / "x").read_bytes() == b"one\ntwo\n"
+    assert file.close() == ""
+
+
+def test_a_file_that_will_never_be_whole_says_so_each_time(tmp_path, disk, monkeypatch):
+    monkeypatch.setattr(line_file, "MOST_PENDING_BYTES", 8)
+    file = LineFile(tmp_path / "x")
+    disk.room = 0
+    for line in (b"one", b"two", b"three"):
+        file.append(line)
+    disk.room = 10**9
+    for _ in range(2):
+        assert file.sync().endswith("(1 missing): there was no room for too long")
+    assert (tmp_path / "x").read_bytes() == b"one\ntwo\n"
 
 
 def test_the_warning_comes_again_after_a_minute(tmp_path, disk, monkeypatch):
