@@ -7,14 +7,30 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from math import isfinite
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-CHUNK = 262_144
-"""Elements per step: 1 MiB of fp32, so that the partial sums stay in a cache, and streams are long."""
-WHOLE = 4 * CHUNK
-"""Elements up to which there is one step: the third-level cache holds them."""
+
+def pieces(second_level_bytes: int) -> tuple[int, int]:
+    """Elements per step, and up to how many there is one step, for a core with such a second-level cache.
+
+    Where it is large the partial sums, 512 KiB of fp32, stay in it. Where it is not, long streams of 1 MiB
+    are faster, and as a whole what a third-level cache holds (docs/benchmarks.md, "Figures").
+    """
+    return (131_072, 262_144) if second_level_bytes >= 2 << 20 else (262_144, 1_048_576)
+
+
+def _second_level_bytes() -> int:
+    """Of a core of this machine; 0 where it does not say."""
+    try:
+        return int(Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().rstrip("K\n")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
+CHUNK, WHOLE = pieces(_second_level_bytes())
 
 
 Terms = Iterable[tuple[float, Tensor]]

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.sharing.weighted_sum import CHUNK, is_finite, weighted_sum
+from decentnode.sharing import weighted_sum as module
+from decentnode.sharing.weighted_sum import CHUNK, is_finite, pieces, weighted_sum
 
 LENGTHS = (1, 7, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5)
 DTYPES = st.sampled_from((torch.float32, torch.float16, torch.bfloat16))
@@ -31,6 +32,18 @@ def test_the_sum_is_right_whatever_the_length(length):
     out = torch.full((length,), float("nan"))
     weighted_sum(terms, out)
     assert torch.allclose(out.double(), exact(terms), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("length", [999_983, 1_500_000])
+def test_machines_with_other_caches_sum_up_to_the_same_bits(length, monkeypatch):
+    terms, sums = draw_terms(4, length, [torch.float32] * 4), []
+    for level2 in (512 << 10, 2 << 20):
+        chunk, whole = pieces(level2)
+        monkeypatch.setattr(module, "CHUNK", chunk)
+        monkeypatch.setattr(module, "WHOLE", whole)
+        sums.append(torch.empty(length))
+        weighted_sum(terms, sums[-1])
+    assert torch.equal(*sums)
 
 
 @settings(max_examples=40)
