@@ -88,6 +88,14 @@ class Continuity:
         round = self.lineage.round
         return f"goes on after round {round + 1}" if round != FROM_THE_START else ""
 
+    @property
+    def saved_by_all(self) -> int | None:
+        """The newest round that all nodes were saved after, as far as is known here; None: none."""
+        if not self._machine:
+            return self.retention.newest_round
+        known = max(self.retention.kept, self.lineage.round)
+        return known if known != FROM_THE_START else None
+
     def take(self, report: Report) -> str:
         """Learns of checkpoints and of rounds that are undone; returns what is to be said, or nothing."""
         if isinstance(report, Checkpointed):

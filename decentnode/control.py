@@ -22,6 +22,7 @@ SECONDS = 3.0
 """How long a question and its answer may take."""
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
 """What a socket raises whose launcher is gone; anything else says nothing about it."""
+HUNG_UP = (ConnectionResetError, BrokenPipeError)
 MOST_CLIENTS = 8
 MOST_REQUEST_BYTES = 4096
 MOST_ANSWER_BYTES = 64 << 20
@@ -178,6 +179,17 @@ def ask(path: str, request: Request) -> msgspec.Raw:
 
     Where nobody is there: one of `NOBODY_THERE`.
     """
+    try:
+        answer = msgspec.json.decode(_answered(path, request), type=Answer)
+    except UNDECODABLE as error:
+        raise RunFailed(f"the launcher's answer cannot be read: {error}") from error
+    if answer.error:
+        raise RunFailed(answer.error)
+    return answer.content
+
+
+def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
+    """The bytes of its answer, in one line."""
     until = time.monotonic() + SECONDS
     pieces: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -195,11 +207,7 @@ def ask(path: str, request: Request) -> msgspec.Raw:
         except NOBODY_THERE:
             raise
         except OSError as error:
+            if isinstance(error, HUNG_UP) and not is_again:  # it may have ended just now
+                return _answered(path, request, is_again=True)
             raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
-    try:
-        answer = msgspec.json.decode(b"".join(pieces), type=Answer)
-    except UNDECODABLE as error:
-        raise RunFailed(f"the launcher's answer cannot be read: {error}") from error
-    if answer.error:
-        raise RunFailed(answer.error)
-    return answer.content
+    return b"".join(pieces)

@@ -343,10 +343,10 @@ class Launcher:
 
     def _let_go(self) -> None:
         """Lets the nodes of all machines end after one round; those that take too long are killed."""
-        retention, here = self._continuity.retention, self._local.intersection(self.roster.active)
+        here = self._local.intersection(self.roster.active)
         if not self._stopping.is_urgent:
             every = self.experiment.settings.checkpoint.every
-            self._vigil.journal.say("stop", self._stopping.begin(retention.newest_round, every))
+            self._vigil.journal.say("stop", self._stopping.begin(self._continuity.saved_by_all, every))
         while self._unresolved() and not self._stopping.is_urgent:
             self._watch(STOPPING_TICK)
             if self._stopping.is_overdue(self._known.intersection(self.roster.active)):
@@ -356,7 +356,7 @@ class Launcher:
             self._watch(STOPPING_TICK)
         killed = here.difference(self.roster.ranks(State.FINISHED, State.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
-            self._vigil.journal.say("stop", killed_in_words(len(killed), retention.newest_round))
+            self._vigil.journal.say("stop", killed_in_words(len(killed), self._continuity.saved_by_all))
 
     def _complete_observations(self) -> None:
         """Lets the observers of all machines end what is under way; a signal cuts that short."""

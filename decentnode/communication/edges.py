@@ -101,7 +101,9 @@ class Edges:
             case Kind.WITHDRAW if mailbox.holds_for(peer):
                 pass  # it has not begun here, and proposes another round
             case Kind.WITHDRAW:
-                if header.seq == TOO_SLOW and peer not in mailbox.gone:
+                # Who trains for the round that was agreed on has not taken the peer back yet.
+                is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
+                if header.seq == TOO_SLOW and is_new:
                     self._probation.blame((mailbox.rank, peer), _spot(mailbox))
                 mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
             case Kind.LEAVE:
@@ -139,11 +141,13 @@ class Edges:
             return  # the proposals have crossed, and that of the peer that came back was agreed on
         if not self._may_return(mailbox, peer):
             return  # it proposes again
-        if not mailbox.readmit(peer, round, theirs):
+        with mailbox.lock:  # the peer meets this node anew from the round on that is told
+            agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
+        if not agrees:
             self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
             return
         self._agree(mailbox, peer, round, theirs)
-        self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+        self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), upcoming)
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         self._margins.pop((mailbox.rank, peer), None)
@@ -287,6 +291,10 @@ class Homecoming:
         for (rank, peer), theirs in self._agreed.items():
             self._mailboxes[rank].readmit(peer, round)
             self._mailboxes[rank].anew[peer] = max(round, theirs)
+        if self._agreed or self._silent or self._ended:
+            # Nodes of one process may have come back from different rounds.
+            for rank, mailbox in self._mailboxes.items():
+                mailbox.anew |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
         if self._waits:
             for rank, peer in self._silent:
                 self._mailboxes[rank].hold_for(peer)

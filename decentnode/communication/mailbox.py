@@ -131,7 +131,8 @@ class Mailbox(Errands):
             self.give_up(peer, away, round)
             if self.waits:  # whom that process has not met yet was not lost
                 self.gone[peer] = away
-            self._returning[peer] = self._agreed[peer] = self.anew[peer] = round
+            self._returning[peer] = self._agreed[peer] = round
+            self.anew[peer] = max(round, theirs)
             self.left.discard(peer)
             return True
 

@@ -125,3 +125,11 @@ def test_checkpoints_that_were_undone_are_not_counted_on(late):
         late.take(Checkpointed(rank, 14))
     late.take(CameBack(3, 12))
     assert late.retention.newest_round is None
+
+
+def test_what_all_nodes_were_saved_after_only_machine_0_can_say(late):
+    for rank in RANKS:
+        late.take(Checkpointed(rank, 14))
+    assert late.saved_by_all is None
+    late.retention.settle(14, 9)
+    assert late.saved_by_all == 9

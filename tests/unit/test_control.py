@@ -327,3 +327,22 @@ def test_a_journal_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path):
     journal.close()
     assert "(6 missing)" in shown[1]
     assert journal.lost_results == shown[1:]
+
+
+def test_a_launcher_that_ends_while_it_is_asked_is_gone(tmp_path):
+    """Its socket had taken the question, and nobody has read that."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def end():
+            time.sleep(0.2)
+            path.unlink()
+            server.close()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        with pytest.raises(FileNotFoundError):
+            ask(str(path), Request("status"))
+        ending.join()

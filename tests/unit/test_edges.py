@@ -582,3 +582,62 @@ def test_nobody_agrees_who_cannot_say_so():
     town.propose()
     town.carry()
     assert town.first(0, 1) == town.first(1, 0) is not None
+
+
+def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back_before_it_gets_on(
+    monkeypatch,
+):
+    """It trains for that round, so it has not taken the other back itself when it is given up."""
+    town, now = Town(2), [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    town.go_to(0, 3)
+    town.go_to(1, 2)
+    gives_up(town, 0, 1)
+    town.boxes[1].admit(3)
+    town.propose()
+    town.carry()
+    for _ in range(3):
+        town.go_to(0, town.first(0, 1))
+        gives_up(town, 0, 1)
+        for _ in range(10):
+            now[0] += 10.0 * MOST_PAUSE
+            town.propose()
+            town.carry()
+            assert town.first(0, 1) is None
+        town.boxes[1].admit(town.boxes[1].upcoming)
+        now[0] += 10.0 * MOST_PAUSE
+        town.propose()
+        town.carry()
+        assert town.first(0, 1) is not None
+
+
+def test_two_that_came_back_to_different_rounds_meet_anew_in_the_same_one():
+    town, comings = settled_apart((6, 7))
+
+    def cut_off(header):
+        return {header.sender, header.receiver} == {1, 2}
+
+    town.carry(cut_off)
+    for coming in comings:
+        coming.stop_waiting()
+    town.carry(cut_off)
+    assert [coming.round for coming in comings] == [6, 7]
+    town.boxes[1].admit(6)
+    town.boxes[2].admit(7)
+    for _ in range(3):
+        for coming in comings:
+            coming.tell_again()
+        town.carry()
+    met = [met_anew(town, rank, round) for rank, round in ((1, 7), (2, 8))]
+    assert met[0][2] == met[1][1] == [8]
+
+
+def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
+    town = Town(3)
+    town.go_to(2, 5)
+    edges = Edges({0: town.boxes[0], 1: town.boxes[1]}, town.tell, town.is_reachable)
+    town.edges[0] = town.edges[1] = edges
+    coming = edges.homecoming = Homecoming({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
+    coming.ask([(0, 2)])
+    town.carry()
+    assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]
