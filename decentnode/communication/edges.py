@@ -153,8 +153,11 @@ class Edges:
         self._margins.pop((mailbox.rank, peer), None)
         if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
-        else:
+        elif peer in mailbox.gone.keys() | mailbox.suspended:
             self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
+        else:
+            # What it has sent since has come another way, and sooner.
+            mailbox.anew[peer] = max(mailbox.upcoming, theirs)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer

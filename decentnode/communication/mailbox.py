@@ -158,11 +158,13 @@ class Mailbox(Errands):
         with self.lock:
             return self._returning.get(peer)
 
-    def counted_on_by(self, peers: Iterable[int], before: int) -> set[int]:
-        """Which of these peers wait for this node in some round before that one."""
+    def skip_to(self, round: int, peers: Iterable[int]) -> set[int]:
+        """Which of these peers wait for this node in some round before that one, and meet it anew then."""
         with self.lock:
-            back = {peer for peer, first in self._returning.items() if first < before}
-            return (set(peers) - self.gone.keys() - {self.rank}) | back
+            waiting = set(peers) - self.gone.keys() - {self.rank}
+            waiting |= {peer for peer, first in self._returning.items() if first < round}
+            self.anew |= dict.fromkeys(waiting, round)
+            return waiting
 
     def has_dropped(self, peer: int, round: int) -> bool:
         """Whether the edge to a peer that is still there does not count in this round."""
@@ -364,9 +366,8 @@ class Mailbox(Errands):
             handle.awaited.discard(source)
             handle.arrived[source] = message
         else:
-            self._note_surplus(
-                source, handle.key, "repeated" if source in handle.arrived else "unexpected source"
-            )
+            reason = "repeated" if source in handle.arrived else "unexpected source"
+            self._note_surplus(source, handle.key, reason)
 
     def _note_surplus(self, source: int, key: Key, reason: str) -> None:
         """Counts a message that came for nothing, unless it was asked for."""

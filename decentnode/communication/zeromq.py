@@ -133,7 +133,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def skip_to(self, round: int) -> None:
         home, siblings = self._sockets.place.home, self._siblings
-        for rank in self.mailbox.counted_on_by(home.keys(), before=round):
+        for rank in self.mailbox.skip_to(round, home.keys()):
             header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
             if rank in siblings:
                 self._sockets.overhear(rank, header)

@@ -641,3 +641,26 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     coming.ask([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]
+
+
+def test_who_has_heard_a_peer_before_its_agreement_has_come_keeps_it():
+    """A payload in shared memory overtakes what goes through the sockets."""
+    town, comings = settled_apart((6, 6))
+
+    def cut_off(header):
+        return {header.sender, header.receiver} == {1, 2}
+
+    town.carry(cut_off)
+    for coming in comings:
+        coming.stop_waiting()
+    town.carry(cut_off)
+    for rank, peer in ((1, 2), (2, 1)):
+        town.boxes[rank].admit(6)
+        town.boxes[rank].open((6, 0, 0), 1, (peer,), (peer,), 10.0)
+    comings[0].tell_again()
+    header = town.post.pop(0)
+    town.edges[2].hear(town.boxes[2], header.kind, header)
+    town.boxes[1].deliver(2, (6, 0, 0), None)
+    town.carry()
+    assert 1 not in town.boxes[2].gone and 2 not in town.boxes[1].gone
+    assert [met_anew(town, rank, 7)[3 - rank] for rank in (1, 2)] == [[7], [7]]

@@ -559,8 +559,9 @@ def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(hand):
         hand.box.lose(peer, PeerLost(peer, "was silent"))
     assert hand.box.readmit(1, 50)
     assert hand.box.readmit(2, 60)
-    assert hand.box.counted_on_by(range(5), before=60) == {1, 4}
-    assert hand.box.counted_on_by(range(5), before=61) == {1, 2, 4}
+    assert hand.box.skip_to(60, range(5)) == {1, 4}
+    assert hand.box.skip_to(61, range(5)) == {1, 2, 4}
+    assert set(hand.box.admit(61)) == {1, 2, 4}, "which do not know this node any more either"
 
 
 def test_what_was_asked_for_and_comes_twice_is_not_counted_as_refused(hand):
