@@ -62,13 +62,13 @@ class Stopping:
         `every`: rounds between checkpoints; 0: they are made only now, so that a kill would cost much.
         """
         self._can_go_back = saved is not None and every > 0
-        limit = f"get on have {self._patience:g} s for it, and are killed then"
+        killed = f"hang, or need more than {self._patience:g} s,"
         if self._can_go_back:
-            limit = f"have not ended after {MOST_SECONDS:g} s are killed unless they are being saved"
+            killed = f"need more than {MOST_SECONDS:g} s for it, and are not being saved,"
         rest = "cannot go on" if saved is None else f"can go on from round {saved + 2}"
         return (
-            f"stops after the round that the furthest node has begun; nodes that {limit}; "
-            f"a second signal kills at once; a run whose nodes are killed {rest}"
+            f"stops after the round that the furthest node has begun; nodes that {killed} are killed, "
+            f"as all are at a second signal: then the run {rest}"
         )
 
     def is_overdue(self, at_work: Collection[int]) -> bool:

@@ -191,8 +191,8 @@ that went on."""
 def test_nodes_that_are_saved_now_and_then_have_little_time(clock, alone, saved, every):
     stop, mark = alone.all[0], alone.beacons[0].of(1).beat
     text = stop.begin(saved, every)
-    assert "nodes that have not ended after 10 s are killed unless they are being saved;" in text
-    assert text.endswith("a second signal kills at once; a run whose nodes are killed can go on from round 9")
+    assert "nodes that need more than 10 s for it, and are not being saved, are killed," in text
+    assert text.endswith("at a second signal: then the run can go on from round 9")
     assert overdue_after(clock, stop, [0, 1], mark) == MOST_SECONDS + 0.5
 
 
@@ -200,7 +200,7 @@ def test_nodes_that_are_saved_now_and_then_have_little_time(clock, alone, saved,
 def test_where_a_kill_would_cost_much_nodes_that_get_on_are_waited_for(clock, alone, saved, every):
     stop, mark = alone.all[0], alone.beacons[0].of(1).beat
     text = stop.begin(saved, every)
-    assert "nodes that get on have 40 s for it, and are killed then; a second signal kills at once;" in text
+    assert "nodes that hang, or need more than 40 s, are killed, as all are at a second signal:" in text
     assert text.endswith("cannot go on" if saved is None else "can go on from round 9")
     assert overdue_after(clock, stop, [0, 1], mark) == PATIENCE + 0.5
 
