@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import time
+from functools import partial
 
 import pytest
 import zmq
@@ -50,6 +51,12 @@ def stranger(router, source="127.0.0.1"):
     return connection
 
 
+def lives(router, connection):
+    """Whether what it brings is taken in."""
+    connection.sendall(b"\x00\x01x")
+    return router.poll(5000) and len(router.recv_multipart()) == 2
+
+
 def looked_until(watch, connection, piece, limit=20.0):
     """Connections that were cut while one sends without end."""
     end, cut = time.monotonic() + limit, 0
@@ -92,10 +99,7 @@ def test_too_many_connections_are_cut_the_newest_first(router, watch, monkeypatc
         for _ in range(2):
             stack.enter_context(stranger(router))
         assert len(watch.look()) == 2
-        for one in first:
-            one.sendall(b"\x00\x01x")
-            assert router.poll(5000), "these live"
-            router.recv_multipart()
+        assert all(map(partial(lives, router), first))
 
 
 def test_the_address_that_has_too_many_connections_loses_them_and_no_other(router, watch, monkeypatch):
@@ -120,10 +124,7 @@ def test_strangers_of_many_addresses_displace_nobody_who_has_brought_a_message(r
         for host in range(11, 15):
             stack.enter_context(stranger(router, source=f"127.0.0.{host}"))
         assert watch.look() == ["too many connections"] * 4
-        for one in honest:
-            one.sendall(b"\x00\x01x")
-            assert router.poll(5000), "these live"
-            router.recv_multipart()
+        assert all(map(partial(lives, router), honest))
 
 
 def test_of_single_connections_of_many_addresses_the_newest_are_cut(router, watch, monkeypatch):
@@ -131,10 +132,7 @@ def test_of_single_connections_of_many_addresses_the_newest_are_cut(router, watc
     with contextlib.ExitStack() as stack:
         there = [stack.enter_context(stranger(router, source=f"127.0.0.{host}")) for host in range(11, 16)]
         assert len(watch.look()) == 3
-        for one in there[:2]:
-            one.sendall(b"\x00\x01x")
-            assert router.poll(5000), "these live"
-            router.recv_multipart()
+        assert all(map(partial(lives, router), there[:2]))
 
 
 def test_a_connection_is_ended_unless_its_descriptor_is_another_ones(router, watch):

@@ -291,6 +291,20 @@ def settled_apart(rounds, waits=True):
     return town, comings
 
 
+def settled_unheard(rounds):
+    """The same, where 1 and 2 do not hear each other before both have found their rounds."""
+    town, comings = settled_apart(rounds)
+
+    def lose(header):
+        return {header.sender, header.receiver} == {1, 2}
+
+    town.carry(lose)
+    for coming in comings:
+        coming.stop_waiting()
+    town.carry(lose)
+    return town, comings
+
+
 def met_anew(town, rank, since):
     """By peer the rounds in which a node meets it anew, from this one on."""
     met = {}
@@ -612,15 +626,7 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
 
 
 def test_two_that_came_back_to_different_rounds_meet_anew_in_the_same_one():
-    town, comings = settled_apart((6, 7))
-
-    def cut_off(header):
-        return {header.sender, header.receiver} == {1, 2}
-
-    town.carry(cut_off)
-    for coming in comings:
-        coming.stop_waiting()
-    town.carry(cut_off)
+    town, comings = settled_unheard((6, 7))
     assert [coming.round for coming in comings] == [6, 7]
     town.boxes[1].admit(6)
     town.boxes[2].admit(7)
@@ -645,15 +651,7 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
 
 def test_who_has_heard_a_peer_before_its_agreement_has_come_keeps_it():
     """A payload in shared memory overtakes what goes through the sockets."""
-    town, comings = settled_apart((6, 6))
-
-    def cut_off(header):
-        return {header.sender, header.receiver} == {1, 2}
-
-    town.carry(cut_off)
-    for coming in comings:
-        coming.stop_waiting()
-    town.carry(cut_off)
+    town, comings = settled_unheard((6, 6))
     for rank, peer in ((1, 2), (2, 1)):
         town.boxes[rank].admit(6)
         town.boxes[rank].open((6, 0, 0), 1, (peer,), (peer,), 10.0)
