@@ -10,6 +10,9 @@ from decentnode.wording import ranks_in_words
 CURRENT = 2.0
 """Seconds after which a wait that is not told again is over."""
 TELL_EVERY = 10.0
+UNSEEN_FOR = 2.0
+"""Seconds before somebody is named of whom nobody sees here what it does: its own launcher may tell that it
+waits, too."""
 MOST_NAMED = 3
 
 
@@ -28,18 +31,20 @@ class Waits:
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[int, int]] = Counter()
-        """Seconds by (rank, peer), of waits that were long enough to be told."""
+        """Seconds by (rank, peer), of waits that were long enough to be told, for peers that were seen."""
         self._current: dict[int, tuple[Waiting, float]] = {}
         self._counted: dict[int, tuple[int, int]] = {}
         """The round and the seconds of a rank's last wait, as far as they are in the sums."""
         self._told: dict[int, float] = {}
+        self._named: dict[int, float] = {}
+        """Since when somebody who does not wait has held others up."""
 
     def take(self, report: Waiting, now: float) -> None:
         """Learns that a node waits, or still does."""
         counted = self._counted.get(report.rank, (-1, 0))
         before = counted[1] if counted[0] == report.round else 0
         self._counted[report.rank] = (report.round, round(report.seconds))
-        for peer in report.peers[:1]:
+        for peer in report.peers[:1] if report.why else ():
             self.totals[report.rank, peer] += max(0, round(report.seconds) - before)
         self._current[report.rank] = (report, now)
 
@@ -49,12 +54,20 @@ class Waits:
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
     def news(self, now: float) -> Iterator[Delay]:
-        """For each node that others wait for and that does not itself wait, a line, but seldom."""
+        """For each node that others wait for and that does not itself wait, a line, but seldom.
+
+        One for all together of whom nobody has told what they do.
+        """
         current = self.current(now)
-        for peer, waiters in sorted(_by_cause(current).items()):
-            if now - self._told.get(peer, -TELL_EVERY) >= TELL_EVERY:
-                self._told[peer] = now
-                yield _delay(peer, waiters, current)
+        causes = _by_cause(current)
+        self._named = {peer: self._named.get(peer, now) for peer in causes}
+        seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
+        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -TELL_EVERY) >= TELL_EVERY]
+        unseen = [p for p in due if p not in seen and now - self._named[p] >= UNSEEN_FOR]
+        for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
+            self._told |= dict.fromkeys(peers, now)
+            waiters = sorted({rank for peer in peers for rank in causes[peer]})
+            yield _delay(peers, waiters, current)
 
 
 def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
@@ -80,12 +93,14 @@ def _causes(rank: int, current: dict[int, Waiting]) -> set[int]:
     return causes
 
 
-def _delay(peer: int, waiters: list[int], current: dict[int, Waiting]) -> Delay:
-    waiters = sorted(waiters, key=lambda r: (peer not in current[r].peers, -current[r].seconds, r))
+def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Delay:
+    directly = {rank for rank in waiters if not set(peers).isdisjoint(current[rank].peers)}
+    waiters = sorted(waiters, key=lambda r: (r not in directly, -current[r].seconds, r))
     first = current[waiters[0]]
-    whys = [current[r].why for r in waiters if current[r].peers[:1] == [peer] and current[r].why]
-    why = f" (rank {peer} {whys[0]})" if whys else ""
+    whys = [current[r].why for r in waiters if current[r].peers[:1] == peers and current[r].why]
+    why = f" (rank {peers[0]} {whys[0]})" if whys else ""
     have = "has" if len(waiters) == 1 else "have"
-    who = ranks_in_words(waiters, MOST_NAMED)
-    text = f"{who} {have} waited {first.seconds:.0f} s for rank {peer}, in round {first.round + 1}{why}"
-    return Delay(first.rank, first.round, peer, text)
+    who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
+    how = " for" if whys else ", perhaps for"
+    text = f"{who} {have} waited {first.seconds:.0f} s{how} {whom}, in round {first.round + 1}{why}"
+    return Delay(first.rank, first.round, peers[0], text)

@@ -318,6 +318,24 @@ def test_lines_name_whoever_holds_the_others_up():
     assert waits.totals == {(3, 7): 22, (5, 7): 12, (1, 3): 11, (2, 1): 11, (9, 5): 11}
 
 
+def test_somebody_whom_nobody_sees_here_is_named_late_and_with_reserve():
+    """Of nodes of another machine it is not known whether they wait themselves, until its launcher tells."""
+    waits = Waits()
+    for second in range(2):
+        waits.take(Waiting(1, 12, [8, 9], 2.0 + second, ""), 100.0 + second)
+        assert list(waits.news(100.0 + second)) == []
+    waits.take(Waiting(8, 12, [9], 3.0, "trains for 4 s"), 101.5)
+    assert [delay.text for delay in waits.news(101.5)] == [
+        "ranks 1 and 8 have waited 3 s for rank 9, in round 13 (rank 9 trains for 4 s)"
+    ]
+    for second in range(9, 12):
+        waits.take(Waiting(2, 40, [14, 15], second, ""), 200.0 + second)
+        waits.take(Waiting(3, 40, [16], second, ""), 200.0 + second)
+        found = [delay.text for delay in waits.news(200.0 + second)]
+    assert found == ["ranks 2 and 3 have waited 11 s, perhaps for ranks 14, 15 and 16, in round 41"]
+    assert waits.totals == {(8, 9): 3}, "what is not known is not counted"
+
+
 def test_a_circle_has_no_cause_and_is_no_endless_search():
     waits = Waits()
     waits.take(Waiting(1, 0, [2], 5.0), 1.0)
