@@ -13,10 +13,10 @@ from typing import NoReturn
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from decentnode.core.registry import GRAPHS, guess
 from decentnode.errors import BadInput, ExitCode, GraphError
 from decentnode.graph.base import PeriodicGraph, StaticGraph
 from decentnode.graph.files import GraphFile, write_graph
-from decentnode.registry import GRAPHS, guess
 
 # flag, long name, the option of the graph that it sets, what it is
 FLAGS = (

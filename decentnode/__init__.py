@@ -3,17 +3,18 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from decentnode.optimizers import AccumAdam, AccumAdamW
-    from decentnode.wrapper.module import DecentralizedDataParallel
+from decentnode.core.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from decentnode.parallel.module import DecentralizedDataParallel
+    from decentnode.training.optim import AccumAdam, AccumAdamW
+
 __all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "__version__"]
 
 _HOMES = {
-    "AccumAdam": "decentnode.optimizers",
-    "AccumAdamW": "decentnode.optimizers",
-    "DecentralizedDataParallel": "decentnode.wrapper.module",
+    "AccumAdam": "decentnode.training.optim",
+    "AccumAdamW": "decentnode.training.optim",
+    "DecentralizedDataParallel": "decentnode.parallel.module",
 }
 """Where a public name lives; imported when it is asked for, because torch takes two seconds."""
 

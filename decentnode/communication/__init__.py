@@ -1,7 +1,7 @@
 """Transports: what carries payloads between nodes."""
 
 from decentnode.communication.inproc import InProcess
-from decentnode.communication.torch_distributed import Hybrid, TorchDistributed
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 
 __all__ = ["Hybrid", "InProcess", "TorchDistributed", "ZeroMQ"]

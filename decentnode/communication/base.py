@@ -14,51 +14,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.handles import Handle
-from decentnode.communication.pages import new_bytes
-from decentnode.communication.security import Credentials
-from decentnode.communication.sieve import Sieve
+from decentnode.communication.exchange.handle import Handle
+from decentnode.communication.huge_pages import new_bytes
+from decentnode.communication.interceptor import Sieve
+from decentnode.communication.security.curve import Credentials
+from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.payload import Layout, Payload
 from decentnode.errors import ProtocolError, StartError
-from decentnode.payload import Layout, Payload
 
-HEADER_BYTES = 64
 CPU = torch.device("cpu")
-
-
-@dataclass
-class ByteCounters:
-    """What the wire format carries, counted once per receiver and equal over all transports."""
-
-    sent_payload: int = 0
-    sent_index: int = 0
-    sent_header: int = 0
-    received_payload: int = 0
-    received_index: int = 0
-    received_header: int = 0
-
-    @property
-    def sent(self) -> int:
-        """All bytes sent so far."""
-        return self.sent_payload + self.sent_index + self.sent_header
-
-    @property
-    def received(self) -> int:
-        """All bytes received so far."""
-        return self.received_payload + self.received_index + self.received_header
-
-    def count_sent(self, payload: Payload, receivers: int) -> None:
-        """Books one message to each of several receivers."""
-        index = payload.index_bytes
-        self.sent_payload += receivers * (payload.nbytes - index)
-        self.sent_index += receivers * index
-        self.sent_header += receivers * HEADER_BYTES
-
-    def count_received(self, payload: Payload) -> None:
-        """Books one message from one sender."""
-        index = payload.index_bytes
-        self.received_payload += payload.nbytes - index
-        self.received_index += index
-        self.received_header += HEADER_BYTES
 
 
 def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
@@ -260,6 +224,8 @@ class Communication(ABC):
 
     one_process: ClassVar[bool] = False
     """True when all nodes of the run must live in one host process."""
+    has_group: ClassVar[bool] = False
+    """True when payloads go through a process group, where no message can be held back."""
     news: str = ""
     """What whoever watches should know after `open`, in one line."""
 

@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from decentnode.communication.base import ByteCounters, Communication, Endpoint, Memory, Place, receivers_of
-from decentnode.communication.handles import Handle, Key
-from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.base import Communication, Endpoint, Memory, Place, receivers_of
+from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import PeerError, PeerLost, ProtocolError
-from decentnode.payload import Layout, Payload
-from decentnode.registry import COMMUNICATIONS
 
 
 @dataclass(frozen=True, slots=True)

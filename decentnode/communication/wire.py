@@ -65,7 +65,7 @@ class Kind(IntEnum):
     FETCH = 14
     """I come back without a model: send me yours."""
     MODEL = 15
-    """A model, as a float32 vector in the body frame."""
+    """A model: the vector, in the body frame."""
     GROUP = 16
     """About the process group of torch.distributed (body: a note of group_notes.py)."""
 

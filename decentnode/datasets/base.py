@@ -4,15 +4,23 @@ The launcher loads before it forks, so the tensors below are shared copy-on-writ
 to them, and nothing may make a float copy of a whole image set.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from decentnode.errors import DatasetError
+from decentnode.core.frames import explained
+from decentnode.core.precision import accumulator
+from decentnode.core.registry import name_of
+from decentnode.core.rng import generator
+from decentnode.core.text import counted
+from decentnode.errors import BadInput, DatasetError, is_out_of_memory
 from decentnode.options import Positive
-from decentnode.randomness import generator
+
+ID_TYPES = (torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,22 +28,37 @@ class Samples:
     """Inputs with labels; inputs stay in their compact type and are normalized batch by batch."""
 
     inputs: Tensor
-    """Shape (n, *shape); uint8 images or float32 features."""
+    """Shape (n, *shape); uint8 images, float features, or ids of any other integer type."""
     labels: Tensor
-    """Shape (n,), int64, 0..num_classes-1."""
+    """Shape (n,), or (n, *label_shape) such as one for each token; int64, 0..num_classes-1."""
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Float32; broadcasts against one sample."""
+    """Float32; broadcasts against one sample. Not for ids."""
     std: Tensor = field(default_factory=lambda: torch.ones(()))
     groups: Tensor | None = None
     """Shape (n,), int64: who the sample came from (a writer, a client), where the dataset knows."""
+    dtype: torch.dtype = torch.float32
+    """What inputs of a batch are given in that are no ids: that of the model."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether inputs are ids, for an embedding: integers of more than 8 bits."""
+        return self.inputs.dtype in ID_TYPES
+
+    @property
+    def batch_dtype(self) -> torch.dtype:
+        """What the inputs of a batch are made of."""
+        return torch.int64 if self.has_ids else self.dtype
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalized float32 inputs, shape (batch, *shape), and labels, shape (batch,)."""
-        inputs = self.inputs.index_select(0, indices).to(torch.float32)
-        return inputs.sub_(self.mean).div_(self.std), self.labels.index_select(0, indices)
+        """Inputs, shape (batch, *shape), normalized, or ids as they are, in int64; and labels."""
+        inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
+        if self.has_ids:
+            return inputs.long(), labels
+        inputs = inputs.to(accumulator(self.dtype))
+        return inputs.sub_(self.mean).div_(self.std).to(self.dtype), labels
 
     def subset(self, indices: Tensor) -> "Samples":
         """Only the named samples, normalized as before."""
@@ -53,6 +76,10 @@ class LoadedDataset:
     shape: tuple[int, ...]
     """The shape of one input."""
 
+    def to(self, dtype: torch.dtype) -> "LoadedDataset":
+        """The same samples, whose batches have that dtype."""
+        return replace(self, train=replace(self.train, dtype=dtype), test=replace(self.test, dtype=dtype))
+
 
 @dataclass(kw_only=True)
 class Dataset(ABC):
@@ -67,11 +94,77 @@ class Dataset(ABC):
         """Everything there is; raises DatasetError when it is missing or broken."""
 
     def load(self, seed: int) -> LoadedDataset:
-        """What the experiment uses: all of it, or the subsets that `train_size` and `test_size` ask for."""
-        whole = self.read(seed)
+        """What the experiment uses: all of it, or the subsets that `train_size` and `test_size` ask for.
+
+        Raises DatasetError, with a line for each defect of what was read.
+        """
+        whole = self._read(seed)
+        if defects := [f"dataset: {defect}" for defect in defects_of(whole)]:
+            raise DatasetError(*defects)
         train = draw(whole.train, self.train_size, "train", seed)
         test = draw(whole.test, self.test_size, "test", seed)
         return replace(whole, train=train, test=test)
+
+    def _read(self, seed: int) -> LoadedDataset:
+        try:
+            found = self.read(seed)
+        except Exception as error:  # whatever the user's own class raises
+            if isinstance(error, BadInput) or is_out_of_memory(error):
+                raise
+            raise DatasetError(f"dataset: {name_of(self)}.read raises {explained(error)}") from error
+        if not isinstance(found, LoadedDataset):
+            what = f"{name_of(self)}.read returns {type(found).__name__}; it must return a LoadedDataset"
+            raise DatasetError(f"dataset: {what}")
+        return found
+
+
+def defects_of(loaded: LoadedDataset) -> Iterator[str]:
+    """What is wrong with both parts, a line each; reads every number of them once."""
+    classes = loaded.num_classes
+    if type(classes) is not int or classes < 1:
+        yield f"num_classes is {classes!r}; it must be a whole number from 1 on"
+        return
+    for part, samples in {"training": loaded.train, "test": loaded.test}.items():
+        wrong = list(_wrong_types(samples))
+        yield from (f"the {part} {what}" for what in wrong or _wrong_numbers(samples, loaded))
+    if len(loaded.train.labels.shape) != len(loaded.test.labels.shape):
+        yield "the training labels have another number of dimensions than the test labels"
+
+
+def _wrong_types(samples: Samples) -> Iterator[str]:
+    for name, values in {"inputs": samples.inputs, "labels": samples.labels}.items():
+        if not isinstance(values, Tensor) or not values.dim():
+            found = "a number" if isinstance(values, Tensor) else type(values).__name__
+            yield f"{name} are {found}; they must be a torch.Tensor with one row for each sample"
+    if isinstance(samples.labels, Tensor) and samples.labels.dtype != torch.int64:
+        yield f"labels are {samples.labels.dtype}; they must be whole numbers, torch.int64 (labels.long())"
+
+
+def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
+    inputs, labels = samples.inputs, samples.labels
+    if len(inputs) != len(labels):
+        yield f"set has {len(labels)} labels for {len(inputs)} inputs; there must be one row for each"
+    elif samples.groups is not None and len(samples.groups) != len(labels):
+        yield f"set has {len(samples.groups)} groups for {len(labels)} samples; there must be one for each"
+    if not len(inputs) or not len(labels):
+        return
+    if tuple(inputs.shape[1:]) != tuple(loaded.shape):
+        yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset says {tuple(loaded.shape)}"
+    least, most = (int(end) for end in labels.aminmax())
+    if least < 0 or most >= loaded.num_classes:
+        wrong, allowed = least if least < 0 else most, f"0..{loaded.num_classes - 1}"
+        yield f"label of sample {_rows(labels == wrong)[0]} is {wrong}; it must be one of {allowed}"
+    if samples.has_ids and (samples.mean.any() or (samples.std != 1).any()):
+        yield f"inputs are {inputs.dtype}, so ids, which are not normalized; leave out mean and std"
+    if inputs.is_floating_point() and not all(math.isfinite(end) for end in inputs.aminmax()):
+        rows = _rows(~inputs.isfinite())
+        yield f"inputs of {counted(len(rows), 'sample')} are not finite, first those of sample {rows[0]}"
+
+
+def _rows(wrong: Tensor) -> list[int]:
+    """The samples of which anything is wrong."""
+    found: list[int] = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
+    return found
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.datasets.base import Dataset, LoadedDataset, image_dataset
-from decentnode.datasets.batch_file import read_batch
-from decentnode.datasets.locate import locate
+from decentnode.core.registry import DATASETS
+from decentnode.datasets.base import LoadedDataset, image_dataset
+from decentnode.datasets.cifar10_batches import read_batch
+from decentnode.datasets.locate import FileDataset
 from decentnode.errors import DatasetError
-from decentnode.registry import DATASETS
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
@@ -21,27 +21,28 @@ FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = ("test_batch",)
 REMEDY = (
-    "fetch them with: curl -fO https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && "
-    "tar xf cifar-10-python.tar.gz"
+    "fetch them with: mkdir -p {folder} && curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | "
+    "tar xz -C {folder}"
 )
 
 
 @DATASETS.register("cifar10")
 @dataclass(kw_only=True)
-class Cifar10(Dataset):
+class Cifar10(FileDataset):
     """CIFAR-10, 60,000 color images of 32x32 (Krizhevsky, 2009, chapter 3), python or binary batches."""
 
-    path: str | None = None
-    """The directory with the batches; without it the usual places are searched."""
+    title = "cifar10"
+    folders = FOLDERS
+    remedy = REMEDY
 
     def read(self, seed: int) -> LoadedDataset:
-        directory = locate("cifar10", self.path, FOLDERS, is_complete, REMEDY)
+        directory = self.directory()
         return image_dataset(read_batches(directory, TRAIN), read_batches(directory, TEST), CLASSES)
 
-
-def is_complete(directory: Path) -> bool:
-    """Whether all six batches are there, in one of the two formats."""
-    return any(all((directory / f"{b}{suffix}").is_file() for b in TRAIN + TEST) for suffix in ("", ".bin"))
+    def is_complete(self, directory: Path) -> bool:
+        """Whether all six batches are there, in one of the two formats."""
+        files = [[directory / f"{batch}{suffix}" for batch in TRAIN + TEST] for suffix in ("", ".bin")]
+        return any(all(path.is_file() for path in paths) for paths in files)
 
 
 def read_batches(directory: Path, batches: tuple[str, ...]) -> tuple[Tensor, Tensor]:

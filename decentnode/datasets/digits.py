@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from decentnode.core.registry import DATASETS
 from decentnode.datasets.base import Dataset, LoadedDataset, image_dataset
 from decentnode.datasets.idx import read_pair
-from decentnode.registry import DATASETS
 
 FILES = Path(__file__).parent / "files"
 CLASSES = 10

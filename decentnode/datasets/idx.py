@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import BinaryIO, Literal, cast
 import torch
 from torch import Tensor
 
-from decentnode.datasets.base import Dataset, LoadedDataset, image_dataset
-from decentnode.datasets.locate import locate
+from decentnode.core.registry import DATASETS
+from decentnode.datasets.base import LoadedDataset, image_dataset
+from decentnode.datasets.locate import FileDataset
 from decentnode.errors import DatasetError
-from decentnode.registry import DATASETS
 
 Variant = Literal[
     "fashion-mnist", "mnist", "kmnist",
@@ -34,22 +35,23 @@ FOLDERS = {
 CLASSES = {"emnist-balanced": 47, "emnist-bymerge": 47, "emnist-byclass": 62, "emnist-letters": 26}
 """The others have ten."""
 DOWNLOAD = (
-    "fetch them into one directory with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 "
-    "t10k-labels-idx1; do curl -fO {url}/$f-ubyte.gz; done"
+    "fetch them with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; "
+    "do curl -f --create-dirs -o {{folder}}/{name}/$f-ubyte.gz {url}/$f-ubyte.gz; done"
 )
 REMEDIES = {
     "fashion-mnist": "fetch them with: apt-get install dataset-fashion-mnist",
-    "mnist": DOWNLOAD.format(url="https://ossci-datasets.s3.amazonaws.com/mnist"),
-    "kmnist": DOWNLOAD.format(url="http://codh.rois.ac.jp/kmnist/dataset/kmnist"),
+    "mnist": DOWNLOAD.format(name="mnist", url="https://ossci-datasets.s3.amazonaws.com/mnist"),
+    "kmnist": DOWNLOAD.format(name="kmnist", url="http://codh.rois.ac.jp/kmnist/dataset/kmnist"),
 }
 EMNIST_REMEDY = (
-    "fetch them with: curl -fO https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip && unzip gzip.zip"
+    "fetch them with: curl -fO https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip && "
+    "unzip gzip.zip -d {folder}"
 )
 
 
 @DATASETS.register("idx")
 @dataclass(kw_only=True)
-class Idx(Dataset):
+class Idx(FileDataset):
     """MNIST and its relatives Fashion-MNIST, KMNIST and EMNIST, from IDX files (LeCun et al., 1998).
 
     Fashion-MNIST: Xiao et al., 2017. KMNIST: Clanuwat et al., 2018. EMNIST: Cohen et al., 2017; its images
@@ -57,13 +59,22 @@ class Idx(Dataset):
     """
 
     variant: Variant = "fashion-mnist"
-    path: str | None = None
-    """The directory with the files, gzipped or not; without it the usual places are searched."""
+
+    @property
+    def title(self) -> str:
+        return self.variant
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return FOLDERS.get(self.variant, EMNIST_FOLDERS)
+
+    @property
+    def remedy(self) -> str:
+        found = REMEDIES.get(self.variant, EMNIST_REMEDY)
+        return f"{found}, and leave out path" if self.path and "{folder}" not in found else found
 
     def read(self, seed: int) -> LoadedDataset:
-        folders = FOLDERS.get(self.variant, EMNIST_FOLDERS)
-        remedy = REMEDIES.get(self.variant, EMNIST_REMEDY)
-        directory = locate(self.variant, self.path, folders, self._complete, remedy)
+        directory = self.directory()
         train, test = self._part(directory, "train"), self._part(directory, self._test_name)
         if train[0].shape[1:] != test[0].shape[1:]:
             raise DatasetError(f"{directory}: training and test images have different sizes")
@@ -84,7 +95,7 @@ class Idx(Dataset):
         paths = [directory / f"{stem}{suffix}" for stem in stems for suffix in (".gz", "")]
         return next((path for path in paths if path.is_file()), None)
 
-    def _complete(self, directory: Path) -> bool:
+    def is_complete(self, directory: Path) -> bool:
         # MNIST's relatives name their files alike: among the usual places only the folder tells them apart.
         folders = FOLDERS.get(self.variant)
         if self.path is None and folders and not directory.as_posix().endswith(folders):

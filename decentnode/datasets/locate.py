@@ -1,34 +1,82 @@
 """Where the files of a dataset lie."""
 
 import os
-from collections.abc import Callable, Iterable
+import shlex
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from decentnode.datasets.base import Dataset
 from decentnode.errors import DatasetError
 
 ENVIRONMENT = "DECENTNODE_DATASETS"
+FOLDERS = ("data", "datasets")
+"""Beside the configuration or in the current folder, with one folder for each dataset."""
+SYSTEM = "/usr/share/datasets"
 
 
-def usual_roots() -> list[Path]:
-    """Directories that hold one folder per dataset, the user's own first."""
+@dataclass(kw_only=True)
+class FileDataset(Dataset):
+    """A dataset in files of one directory, which is searched for where `path` does not name it."""
+
+    path: str | None = None
+    """The directory with the files; without it the usual places are searched."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What messages call it."""
+
+    @property
+    @abstractmethod
+    def folders(self) -> Sequence[str]:
+        """What the directory with its files is usually called."""
+
+    @property
+    @abstractmethod
+    def remedy(self) -> str:
+        """How to get the files, as a command with `{folder}` where it shall leave them."""
+
+    @abstractmethod
+    def is_complete(self, directory: Path) -> bool:
+        """Whether all files are there."""
+
+    def find(self, roots: Iterable[Path]) -> Path | None:
+        """The first complete directory: a root, or one of `folders` in it. Raises DatasetError."""
+        candidates = (root / folder for root in roots for folder in ("", *self.folders))
+        try:
+            return next((candidate for candidate in candidates if self.is_complete(candidate)), None)
+        except OSError as error:
+            raise DatasetError(f"dataset.path: cannot be searched: {error.strerror}") from error
+
+    def directory(self) -> Path:
+        """Where the files are; raises DatasetError that says where it looked and what would help."""
+        own = own_roots()
+        here = [Path(folder) for folder in FOLDERS]
+        found = self.find([*own, *here, Path(SYSTEM)] if self.path is None else [Path(self.path)])
+        if found is None:
+            usual = f"{' or '.join(FOLDERS)} (beside the configuration or in the current folder)"
+            places = [*map(str, own), usual, SYSTEM] if self.path is None else [self.path]
+            remedy = self.remedy.format(folder=shlex.quote(self.path or FOLDERS[0]))
+            raise DatasetError(
+                f"dataset.path: no complete set of {self.title} files in {', '.join(places)}; {remedy}"
+            )
+        return found
+
+
+def own_roots() -> list[Path]:
+    """What the user's environment names; it goes before all other places."""
     named = os.environ.get(ENVIRONMENT)
-    return [Path(root) for root in (named, "data", "datasets", "/usr/share/datasets") if root]
+    return [Path(named).absolute()] if named else []
 
 
-def locate(
-    name: str, path: str | None, folders: Iterable[str], complete: Callable[[Path], bool], remedy: str
-) -> Path:
-    """The first complete directory: `path` or a folder in it; without `path`, the same of the usual roots.
+def path_beside(dataset: Dataset, folder: Path) -> str | None:
+    """The directory of a dataset's files, where it is in `data` or `datasets` of a configuration's folder.
 
-    Raises DatasetError that lists where it looked and ends with `remedy`.
+    None where it is not, where `path` is given, and for a dataset without files. Raises DatasetError.
     """
-    roots = usual_roots() if path is None else [Path(path)]
-    candidates = [root / folder for root in roots for folder in ("", *folders)]
-    try:
-        found = next((candidate for candidate in candidates if complete(candidate)), None)
-    except OSError as error:
-        raise DatasetError(f"dataset.path: cannot be searched: {error.strerror}") from error
-    if found is None:
-        places = ", ".join(map(str, roots))
-        raise DatasetError(f"dataset.path: no complete set of {name} files in {places}; {remedy}")
-    return found
+    if not isinstance(dataset, FileDataset) or dataset.path is not None:
+        return None
+    found = dataset.find([*own_roots(), *(folder / name for name in FOLDERS)])
+    return None if found is None else str(found)

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decentnode.core.registry import PARTITIONS
+from decentnode.core.rng import generator
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
-from decentnode.randomness import generator
-from decentnode.registry import PARTITIONS
 
 Indices = NDArray[np.int64]
 
@@ -155,6 +155,10 @@ class Dirichlet(Partition):
 
 def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
     """For each label that occurs, ascending, its samples in random order."""
+    if samples.labels.dim() > 1:
+        raise DatasetError(
+            "dataset.partition: deals samples by their label, and here each has several; use iid or natural"
+        )
     order = rng.permutation(len(samples))
     labels = samples.labels.numpy()[order]
     return [order[labels == label] for label in np.unique(labels)]
@@ -230,5 +234,6 @@ class Shards(Partition):
 
 
 def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
-    """For each rank how many samples of each label it holds."""
-    return [torch.bincount(samples.labels[part], minlength=num_classes).tolist() for part in parts]
+    """For each rank how often it holds each label."""
+    held = [samples.labels[part].flatten() for part in parts]
+    return [torch.bincount(labels, minlength=num_classes).tolist() for labels in held]

@@ -7,10 +7,10 @@ import torch
 from annotated_types import MinLen
 from torch import Tensor
 
+from decentnode.core.registry import DATASETS
+from decentnode.core.rng import generator
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.options import Positive, PositiveFloat
-from decentnode.randomness import generator
-from decentnode.registry import DATASETS
 
 
 @DATASETS.register("quadratic")
@@ -32,7 +32,7 @@ class Quadratic(Dataset):
     """rank: b_i = i; normal: each coordinate drawn from N(0, 1); numbers: repeated, one for each node."""
 
     def read(self, seed: int) -> LoadedDataset:
-        inputs = torch.empty(self.nodes, 2, self.dimension)
+        inputs = torch.empty(self.nodes, 2, self.dimension, dtype=torch.float64)
         inputs[:, 0] = repeated(self.a, self.nodes)[:, None]
         inputs[:, 1] = self._centers(seed)
         groups = torch.arange(self.nodes)

@@ -8,10 +8,10 @@ import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from decentnode.core.registry import DATASETS
+from decentnode.core.rng import generator
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.options import NonNegativeFloat, Positive
-from decentnode.randomness import generator
-from decentnode.registry import DATASETS
 
 TEST_EVERY = 5
 DECAY = -1.2

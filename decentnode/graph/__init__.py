@@ -1,11 +1,13 @@
 """Who may talk to whom: files, formulas, random draws; importing this registers them all."""
 
 from decentnode.graph import base_k, families, files, random_graphs, time_varying
-from decentnode.graph.base import Graph, PeriodicGraph, StaticGraph, View
+from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View
 
 __all__ = [
+    "AperiodicGraph",
     "Graph",
     "PeriodicGraph",
+    "RedrawnGraph",
     "StaticGraph",
     "View",
     "base_k",

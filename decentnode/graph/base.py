@@ -1,14 +1,16 @@
 """Who may talk to whom, possibly different each round."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 MOST_NODES = 1_000_000
 """More than anybody can run; what takes longer to build than to name is a mistake."""
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
+KEPT_ROUNDS = 4
+"""Rounds of a graph that is drawn in each, which a process keeps: its nodes are in different ones."""
 
 
 def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]], directed: bool = False) -> Adjacency:
@@ -56,11 +58,17 @@ class View:
 
 
 class Graph(ABC):
-    """Neighbors per round. Every node computes it alone from the same settings; it does no I/O."""
+    """Neighbors per round. Every node computes it alone from the same settings; it does no I/O.
+
+    One that does not say whether it changes counts as the same in every round (`declared.py` looks whether
+    that is so). The subclasses below say it.
+    """
 
     directed: bool = False
     has_weights: bool = False
     """Whether it comes with mixing weights of its own."""
+    allow_disconnected: bool = False
+    """Whether some nodes may have no way to some others in any round."""
 
     @property
     @abstractmethod
@@ -138,3 +146,42 @@ class PeriodicGraph(Graph):
     @property
     def static(self) -> bool:
         return self.period == 1
+
+
+class AperiodicGraph(Graph):
+    """A graph that changes from round to round and never repeats.
+
+    Each node asks for one round after another, and for the same round more than once: what `targets` draws
+    depends on nothing but its options, the rank and the round (`decentnode.core.rng.generator`).
+    """
+
+    @property
+    def static(self) -> bool:
+        return False
+
+    @property
+    def period(self) -> None:
+        return None
+
+
+class RedrawnGraph(AperiodicGraph):
+    """A graph that is drawn as a whole in each round, by every node alone, and read off row by row."""
+
+    @abstractmethod
+    def edges(self, round: int) -> Iterable[tuple[int, int]]:
+        """The edges i -> j of `round`, taken both ways unless `directed`; the same whenever it is asked."""
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._drawn(round)[0][rank]
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._drawn(round)[1][rank]
+
+    @cached_property
+    def _drawn(self) -> Callable[[int], tuple[Adjacency, Adjacency]]:
+        """Targets and sources of all ranks in a round; the latest rounds are kept."""
+        return lru_cache(KEPT_ROUNDS)(self._draw)
+
+    def _draw(self, round: int) -> tuple[Adjacency, Adjacency]:
+        adjacency = neighbor_lists(self.num_nodes, self.edges(round), self.directed)
+        return adjacency, transpose(adjacency) if self.directed else adjacency

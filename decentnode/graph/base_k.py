@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations
 
+from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
 from decentnode.graph.base import MOST_NODES, PeriodicGraph
 from decentnode.options import Positive
-from decentnode.registry import GRAPHS
 
 Links = dict[tuple[int, int], float]
 """One round: the weight of each undirected edge."""
@@ -32,15 +32,12 @@ class BaseKPlusOne(PeriodicGraph):
 
     nodes: Positive
     degree: Positive = 1
-    """k, the most neighbors in a round."""
+    """k, the most neighbors in a round; more than n - 1 count as n - 1."""
     simple: bool = False
 
     def __post_init__(self) -> None:
         if self.nodes > MOST_NODES:
             raise GraphError(f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
-        if self.degree > max(1, self.nodes - 1):
-            n, k = self.nodes, self.degree
-            raise GraphError(f"base_k_plus_one: degree must be below nodes, got degree {k} for {n} nodes")
 
     @property
     def num_nodes(self) -> int:
@@ -60,7 +57,7 @@ class BaseKPlusOne(PeriodicGraph):
     def _rows(self) -> list[list[dict[int, float]]]:
         """For each round of the period and each rank the weights of its neighbors, ascending."""
         build = simple_base if self.simple else base
-        rounds = build(range(self.nodes), self.degree + 1) or [{}]
+        rounds = build(range(self.nodes), min(self.degree + 1, self.nodes)) or [{}]
         return [_rows_of(links, self.nodes) for links in rounds]
 
 

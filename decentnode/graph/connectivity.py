@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from decentnode.graph.base import Adjacency, Graph, transpose
 
+SHOWN = 5
+"""Nodes without a neighbor that are named."""
+
 
 def reached(adjacency: Adjacency, start: int) -> set[int]:
     """Every rank that a message from `start` gets to, itself included."""
@@ -41,6 +44,24 @@ def components_without(graph: Graph, lost: Iterable[int]) -> list[list[int]]:
 def is_connected(adjacency: Adjacency) -> bool:
     """Whether every node reaches every other."""
     return len(components(adjacency)) <= 1
+
+
+def why_disconnected(adjacency: Adjacency) -> list[str]:
+    """Which nodes do not reach each other, one line for each reason; empty when all do."""
+    parts = components(adjacency)
+    if len(parts) <= 1:
+        return []
+    heard = set().union(*adjacency)
+    lonely = {i for i, targets in enumerate(adjacency) if not targets and i not in heard}
+    reasons = []
+    if lonely:
+        shown = ", ".join(map(str, sorted(lonely)[:SHOWN])) + (", .." if len(lonely) > SHOWN else "")
+        reasons.append(f"{len(lonely)} of {len(adjacency)} nodes have no neighbor ({shown})")
+    rest = [min(part) for part in parts if not part <= lonely]
+    if len(rest) > 1:
+        apart = f"nodes {rest[0]} and {rest[1]} do not reach each other"
+        reasons.append(f"the graph falls into {len(parts)} components, {apart}")
+    return reasons
 
 
 def diameter(adjacency: Adjacency) -> int | None:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
+from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
 from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
 from decentnode.options import Positive
-from decentnode.registry import GRAPHS
 
 Edges = Iterable[tuple[int, int]]
 

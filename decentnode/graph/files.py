@@ -15,18 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from decentnode.core.registry import GRAPHS
+from decentnode.core.text import quoted
 from decentnode.errors import GraphError
 from decentnode.graph.base import MOST_NODES, Adjacency, StaticGraph, neighbor_lists
-from decentnode.graph.connectivity import components
+from decentnode.graph.connectivity import why_disconnected
 from decentnode.graph.text import INTEGER, Defects, Line, filled, ranks, read_lines
-from decentnode.registry import GRAPHS
-from decentnode.wording import quoted
 
 FileType = Literal["edges", "adjacency", "auto"]
 Edges = dict[tuple[int, int], int]
 """The line number of each edge i -> j as the file lists it."""
 
-SHOWN = 5
 ALLOW = "set allow_disconnected"
 SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
 
@@ -168,17 +167,5 @@ def _check_both_ways(edges: Edges, defects: Defects) -> None:
 
 
 def _check_connected(adjacency: Adjacency, line: int, defects: Defects) -> None:
-    parts = components(adjacency)
-    if len(parts) == 1:
-        return
-    heard = set().union(*adjacency)
-    lonely = {i for i, targets in enumerate(adjacency) if not targets and i not in heard}
-    if lonely:
-        shown = ", ".join(map(str, sorted(lonely)[:SHOWN])) + (", .." if len(lonely) > SHOWN else "")
-        defects.add(
-            line, f"{len(lonely)} of {len(adjacency)} nodes have no neighbor ({shown}); add edges or {ALLOW}"
-        )
-    rest = [min(part) for part in parts if not part <= lonely]
-    if len(rest) > 1:
-        apart = f"nodes {rest[0]} and {rest[1]} do not reach each other"
-        defects.add(line, f"the graph falls into {len(parts)} components, {apart}; add edges or {ALLOW}")
+    for reason in why_disconnected(adjacency):
+        defects.add(line, f"{reason}; add edges or {ALLOW}")

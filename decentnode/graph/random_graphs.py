@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import log
 
+from decentnode.core.registry import GRAPHS
+from decentnode.core.rng import generator, key
 from decentnode.errors import GraphError
 from decentnode.graph.base import neighbor_lists
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.families import Edges, Sized
 from decentnode.options import NonNegative, Positive, Probability
-from decentnode.randomness import generator, key
-from decentnode.registry import GRAPHS
 
 ATTEMPTS = 100
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.core.rng import generator
 from decentnode.graph.connectivity import rounds_to_reach
-from decentnode.mixing import WeightedGraph
-from decentnode.randomness import generator
+from decentnode.graph.mixing import WeightedGraph
 
 MOST_DENSE_NODES = 2000
 MOST_MULTIPLICATIONS = 10**10

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from decentnode.core.registry import near_file
+from decentnode.core.text import counted, quoted
 from decentnode.errors import GraphError
-from decentnode.registry import near_file
-from decentnode.wording import counted, quoted
 
 MOST_SHOWN = 20
 """Defects of one file that are shown; a file of another kind has one in each of its lines."""

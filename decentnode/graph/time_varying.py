@@ -4,10 +4,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
 from decentnode.graph.base import MOST_NODES, PeriodicGraph
 from decentnode.options import Positive
-from decentnode.registry import GRAPHS
 
 
 @dataclass(frozen=True)

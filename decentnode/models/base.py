@@ -9,9 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from decentnode.core.rng import key
 from decentnode.errors import BadInput, is_out_of_memory
-from decentnode.randomness import key
+
+ONE_VALUE = "more than 1 value per channel"
+"""What torch's batch norm says of a batch that it cannot normalize."""
 
 
 class Model(ABC):
@@ -45,27 +49,57 @@ def model_of(cls: type, options: Mapping[str, Any]) -> Model:
     raise BadInput(f"model {cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
 
 
-def initial_model(model: Model, shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
-    """The network that every node starts from: the same for the same seed, whoever drew before."""
+def initial_model(
+    model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """The network that every node starts from: the same for the same seed, whoever drew before.
+
+    It is made in float32 and then converted, so that in each dtype it is the same network.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "model"))
-        return model.build(shape, num_classes)
+        network = model.build(shape, num_classes)
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.dtype == torch.float32:
+            tensor.data = tensor.data.to(dtype)
+    return network
 
 
-def check_scores(network: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
-    """Raises BadInput unless the network turns samples of `shape` into `num_classes` scores each.
+def check_scores(
+    network: nn.Module, shape: tuple[int, ...], num_classes: int, labels: tuple[int, ...] = (),
+    dtype: torch.dtype = torch.float32,
+) -> None:  # fmt: skip
+    """Raises BadInput unless the network turns samples of `shape` into `num_classes` scores for each label.
 
+    `labels` is the shape of the labels of one sample; `dtype` that of inputs: of ids int64.
     It computes, so a process that will be forked must have set one torch thread before.
     """
     name = type(network).__name__
     try:
         with torch.no_grad():
-            scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape))
+            scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape, dtype=dtype))
     except Exception as error:  # whatever the user's own class raises
-        raise _of_user(error, f"model {name} does not take samples of shape {shape}") from error
+        kind = "samples" if dtype.is_floating_point else "ids"
+        raise _of_user(error, f"model {name} does not take {kind} of shape {shape}") from error
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if given != (2, num_classes):
-        raise BadInput(f"model {name} gives {given} for 2 samples; it must give (2, {num_classes})")
+    wanted = (2, num_classes, *labels)
+    if given != wanted:
+        raise BadInput(f"model {name} gives {given} for 2 samples; it must give {wanted}")
+
+
+def least_batch(network: nn.Module, inputs: torch.Tensor) -> int:
+    """The fewest samples that the network can be trained on at once; `inputs` is a batch of one.
+
+    2 where batch norm would have one value per channel. Computes, like `check_scores`.
+    """
+    if not any(isinstance(part, _BatchNorm) for part in network.modules()):
+        return 1
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(network).train()(inputs)
+    except Exception as error:  # what else is wrong with a user's own class shows in training
+        return 2 if ONE_VALUE in str(error) else 1
+    return 1
 
 
 def _of_user(error: Exception, what: str) -> Exception:

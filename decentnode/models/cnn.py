@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, image_shape
 from decentnode.options import Positive
-from decentnode.registry import MODELS
 
 
 @MODELS.register("cnn")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, image_shape
-from decentnode.registry import MODELS
 
 GROUPS = 2
 

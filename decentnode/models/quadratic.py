@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
 from decentnode.models.base import Model
-from decentnode.registry import MODELS
 
 
 class GaussianMean(nn.Module):

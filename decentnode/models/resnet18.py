@@ -7,10 +7,10 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
 from decentnode.models.base import Model, image_shape
 from decentnode.options import Positive
-from decentnode.registry import MODELS
 
 Norm = Callable[[int], nn.Module]
 

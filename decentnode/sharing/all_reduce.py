@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
-from decentnode.registry import SHARINGS
 from decentnode.sharing.gossip import Gossip
 
 

@@ -5,18 +5,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
+from decentnode.core.registry import name_of
+from decentnode.core.state import Stateful
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
-from decentnode.mixing import WeightedGraph
-from decentnode.payload import Layout, NotFinite, Payload, PayloadError
-from decentnode.registry import name_of
-from decentnode.sharing.weighted_sum import Terms, is_finite, weighted_sum
-from decentnode.stateful import Stateful
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 Incoming = Mapping[int, Payload]
 """What arrived: payloads by source rank. Sources that were late or lost are simply not there."""
@@ -45,24 +46,32 @@ class Sharing(Stateful, ABC):
     needs_tree: ClassVar[bool] = False
     needs_plain_sgd: ClassVar[bool] = False
     """The equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
+    needs_float32: ClassVar[bool] = False
+    """What it adds up from round to round would be lost in models of lower precision, such as bfloat16."""
     tolerates_loss: ClassVar[bool] = True
     """Stays right when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     takes_back: ClassVar[bool] = True
     """A node that was lost, and has forgotten what it knew, may take part again."""
-    preserves_mean: ClassVar[bool] = True
+    protects: ClassVar[bool] = False
+    """Is there so that peers learn less of the models: nothing of one travels beside what it sends."""
+    mean: ClassVar[str] = "keeps the mean of all models, whatever transforms lose"
+    """What `preserves_mean` says, in words; all that where the columns of W sum to 1, too. Not in the round
+    in which an edge is given up: one end may have mixed (docs/reliability.md, "What a lost edge costs")."""
     carries_errors: ClassVar[bool] = False
     """What the chain drops stays in what is sent next; error feedback would count it twice."""
     sends_one_payload: ClassVar[bool] = True
     """One payload for all neighbors; false when each neighbor gets its own."""
     sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
-    """What the chain encodes: error feedback is right for differences alone."""
+    """What the chain encodes: error feedback is right for differences."""
+    takes_correction: ClassVar[bool] = False
+    """Error feedback is right for models, too: what one error adds to their sum, the next takes away."""
     overlaps: ClassVar[bool] = False
     """Right, too, where models are mixed as they are at the start of a round, and what the local steps have
     changed meanwhile is added to the mix (`communication.overlap`)."""
     phases: ClassVar[int] = 1
     """Exchanges in a round."""
     wire: ClassVar[str] = "deg * C(d)"
-    """Bytes sent by a node in a round, C(d) being what the chain makes of d values."""
+    """Bytes sent by a node in a round, C(d) being what the chain makes of d values of b bytes each."""
 
     layout: ParameterLayout
     num_nodes: int
@@ -77,8 +86,7 @@ class Sharing(Stateful, ABC):
 
         Not where nobody comes back, nor where peers see models only through a stage that protects them.
         """
-        is_protected = any(stage.protects for stage in self.chain.stages)
-        return self.tolerates_loss and self.takes_back and not is_protected
+        return self.tolerates_loss and self.takes_back and not self.chain.protects
 
     def first_transforms(self) -> tuple[Transform, ...]:
         """Transforms that belong to the scheme, fresh ones; those of the configuration follow them."""
@@ -89,6 +97,21 @@ class Sharing(Stateful, ABC):
 
     def check_chain(self, chain: Chain) -> None:
         """Raises BadInput when the scheme cannot work with that chain."""
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        """Whether mixing keeps the mean of all models in every round, with that chain."""
+        return True
+
+    def make_chain(
+        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
+        parameters: ParameterLayout | None = None,
+    ) -> Chain:  # fmt: skip
+        """The scheme's own transforms and those of the configuration; BadInput when it cannot work so."""
+        of_models = self.sends == "models" and not self.carries_errors
+        stages = (*self.first_transforms(), *transforms)
+        chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
+        self.check_chain(chain)
+        return chain
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
@@ -198,13 +221,14 @@ class Sharing(Stateful, ABC):
 
     def _mix_finite(
         self, heard: dict[int, Tensor], own: Tensor, terms: Callable[[Mapping[int, Tensor]], Terms],
-        view: View, out: Tensor,
+        view: View, out: Tensor, origin: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Writes the weighted sum of `terms(heard)` into `out`; what is not finite is taken out of `heard`.
 
-        Nothing is looked at twice unless the sum is not finite. Raises RunFailed where the own signal is not.
+        `origin` is that of `weighted_sum`. Nothing is looked at twice unless the sum is not finite. Raises
+        RunFailed where the own signal is not.
         """
-        while not weighted_sum(terms(heard), out):
+        while not weighted_sum(terms(heard), out, origin):
             if not is_finite(own):
                 raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self._flaw_of(own)}")
             unsound = [j for j, signal in heard.items() if j != view.rank and not is_finite(signal)]

@@ -7,18 +7,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import SHARINGS
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
-from decentnode.mixing import WeightedGraph
 from decentnode.options import Fraction
-from decentnode.payload import Layout, Payload
-from decentnode.registry import SHARINGS
 from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
-from decentnode.sharing.divergence import DivergenceGuard
-from decentnode.sharing.public_copy import PublicCopy, refuse_own_payloads
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
+from decentnode.sharing.blocks.public_copy import PublicCopy, refuse_own_payloads
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 
 @SHARINGS.register("beer")
@@ -39,6 +39,7 @@ class Beer(Sharing):
 
     needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
+    needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
     tolerates_loss: ClassVar = False
     carries_errors: ClassVar = True

@@ -7,13 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Fraction
-from decentnode.payload import Layout, Payload
-from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.divergence import DivergenceGuard
-from decentnode.sharing.public_copy import PublicCopy, refuse_own_payloads
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
+from decentnode.sharing.blocks.public_copy import PublicCopy, refuse_own_payloads
 from decentnode.transforms.chain import Chain
 
 

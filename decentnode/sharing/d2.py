@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
-from decentnode.mixing import WeightedGraph
-from decentnode.registry import SHARINGS, name_of
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.exact_diffusion import ExactDiffusion
 
 LIMIT = -1 / 3

@@ -6,14 +6,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Form
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import ParameterLayout
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.registry import SHARINGS
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import AdjustGradient, Incoming
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
+from decentnode.sharing.blocks.local_steps import LocalSteps
+from decentnode.sharing.blocks.stability import refuse_growth
 from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.local_steps import LocalSteps
 from decentnode.sharing.quasi_global import Decay
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
+from decentnode.transforms.quantize.cast import Cast
 
 
 @SHARINGS.register("decent_lam")
@@ -27,17 +33,40 @@ class DecentLam(Gossip):
     step eta / (1 - beta). In a round of H local steps H eta stands for eta; a node that makes none has g = 0
     and counts one. With eta = 0 models are only mixed.
 
+    Its analysis is for one symmetric W and exact models. What models differ by enters the momentum whole, so
+    where W changes or is not symmetric it may grow without end, as it does with transforms that select or
+    quantize: such graphs and chains are refused, casts and lossless stages are not. `quasi_global` takes in
+    1 - mu of it.
+
     State: m, d floats. The mean of the models moves by momentum when they are mixed.
     """
 
+    needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
-    preserves_mean: ClassVar = False
+    mean: ClassVar = "does not keep the mean of all models"
     overlaps: ClassVar = False
-    state: ClassVar = ("_m",)
+    takes_correction: ClassVar = False
+    state: ClassVar = ("_m", "_guard")
 
     beta: Decay = 0.9
 
     _m: Tensor = field(init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
+
+    def check(self, graph: WeightedGraph) -> None:
+        remedy = f"use quasi_global, a beta below {self.beta:g}, or an undirected graph that stays the same"
+        refuse_growth(self, graph, lambda mix, x, u: mix(x) - self.beta * u, 0.0, remedy)
+
+    def check_chain(self, chain: Chain) -> None:
+        for index, stage in enumerate(chain.stages):
+            if stage.emits is Form.SPARSE or (stage.emits is Form.QUANTIZED and not isinstance(stage, Cast)):
+                raise BadInput(
+                    f"transforms[{index}] {name_of(stage)} is too coarse for {name_of(self)}, whose momentum "
+                    "makes the error grow; use quasi_global, or leave it out"
+                )
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return False
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
@@ -46,6 +75,7 @@ class DecentLam(Gossip):
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._m = torch.zeros_like(vector)
+        self._guard.begin(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:
@@ -59,6 +89,7 @@ class DecentLam(Gossip):
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         eta = self._eta(view)
         _, moved = self._steps.end(vector, mixed)
+        self._guard.check(moved, self, view)
         if eta:
             torch.mul(moved, 1 / eta, out=self._m)
 

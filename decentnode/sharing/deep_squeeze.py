@@ -7,14 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.precision import accumulator
+from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Fraction
-from decentnode.payload import Layout, Payload
-from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.divergence import DivergenceGuard
-from decentnode.sharing.public_copy import differences_weights, refuse_own_payloads
-from decentnode.sharing.weighted_sum import Terms
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
+from decentnode.sharing.blocks.public_copy import differences_weights, refuse_own_payloads
+from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
 
@@ -30,6 +31,7 @@ class DeepSqueeze(Sharing):
     `decentnode tune` finds it. A run that diverges is ended.
     """
 
+    carries_errors: ClassVar = True
     overlaps: ClassVar = True
     state: ClassVar = ("_e", "_guard")
 
@@ -43,7 +45,8 @@ class DeepSqueeze(Sharing):
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
-        self._e = torch.zeros_like(vector)
+        # In bfloat16 the small errors would be lost against what they are added to.
+        self._e = torch.zeros_like(vector, dtype=accumulator(vector.dtype))
         self._guard.begin(vector)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:

@@ -8,15 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.mixing import WeightedGraph
-from decentnode.payload import Layout, Payload
-from decentnode.registry import SHARINGS, name_of
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.conserving import Conserving, selects
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
+from decentnode.sharing.blocks.mean_preserving import selects
+from decentnode.sharing.blocks.weighted_sum import Terms
+from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 
 @SHARINGS.register("exact_diffusion")
@@ -24,24 +26,32 @@ from decentnode.vector import ParameterLayout
 class ExactDiffusion(Sharing):
     """Diffusion without bias, the safe form of D^2 (Yuan et al., IEEE TSP 2019, Exact diffusion, Alg. 1).
 
-    psi = x - eta g,   phi = psi + x - psi_prev,   x+ = (I + W)/2 phi
+    psi = x - eta g,   phi = psi + c,   x+ = (I + W)/2 phi,   c+ = x+ - psi
 
     psi is the model after the local steps, be they several and of any optimizer: with one gradient step a
     round the limit is the optimum of the sum of all f_i; with more it is where the nodes' displacements
     cancel. A node without samples has psi = x. Each change of the learning rate is felt once, as a push.
 
-    State: x - psi_prev, d floats. Needs a static graph and symmetric weights. The sum of all models is kept
+    c is a sum over all rounds, so no rounding error of a model may enter it. With
+    delta_i = sum_j w_ij (phi_j - phi_i) / 2 the same is c+ = c + delta, x+ = phi + delta; what two nodes give
+    each other is opposite to the bit, and where all phi are equal nothing changes any more.
+
+    State: c, d floats. Needs a static graph and symmetric weights. The sum of all models is kept
     whatever transforms lose (errors in it would add up for ever), so transforms that select are refused.
     """
 
     needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
+    needs_float32: ClassVar = True
     tolerates_loss: ClassVar = False
-    state: ClassVar = ("_correction",)
+    state: ClassVar = ("_correction", "_guard")
     alpha: ClassVar[float] = 0.5
     """How much of W: (1 - alpha) I + alpha W."""
 
     _correction: Tensor = field(init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=of_a_sum("its correction"), init=False, repr=False)
+    _phi: Tensor = field(init=False, repr=False)
+    _sent: Mapping[int, Payload] = field(init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         W = graph.matrix()
@@ -52,29 +62,40 @@ class ExactDiffusion(Sharing):
         if selects(chain):
             raise BadInput(f"{name_of(self)} needs all coordinates of a model, but a transform selects some")
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._mixing = Conserving(self, chain, alpha=self.alpha)
-        self._phi: Tensor | None = None
-
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._correction = torch.zeros_like(vector)
+        self._guard.begin(vector)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        self._sent = self._mixing.outgoing(self._corrected(vector), view)
+        # A new tensor in each round: peers may read that of the last one until this exchange is over.
+        self._phi = vector + self._correction
+        self._sent = self._encoded(self._phi, view)
         return self._sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        assert self._phi is not None
-        self._mixing.mix(self._phi, self._sent, incoming, view, out)
-        torch.sub(out, vector, out=self._correction)
+        heard = self._decoded(incoming, view)
+        if not heard:
+            out.copy_(self._phi)
+            return
+        origin = None
+        if self.chain.per_receiver:
+            heard = {j: phi_j - self._as_decoded_by(j, view) for j, phi_j in heard.items()}
+        else:
+            origin = self._as_decoded_by(view.targets[0], view)
 
-    def _corrected(self, psi: Tensor) -> Tensor:
-        # Two buffers by turns: the phi that was sent may be read until the next exchange is over.
-        spare = torch.empty_like(psi) if self._phi is None else self._phi
-        self._phi, self._correction = self._correction.add_(psi), spare
-        return self._phi
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            return ((self.alpha * view.weights[j], phi_j) for j, phi_j in heard.items())
+
+        self._mix_finite(heard, self._phi, terms, view, out, origin)
+        self._correction += out
+        self._guard.check(self._correction, self, view)
+        out += self._phi
+
+    def _as_decoded_by(self, j: int, view: View) -> Tensor:
+        """The own phi as j decodes it, in the precision of models."""
+        context = Context(self.seed, view.round, view.rank, j)
+        return self.chain.decode(self._sent[j].to(self._phi.device), context).to(self._phi.dtype)

@@ -1,18 +1,26 @@
 """Model averaging with the neighbors."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
-from decentnode.mixing import live_weights
-from decentnode.payload import Layout, Payload, PayloadError
-from decentnode.registry import SHARINGS
+from decentnode.graph.mixing import live_weights
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.weighted_sum import Terms
+from decentnode.sharing.blocks.mean_preserving import selects
+from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+MOST_ERROR = 0.5
+"""Of the model's norm: beyond it models are apart by more than that, and not far beyond it they grow."""
 
 
 @SHARINGS.register("gossip")
@@ -20,7 +28,14 @@ from decentnode.transforms.base import Context
 class Gossip(Sharing):
     """Averages models with the neighbors' (D-PSGD: Lian et al., NeurIPS 2017, Alg. 1).
 
-    x_i <- sum_j w_ij y_j,   y_j the model of j after its local steps
+    x_i <- sum_j w_ij y_j,                            y_j the model of j after its local steps
+    x_i <- y_i + sum_j w_ij (C(y_j) - C(y_i))         where the chain C rounds
+
+    The second form keeps the mean of all models whatever rounding loses (Frasca et al., Int. J. Robust
+    Nonlinear Control 2009). Where C is right on average and |C(y) - y|^2 = q |y|^2, models stay apart: the
+    mean square of their distance from the mean model becomes q a / (1 - q a) of its squared norm, a being the
+    mean of (1 - l) / (1 + l) over all eigenvalues l of W. An error of half the model's norm ends the run.
+    Behind `error_feedback`, and where a transform protects models, the first form is used with C(y_j).
 
     What did not arrive is replaced by the own model: its weight goes to the node itself. Coordinates that a
     transform did not send are filled from the own model (`own`: partial sharing, and the mean of all models
@@ -29,10 +44,29 @@ class Gossip(Sharing):
     """
 
     overlaps: ClassVar = True
+    takes_correction: ClassVar = True
+    mean: ClassVar = (
+        "keeps the mean of all models, but not where transforms select other coordinates on each node, clip, "
+        "add noise, or stand behind error_feedback"
+    )
 
     fill: Literal["own", "zero"] = "own"
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
+    _sent: Payload | None = field(default=None, init=False, repr=False)
+    """What was sent to all, where it is mixed against."""
+
+    def check_chain(self, chain: Chain) -> None:
+        if chain.corrects and selects(chain):
+            raise BadInput(
+                f"{name_of(self)} takes error feedback before transforms that round, not before one that "
+                "selects; leave it out"
+            )
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        if chain.rounds and not _mixes_differences(chain):
+            return False
+        return not selects(chain) or (self.fill == "own" and chain.same_coordinates)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout
@@ -40,16 +74,21 @@ class Gossip(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         coefficients = self.chain.to_basis(vector)
         self._coefficients = coefficients if self.chain.basis else None
-        return self._encoded_coefficients(coefficients, view, self.chain)
+        sent = self._encoded_coefficients(coefficients, view, self.chain)
+        self._sent = next(iter(sent.values()), None) if _mixes_differences(self.chain) else None
+        return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
-        self._coefficients = None
-        heard = self._signals(incoming, view, own)
+        heard, decoded = self._signals(incoming, view, own), self._own_decoded(view, own)
+        self._coefficients = self._sent = None
 
         def terms(heard: Mapping[int, Tensor]) -> Terms:
             weights = self.weights(view, heard)
-            return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+            if decoded is None:
+                return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+            kept = [(1.0, own), (weights[view.rank] - 1, decoded)]
+            return kept + [(weight, heard[j]) for j, weight in weights.items() if j != view.rank]
 
         if not self.chain.basis:
             self._mix_finite(heard, own, terms, view, out)
@@ -66,11 +105,37 @@ class Gossip(Sharing):
         if not self.chain.transforms:
             return {j: payload["vector"] for j, payload in incoming.items()}
         found: dict[int, Tensor] = {}
-        fill = own if self.fill == "own" else None
         for j, payload in incoming.items():
             try:
-                context = Context(self.seed, view.round, j, view.rank, fill)
-                found[j] = self.chain.decode_coefficients(payload, context)
+                found[j] = self._signal(payload, j, view, own)
             except PayloadError as error:
                 self._refused(j, view, error)
         return found
+
+    def _signal(self, payload: Payload, sender: int, view: View, own: Tensor) -> Tensor:
+        fill = own if self.fill == "own" else None
+        return self.chain.decode_coefficients(
+            payload, Context(self.seed, view.round, sender, view.rank, fill)
+        )
+
+    def _own_decoded(self, view: View, own: Tensor) -> Tensor | None:
+        """The own model as its receivers decode it, in the chain's basis; None where that is not needed."""
+        if self._sent is None:
+            return None
+        decoded = self._signal(self._sent.to(own.device), view.rank, view, own)
+        error, norm = (float(torch.linalg.vector_norm(x)) for x in (decoded - own, own))
+        if not math.isfinite(error):
+            # Receivers leave out what is not finite, and say so.
+            return None
+        if error > MOST_ERROR * norm:
+            raise RunFailed(
+                f"rank {view.rank}, round {view.round + 1}: the transforms are too coarse for models of "
+                f"{name_of(self)}: they err by {error / norm:.2g} of its norm, and {MOST_ERROR} is "
+                "the most; let them keep more, put error_feedback before them, or use choco"
+            )
+        return decoded
+
+
+def _mixes_differences(chain: Chain) -> bool:
+    """Whether mixing C(y_j) - C(y_i) keeps the mean, and makes up for nothing twice nor hides less."""
+    return chain.rounds and not (chain.corrects or chain.protects or chain.per_receiver)

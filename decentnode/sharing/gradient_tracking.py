@@ -6,16 +6,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
-from decentnode.mixing import WeightedGraph
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import AdjustGradient, Exchange
-from decentnode.sharing.conserving import Conserving
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
+from decentnode.sharing.blocks.mean_preserving import Conserving
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 
 @SHARINGS.register("gradient_tracking")
@@ -34,16 +35,19 @@ class GradientTracking(Gossip):
     their sum stays whatever the transforms lose; models are mixed as in gossip.
     """
 
+    needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
     tolerates_loss: ClassVar = False
     overlaps: ClassVar = False
+    takes_correction: ClassVar = False
     phases: ClassVar = 2
     wire: ClassVar = "2 deg * C(d)"
-    state: ClassVar = ("_y", "_g", "_chain_of_y")
+    state: ClassVar = ("_y", "_g", "_chain_of_y", "_guard")
 
     _y: Tensor = field(init=False, repr=False)
     _g: Tensor = field(init=False, repr=False)
     _chain_of_y: Chain = field(init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=of_a_sum("its tracker"), init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         if not keeps_mean(graph):
@@ -62,6 +66,7 @@ class GradientTracking(Gossip):
         super().begin(vector)
         self._y, self._g = torch.zeros_like(vector), torch.zeros_like(vector)
         self._chain_of_y.begin(self._y)
+        self._guard.begin(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:
@@ -86,5 +91,6 @@ class GradientTracking(Gossip):
         incoming = await exchange(sent, view.sources)
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare
         trackers.mix(self._y, sent, incoming, view, mixed)
+        self._guard.check(mixed, self, view)
         # Two buffers by turns: what was sent may still be read while the next gradients change the mixed one.
         self._y, self._spare = mixed, self._y

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from decentnode.core.registry import SHARINGS, TRANSFORMS
 from decentnode.options import Fraction, Positive
-from decentnode.registry import SHARINGS, TRANSFORMS
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.base import Transform
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.wavelet import Wavelet
+from decentnode.transforms.basis.wavelet import Wavelet
+from decentnode.transforms.sparsify.top_k import TopK
 
 FRACTIONS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 1.0)
 
@@ -24,11 +24,13 @@ class Jwins(Gossip):
     Each node draws the fraction k_i / d anew in each round from `fractions`; beyond `metadata_cap` it sends
     all coefficients, and no indices. Change is all since a coefficient was last sent, by training and by
     mixing. With the default fractions 34.3 % of the coefficients are sent. State: what was last sent, d. The
-    mean of all models drifts, as gaps are filled with the own coefficients.
+    mean of all models drifts, as gaps are filled with the own coefficients. Where all fractions are beyond
+    the cap, everything is sent, as in gossip.
     """
 
-    preserves_mean: ClassVar = False
-    wire: ClassVar = "deg * (4 k + indices), k = 0.343 d on average"
+    takes_correction: ClassVar = False
+    mean: ClassVar = "does not keep the mean of all models, unless all fractions are beyond the cap"
+    wire: ClassVar = "deg * (b k + indices), k = 0.343 d on average"
 
     fill: Literal["own", "zero"] = field(default="own", init=False)
     wavelet: str = "sym2"
@@ -40,4 +42,6 @@ class Jwins(Gossip):
     def first_transforms(self) -> tuple[Transform, ...]:
         basis = Wavelet(self.wavelet, self.levels)
         selection = TopK(list(self.fractions), by="change", metadata_cap=self.metadata_cap)
+        if selection.same_coordinates:
+            return basis, selection
         return basis, selection, TRANSFORMS.find(self.index_coder)()

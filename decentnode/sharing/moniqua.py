@@ -9,17 +9,17 @@ import torch
 import xxhash
 from torch import Tensor
 
+from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Bits, Fraction, PositiveFloat
-from decentnode.payload import Field, Form, Layout, Payload, PayloadError
-from decentnode.randomness import generator
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.transforms.base import values_field
-from decentnode.transforms.bits import pack, packed_bytes, unpack
 from decentnode.transforms.chain import Chain
+from decentnode.transforms.coding.bits import pack, packed_bytes, unpack
 
 MOST_STEPS = 1 << 23
 """In float32, values beyond so many steps of the quantizer are coarser than its steps."""
@@ -45,6 +45,7 @@ class Moniqua(Sharing):
     chain must be empty.
     """
 
+    needs_float32: ClassVar = True
     overlaps: ClassVar = True
     wire: ClassVar = "deg * (bits d / 8 + 8)"
 

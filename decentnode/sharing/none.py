@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
-from decentnode.payload import Layout, Payload
-from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Exchange, Incoming, Sharing
 
 

@@ -7,16 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadError
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.rng import generator
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Positive
-from decentnode.payload import Field, Layout, NotFinite, Payload, PayloadError
-from decentnode.randomness import generator
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.weighted_sum import is_finite
+from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,20 @@ class PowerGossip(Sharing):
     the other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p, and so on by
     turns. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
 
-    With symmetric weights the mean is kept exactly, and a difference of rank `rank` vanishes in two rounds
-    where w = 1/2. The ends tell each other which round their p comes from; where that differs, or a message
-    was late, they skip an exchange and start from a p drawn by the shared seed.
+    With symmetric weights the mean is kept exactly where both ends of each edge mix or neither does, and a
+    difference of rank `rank` vanishes in two rounds where w = 1/2. The ends tell each other which round their
+    p comes from; where that differs, or a message was late, they skip an exchange and start from a p drawn by
+    the shared seed.
 
     State: p per neighbor and parameter. Needs a static graph, where p warms up, and no transforms.
     """
 
     needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
+    needs_float32: ClassVar = True
     sends_one_payload: ClassVar = False
     overlaps: ClassVar = True
-    wire: ClassVar = "deg * (4 rank (rows or columns, by turns) + 4 d_1 + 16), d_1 values in vectors"
+    wire: ClassVar = "deg * (b rank (rows or columns, by turns) + b d_1 + 16), d_1 values in vectors"
     state: ClassVar = ("_p", "_last")
 
     rank: Positive = 1

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.payload import Layout, Payload, PayloadError
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.companion import Companion
-from decentnode.sharing.conserving import selects
+from decentnode.sharing.blocks.mean_preserving import selects
+from decentnode.sharing.blocks.scalar_field import Companion
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -36,13 +36,17 @@ class PushSum(Sharing):
     State: z and w, d + 1 floats. Transforms that select are refused: z and w must travel together.
     """
 
+    needs_float32: ClassVar = True
     tolerates_loss: ClassVar = False
-    preserves_mean: ClassVar = False
+    mean: ClassVar = "does not keep the mean of all models, but the sum of all z"
     wire: ClassVar = "out * (C(d) + 8)"
     state: ClassVar = ("_z", "_w")
 
     _z: Tensor = field(init=False, repr=False)
     _w: float = field(default=1.0, init=False, repr=False)
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return False
 
     def check_chain(self, chain: Chain) -> None:
         if selects(chain):
@@ -90,7 +94,8 @@ class PushSum(Sharing):
         self._z.mul_(1 - 1 / self._w).add_(vector)
 
     def _part(self, j: int, payload: Payload, view: View) -> tuple[Tensor, float]:
-        inner, weight = WEIGHT.split(payload, self.chain.layout)
+        inner, companion = WEIGHT.split(payload, self.chain.layout)
+        weight = companion.item()
         if not (math.isfinite(weight) and 0 < weight <= self.num_nodes):
             raise PayloadError(
                 f"a weight of {weight:g}; the weights of {self.num_nodes} nodes sum to as many"

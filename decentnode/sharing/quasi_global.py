@@ -7,13 +7,16 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from decentnode.core.registry import SHARINGS
+from decentnode.core.vector import ParameterLayout
 from decentnode.graph.base import View
-from decentnode.registry import SHARINGS
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import AdjustGradient
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
+from decentnode.sharing.blocks.local_steps import LocalSteps
+from decentnode.sharing.blocks.stability import refuse_growth
 from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.local_steps import LocalSteps
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 
@@ -28,18 +31,28 @@ class QuasiGlobal(Gossip):
     In a round of H local steps all use the same m, and x - x+ is divided by H eta. In a round without a step,
     or with eta = 0, m stays as it is. It shortens the way; the limit is that of gossip, bias and all.
 
+    Where what models differ by would grow because mu is too small for beta and the graph, it is refused.
+
     State: m, d floats.
     """
 
+    needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
     overlaps: ClassVar = False
-    state: ClassVar = ("_m",)
+    takes_correction: ClassVar = False
+    state: ClassVar = ("_m", "_guard")
 
     beta: Decay = 0.9
     mu: Decay = 0.9
     nesterov: bool = False
 
     _m: Tensor = field(init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
+
+    def check(self, graph: WeightedGraph) -> None:
+        remedy = f"use a mu above {self.mu:g}, or a beta below {self.beta:g}"
+        beta = self.beta**2 if self.nesterov else self.beta
+        refuse_growth(self, graph, lambda mix, x, u: mix(x - beta * u), self.mu, remedy)
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
@@ -48,6 +61,7 @@ class QuasiGlobal(Gossip):
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._m = torch.zeros_like(vector)
+        self._guard.begin(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:
@@ -62,6 +76,7 @@ class QuasiGlobal(Gossip):
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         steps, moved = self._steps.end(vector, mixed)
+        self._guard.check(moved, self, view)
         eta = steps * view.learning_rate
         if eta:
             self._m.mul_(self.mu).add_(moved, alpha=(1 - self.mu) / eta)

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.payload import Layout, Payload, PayloadError
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.companion import Companion
-from decentnode.sharing.conserving import selects
-from decentnode.sharing.weighted_sum import Terms, weighted_sum
+from decentnode.sharing.blocks.mean_preserving import selects
+from decentnode.sharing.blocks.scalar_field import Companion
+from decentnode.sharing.blocks.weighted_sum import Terms, weighted_sum
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -37,8 +37,9 @@ class RelaySum(Sharing):
     """
 
     needs_tree: ClassVar = True
+    needs_float32: ClassVar = True
     tolerates_loss: ClassVar = False
-    preserves_mean: ClassVar = False
+    mean: ClassVar = "does not keep the mean of all models"
     sends_one_payload: ClassVar = False
     wire: ClassVar = "deg * (C(d) + 8)"
     state: ClassVar = ("_messages", "_counts", "_initial")
@@ -49,6 +50,9 @@ class RelaySum(Sharing):
     _counts: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """How many models are in each of the messages that arrived last."""
     _initial: Tensor | None = field(default=None, init=False, repr=False)
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return False
 
     def check_chain(self, chain: Chain) -> None:
         if selects(chain):
@@ -100,7 +104,8 @@ class RelaySum(Sharing):
         return total
 
     def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> None:
-        inner, count = COUNT.split(payload, self.chain.layout)
+        inner, companion = COUNT.split(payload, self.chain.layout)
+        count = companion.item()
         if not 1 <= count < self.num_nodes:
             raise PayloadError(f"a sum of {count:g} models of {self.num_nodes} nodes, the receiver left out")
         message = self.chain.decode(inner, Context(self.seed, view.round, j, view.rank))

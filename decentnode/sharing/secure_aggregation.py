@@ -12,18 +12,18 @@ import xxhash
 from annotated_types import Ge
 from torch import Tensor
 
+from decentnode.core.payload import Field, Form, Layout, Payload
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
-from decentnode.mixing import WeightedGraph, live_weights
+from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.options import Positive
-from decentnode.payload import Field, Form, Layout, Payload
-from decentnode.registry import SHARINGS, name_of
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.masks import PIECE_BYTES, MaskKeys, scratch_for
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, MaskKeys, scratch_for
+from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.transforms.base import Context, Transform, values_field
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout
 
 INTEGERS = {32: torch.int32, 64: torch.int64}
 
@@ -54,10 +54,13 @@ class SecureAggregation(Sharing):
     agreed anew at each start, so that no mask ever serves twice.
     """
 
+    needs_float32: ClassVar = True
     takes_back: ClassVar = False  # its key is gone
+    protects: ClassVar = True
     sends_one_payload: ClassVar = False
     overlaps: ClassVar = True
     wire: ClassVar = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
+    mean: ClassVar = "keeps the mean of all models unless transforms clip them or add noise"
     state: ClassVar = ("_missed", "_left_out", "_told")
 
     scale: Positive = 1 << 16
@@ -92,6 +95,9 @@ class SecureAggregation(Sharing):
         if len(chain.layout.fields) > 1 or (selects and not _selecting(chain)):
             names = " and ".join(f.name for f in chain.layout.fields)
             raise BadInput(f"secure_aggregation masks values that all senders send, not {names}")
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return not chain.protects
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)

@@ -6,19 +6,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Payload
+from decentnode.core.registry import SHARINGS
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.mixing import WeightedGraph
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Fraction, NonNegative
-from decentnode.payload import Payload
-from decentnode.registry import SHARINGS
 from decentnode.sharing.base import Exchange
 from decentnode.sharing.choco import Choco
 from decentnode.transforms.base import Transform
+from decentnode.transforms.chain import Chain
+from decentnode.transforms.coding.rice import Rice
 from decentnode.transforms.error_feedback import ErrorFeedback
-from decentnode.transforms.rice import Rice
-from decentnode.transforms.sign import Sign
-from decentnode.transforms.top_k import TopK
+from decentnode.transforms.quantize.sign import Sign
+from decentnode.transforms.sparsify.top_k import TopK
 
 
 @SHARINGS.register("stc")
@@ -38,7 +39,7 @@ class Stc(Choco):
     should be about 2 p. The mean of all models is kept between peers, not with a server.
     """
 
-    preserves_mean: ClassVar = False
+    mean: ClassVar = "keeps the mean of all models between peers, not with a server"
     overlaps: ClassVar = False
     phases: ClassVar = 2
     wire: ClassVar = "deg * p d (log2(1 / p) + 2.5) / 8, p = fraction"
@@ -46,6 +47,9 @@ class Stc(Choco):
     gamma: Fraction = 0.02
     fraction: Fraction = 0.01
     server: NonNegative | None = None
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return self.server is None
 
     def first_transforms(self) -> tuple[Transform, ...]:
         first = () if self.server is None else (ErrorFeedback(),)
@@ -67,8 +71,9 @@ class Stc(Choco):
         communicate = self._serve if view.rank == self.server else self._follow
         down = await communicate(update, view, exchange)
         c = self._decoded({self.server: down}, view, phase=1)
-        self._mix_finite(c, update, lambda c: ((1.0, c_s) for c_s in c.values()), view, out)
-        self._public.h += out
+        taken = out if out.dtype == update.dtype else torch.empty_like(update)
+        self._mix_finite(c, update, lambda c: ((1.0, c_s) for c_s in c.values()), view, taken)
+        self._public.h += taken
         out.copy_(self._public.h)
 
     async def _serve(self, update: Tensor, view: View, exchange: Exchange) -> Payload:

@@ -1,27 +1,27 @@
 """Transforms: payload to payload, with an inverse; one per file."""
 
-from decentnode.transforms.auto import Auto
-from decentnode.transforms.bitmap import Bitmap
-from decentnode.transforms.cast import Cast
-from decentnode.transforms.clip import Clip
-from decentnode.transforms.elias_gamma import EliasGamma
+from decentnode.transforms.basis.fourier import Fourier
+from decentnode.transforms.basis.low_rank import LowRank
+from decentnode.transforms.basis.wavelet import Wavelet
+from decentnode.transforms.coding.auto import Auto
+from decentnode.transforms.coding.bitmap import Bitmap
+from decentnode.transforms.coding.elias_gamma import EliasGamma
+from decentnode.transforms.coding.fpzip import Fpzip
+from decentnode.transforms.coding.lz4 import Lz4
+from decentnode.transforms.coding.pcodec import Pcodec
+from decentnode.transforms.coding.rice import Rice
+from decentnode.transforms.coding.zstd import Zstd
 from decentnode.transforms.error_feedback import ErrorFeedback
-from decentnode.transforms.fourier import Fourier
-from decentnode.transforms.fpzip import Fpzip
-from decentnode.transforms.gaussian_noise import GaussianNoise
-from decentnode.transforms.low_rank import LowRank
-from decentnode.transforms.lz4 import Lz4
-from decentnode.transforms.pcodec import Pcodec
-from decentnode.transforms.qsgd import Qsgd
-from decentnode.transforms.random_k import RandomK
-from decentnode.transforms.rice import Rice
-from decentnode.transforms.sign import Sign
-from decentnode.transforms.ternary import Ternary
-from decentnode.transforms.threshold import Threshold
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.uniform import Uniform
-from decentnode.transforms.wavelet import Wavelet
-from decentnode.transforms.zstd import Zstd
+from decentnode.transforms.privacy.clip import Clip
+from decentnode.transforms.privacy.gaussian_noise import GaussianNoise
+from decentnode.transforms.quantize.cast import Cast
+from decentnode.transforms.quantize.qsgd import Qsgd
+from decentnode.transforms.quantize.sign import Sign
+from decentnode.transforms.quantize.ternary import Ternary
+from decentnode.transforms.quantize.uniform import Uniform
+from decentnode.transforms.sparsify.random_k import RandomK
+from decentnode.transforms.sparsify.threshold import Threshold
+from decentnode.transforms.sparsify.top_k import TopK
 
 __all__ = [
     "Auto", "Bitmap", "Cast", "Clip", "EliasGamma", "ErrorFeedback", "Fourier", "Fpzip", "GaussianNoise",

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from decentnode.payload import Field, Form, Layout, Payload, Role
-from decentnode.randomness import generator
-from decentnode.stateful import Stateful
-from decentnode.vector import ParameterLayout
+from decentnode.core.payload import Field, Form, Layout, Payload, Role
+from decentnode.core.rng import generator
+from decentnode.core.state import Stateful
+from decentnode.core.vector import ParameterLayout
 
 VECTOR, VALUES, INDICES = "vector", "values", "indices"
 
@@ -57,14 +57,20 @@ class Transform(Stateful, ABC):
     depends_on_signal: ClassVar[bool] = False
     """Which coordinates are sent depends on the signal, not on a seed alone."""
     needs_differences: ClassVar[bool] = False
-    """Right for differences and gradients only, not for models themselves."""
+    """Right for differences and gradients, and for models where the scheme says so (`takes_correction`)."""
     protects: ClassVar[bool] = False
     """Is there so that peers learn less of the signal: no model is given away without it."""
+    needs_float32: ClassVar[bool] = False
+    """Takes no signals of lower precision, such as bfloat16."""
     unbiased: ClassVar[bool] = False
     """The expectation of what is decoded is what was encoded, whatever the options."""
     wire: ClassVar[str] = ""
-    """Bytes on the wire for d values of 4 bytes, as a formula."""
+    """Bytes on the wire for d values of b bytes (`training.dtype`), as a formula."""
 
+    lossless: bool = False
+    """Every value that is sent is decoded bit for bit, whichever coordinates are sent."""
+    of_models: bool = False
+    """The chain encodes models, not differences or gradients; the chain sets it first of all."""
     dimension: int
     """How many coordinates the signal has where this stage sees it, so what indices are below; the chain sets
     it before it asks for `layout`."""
@@ -73,6 +79,11 @@ class Transform(Stateful, ABC):
     def per_receiver(self) -> bool:
         """Whether each receiver gets a payload of its own."""
         return False
+
+    @property
+    def same_coordinates(self) -> bool:
+        """Whether all nodes send the same coordinates: all of them, or those that a seed alone draws."""
+        return self.emits is not Form.SPARSE
 
     @property
     def remembers(self) -> bool:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
+from decentnode.core.precision import HALVES, needs_float32
+from decentnode.core.registry import name_of
+from decentnode.core.state import Stateful
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, RunFailed
-from decentnode.payload import Form, Layout, Payload, as_bytes, dense_layout
-from decentnode.registry import name_of
-from decentnode.stateful import Stateful
 from decentnode.transforms.base import Context, Transform, values_field
-from decentnode.vector import ParameterLayout
 
 
 class Wrapper(Transform):
@@ -31,12 +32,17 @@ class Chain(Stateful):
 
     def __init__(
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
-        parameters: ParameterLayout | None = None, first: int = 0,
+        parameters: ParameterLayout | None = None, first: int = 0, of_models: bool = False,
     ) -> None:  # fmt: skip
-        """Raises BadInput when a transform cannot take what its predecessor emits, counted from `first`."""
+        """Raises BadInput when a transform cannot take what its predecessor emits, counted from `first`.
+
+        `of_models`: the signals are models themselves, which decides what some options are by default.
+        """
+        for transform in transforms:
+            transform.of_models = of_models
         check_order(transforms)
         self.stages = tuple(transforms)
-        self.parameters, self._first = parameters, first
+        self.dtype, self.parameters, self._first = dtype, parameters, first
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
@@ -56,10 +62,12 @@ class Chain(Stateful):
                 elements = self.layouts[-1].fields[0].elements
                 rest = transforms[len(bound) + 1 :]
                 transform.rest = Chain(rest, elements, dtype, parameters, index + 1)
+            where = f"transforms[{index}] {name_of(transform)}"
+            if transform.needs_float32 and dtype in HALVES:
+                raise BadInput(f"{where} {needs_float32(dtype)}")
             try:
                 self.layouts.append(transform.layout(self.layouts[-1]))
             except BadInput as error:
-                where = f"transforms[{index}] {name_of(transform)}"
                 raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
             bound.append(transform)
             if isinstance(transform, Wrapper):
@@ -77,6 +85,26 @@ class Chain(Stateful):
         """Whether each receiver gets a payload of its own."""
         return any(transform.per_receiver for transform in self.stages)
 
+    @property
+    def protects(self) -> bool:
+        """Whether some stage is there so that peers learn less of the signal."""
+        return any(transform.protects for transform in self.stages)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether some stage makes up later for what those after it lose."""
+        return any(transform.needs_differences for transform in self.stages)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether values that are sent may be decoded as others, in the chain's basis."""
+        return any(not transform.lossless for transform in self.transforms[self.basis :])
+
+    @property
+    def same_coordinates(self) -> bool:
+        """Whether all nodes send the same coordinates in a round."""
+        return all(transform.same_coordinates for transform in self.stages)
+
     def begin(self, signal: Tensor) -> None:
         """Shows the transforms, before round 0, the signal that all nodes start from."""
         for transform in self.transforms:
@@ -85,7 +113,8 @@ class Chain(Stateful):
     def encode(self, signal: Tensor, context: Context) -> Payload:
         """The payload of a flat signal; without transforms it is the signal itself, not a copy.
 
-        Raises RunFailed when there are transforms and the signal is not finite.
+        A signal of higher precision than the chain's is rounded first. Raises RunFailed when there are
+        transforms and the signal is not finite.
         """
         if self.basis:
             # In another basis one such value spreads, and its place tells no parameter any more.
@@ -94,6 +123,7 @@ class Chain(Stateful):
 
     def encode_coefficients(self, coefficients: Tensor, context: Context) -> Payload:
         """`encode` for a signal that is in the chain's basis already."""
+        coefficients = coefficients.to(self.dtype)
         if not self.transforms:
             return self._wrapped(coefficients)
         self._refuse_nonfinite(coefficients, context, None if self.basis else self.parameters)

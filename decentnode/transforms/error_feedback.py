@@ -6,12 +6,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Form, Layout, Payload
+from decentnode.core.precision import accumulator
+from decentnode.core.registry import TRANSFORMS, name_of
 from decentnode.errors import BadInput
-from decentnode.payload import Form, Layout, Payload
-from decentnode.registry import TRANSFORMS, name_of
 from decentnode.transforms.base import VECTOR, Context
 from decentnode.transforms.chain import Wrapper
-from decentnode.transforms.top_k import TopK
+from decentnode.transforms.sparsify.top_k import TopK
 
 
 @TRANSFORMS.register("error_feedback")
@@ -22,8 +23,10 @@ class ErrorFeedback(Wrapper):
     v = g + e,   sent: C(v),   e <- v - C(v),   with e = 0 at the start;   C: all that follows in the chain
 
     So all that was decoded and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
-    stays bounded: |e| <= c / (1 - c) max |g|. Right for differences and gradients alone: a sum of models
-    means nothing. Gaps count as zero at both ends. A payload that is lost is not made up for.
+    stays bounded: |e| <= c / (1 - c) max |g|. So it is right for differences and gradients. `gossip` and
+    `all_reduce` take it for models, before transforms that round: x_i <- w_ii x_i + sum_j w_ij C(x_j + e_j)
+    keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not go its way. Gaps count
+    as zero at both ends. A payload that is lost is not made up for.
 
     State: e, d floats.
     """
@@ -38,18 +41,18 @@ class ErrorFeedback(Wrapper):
 
     def layout(self, incoming: Layout) -> Layout:
         if not self.rest.transforms:
-            raise BadInput("corrects the transforms after it, and there are none; add one, such as top_k")
+            raise BadInput("corrects the transforms after it, and there are none; add one, such as sign")
         for transform in self.rest.stages:
             if isinstance(transform, Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
             if isinstance(transform, TopK) and transform.remembers:
                 raise BadInput("keeps what top_k by change leaves out in mind twice: select by magnitude")
         (dense,) = incoming.fields
-        self._residual = torch.zeros(dense.elements, dtype=dense.dtype)
+        self._residual = torch.zeros(dense.elements, dtype=accumulator(dense.dtype))
         return self.rest.layout
 
     def begin(self, signal: Tensor) -> Tensor:
-        self._residual = torch.zeros_like(signal)
+        self._residual = torch.zeros_like(signal, dtype=accumulator(signal.dtype))
         self.rest.begin(signal)
         return signal
 

@@ -18,8 +18,8 @@ import xxhash
 import zmq
 from torch import Tensor
 
-from decentnode.communication.security import Credentials
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.communication.security.curve import Credentials
+from decentnode.sharing.blocks.weighted_sum import weighted_sum
 
 HEADER = struct.Struct("<IIQ40x")
 """Rank, round, checksum, and the rest of 64 bytes."""

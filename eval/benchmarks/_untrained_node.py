@@ -9,27 +9,27 @@ import torch._dynamo  # or every forked process would import it at its first opt
 from _raw_exchange import Stopwatch
 from torch import nn
 
-from decentnode.adaptation import Adaptation
-from decentnode.beacons import Beacons
-from decentnode.checkpointing import Lineage, NodeCheckpoints
-from decentnode.clock import Clock
 from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
-from decentnode.communication.security import Credentials
-from decentnode.communication.torch_distributed import TorchDistributed
-from decentnode.communication.zeromq import ZeroMQ
-from decentnode.course import Course
+from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.reports import Reporter
+from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.security.curve import Credentials
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.clock import Clock
+from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.node import Exchanger, Node
-from decentnode.node_evaluation import EvaluationPlan, NodeEvaluation
-from decentnode.records import Records
-from decentnode.reports import Reporter
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
+from decentnode.node.checkpoint.node_checkpoints import Lineage, NodeCheckpoints
+from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation
+from decentnode.node.local_update import Adaptation
+from decentnode.node.node import Exchanger, Node
+from decentnode.node.round_scheduler import Course
+from decentnode.results.records import Records
 from decentnode.sharing.gossip import Gossip
-from decentnode.snapshots import Snapshots
-from decentnode.training import Factory, Shard, Training, TrainingSettings
+from decentnode.training.training import Factory, Shard, Training, TrainingSettings
 from decentnode.transforms.chain import Chain
-from decentnode.vector import ParameterLayout, Vector
 
 RUN_ID = 1
 PATIENCE = 60.0

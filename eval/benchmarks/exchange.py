@@ -1,8 +1,8 @@
 """How fast nodes exchange and mix models: 4 nodes, a complete graph, no training.
 
-    python eval/benchmarks/exchange.py [--small] [--local TRANSPORT ...] [--repeats N]
+    python eval/benchmarks/exchange.py [SIZE ...] [--small] [--local TRANSPORT ...] [--repeats N]
 
-TRANSPORT is shared_memory, ipc, tcp, tcp_keys or gloo.
+SIZE is how many numbers a model has, such as 1e5. TRANSPORT is shared_memory, ipc, tcp, tcp_keys or gloo.
 
 Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
 right after it, over the same bytes. tcp_keys is tcp with guarded links, as they are between machines; its raw
@@ -24,7 +24,7 @@ from _raw_exchange import RawCase, RawLoop, batch_loop, eventfd_loop, frames_loo
 from _report import Target, conclude, median, median_ratio, parser, show
 from _untrained_node import PATIENCE, RUN_ID, NodeCase, build_node, open_communication, run_rounds
 
-from decentnode.communication.security import Credentials, KeyPair
+from decentnode.communication.security.curve import Credentials, KeyPair
 
 NODES = 4
 SIZES = (100_000, 1_000_000, 10_000_000)
@@ -39,6 +39,7 @@ OF_RAW = {
 }  # fmt: skip
 BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9, "tcp_keys": 1e9, "gloo": 1e9}
 """Enough for about a second."""
+SMALL_SIZE, SMALL_ROUNDS = 10_000, 20
 FEWEST_ROUNDS, MOST_ROUNDS = 12, 2000
 
 
@@ -176,11 +177,19 @@ def targets_of(figures: dict[str, Any]) -> list[Target]:
     return targets
 
 
-def cases(locals_: list[str], small: bool) -> list[Case]:
+def cases(locals_: list[str], sizes: list[int], small: bool) -> list[Case]:
     """The lines of the table."""
     if small:
-        return [Case(local, 10_000, 20) for local in locals_]
-    return [Case(local, d, rounds_of(local, d)) for local in locals_ for d in SIZES]
+        return [Case(local, d, SMALL_ROUNDS) for local in locals_ for d in sizes or [SMALL_SIZE]]
+    return [Case(local, d, rounds_of(local, d)) for local in locals_ for d in sizes or SIZES]
+
+
+def size(text: str) -> int:
+    """A length of vectors, also as 1e6; raises ValueError."""
+    elements = int(float(text))
+    if elements != float(text) or elements < 1:
+        raise ValueError(text)
+    return elements
 
 
 def rounds_of(local: str, elements: int) -> int:
@@ -192,13 +201,16 @@ def rounds_of(local: str, elements: int) -> int:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument(
+        "sizes", nargs="*", type=size, metavar="SIZE", help="numbers in a model; default: 1e5 1e6 1e7"
+    )
+    options.add_argument(
         "--local", action="append", choices=list(BYTES_PER_RUN), help="default: shared_memory, tcp"
     )
     options.add_argument("--repeats", type=int, default=5)
     arguments = options.parse_args()
     torch.set_num_threads(1)
     table = []
-    for case in cases(arguments.local or ["shared_memory", "tcp"], arguments.small):
+    for case in cases(arguments.local or ["shared_memory", "tcp"], arguments.sizes, arguments.small):
         table.append(measure(case, 1 if arguments.small else arguments.repeats))
         show(table[-1])
     ratio = {f"{f['local']} d={f['elements']:g}": f["of_raw"] for f in table}

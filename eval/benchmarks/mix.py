@@ -18,7 +18,7 @@ import torch
 from _report import Target, conclude, median, median_ratio, parser, show
 from torch import Tensor
 
-from decentnode.sharing.weighted_sum import fused_on, weighted_sum
+from decentnode.sharing.blocks.weighted_sum import fused_on, weighted_sum
 
 GPU_SIZES, CPU_SIZES, SMALL = (1_000_000, 1 << 26, 1 << 28), (1_000_000, 1 << 24), (10_000,)
 LARGE = 256e6
@@ -75,7 +75,7 @@ def mixing(terms: Terms, out: Tensor) -> Callable[[], object]:
     """What is measured: on a GPU the kernel alone where there is one, else all that `weighted_sum` does."""
     if not out.is_cuda or fused_on(out.device)(terms, out) is None:
         return lambda: weighted_sum(terms, out)
-    from decentnode.sharing.fused_mix import begin_sum
+    from decentnode.sharing.blocks.triton_sum import begin_sum
 
     flag = torch.zeros(1, dtype=torch.int32, device=out.device)
     return lambda: begin_sum(terms, out, flag)

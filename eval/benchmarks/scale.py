@@ -1,16 +1,24 @@
 """How many nodes one machine carries: 1,024 processes, digits, 5 rounds; and that rounds do not slow down.
 
-    python eval/benchmarks/scale.py [--small] [--nodes N] [--long-rounds N]
+    python eval/benchmarks/scale.py [--small] [--nodes N] [--long-rounds N] [--only-costs]
 
-The raw counterpart forks as many bare training loops that make the same steps and never talk.
+The raw counterpart forks as many bare training loops that make the same steps and never talk. Then what a
+round costs a node, in processor time and control messages, among few nodes and many, alone and beside two
+busy loops.
 """
 
+import contextlib
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from _command import ROOT, Run, call, regular_graph, run_decentnode
+from _command import CONFIGS, ROOT, Run, call, regular_graph, run_decentnode
 from _report import Target, conclude, parser, show
 
 NODES, ROUNDS = 1024, 5
@@ -19,6 +27,9 @@ FULL_MB = 24_000
 MOST_GROWTH = 1.15
 """A quick round of the last third over one of the first: 1 but for what else the machine does."""
 WARM_UP = 5
+FEW_NODES, COST_ROUNDS, BUSY_LOOPS = 64, 20, 2
+MOST_COST = 1.5
+"""Processor time of a node in a round, of that among few nodes with nothing beside them."""
 
 
 def many_nodes(nodes: int) -> tuple[dict[str, Any], Run]:
@@ -68,22 +79,71 @@ def lower_quartile(seconds: list[float]) -> float:
     return sorted(seconds)[len(seconds) // 4]
 
 
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many programs that compute without an end."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def round_costs(nodes: int, rounds: int, loops: int) -> dict[str, Any]:
+    """What one round costs one node, in its own process, with so many busy loops beside it."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, busy_loops(loops):
+        (costs := Path(folder, "costs")).mkdir()
+        words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), "run"]
+        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={rounds}"]
+        call([*words, regular_graph(nodes)])
+        spent = [[float(word) for word in path.read_text().split()] for path in costs.iterdir()]
+    messages, sizes, seconds = (sum(column) / nodes / rounds for column in zip(*spent, strict=True))
+    return {
+        "nodes": nodes, "rounds": rounds, "busy_loops": loops, "cpu_ms": round(1000 * seconds, 3),
+        "control_messages": round(messages, 3), "control_bytes": round(sizes, 1),
+    }  # fmt: skip
+
+
+def measure_costs(few: int, many: int, rounds: int) -> tuple[list[dict[str, Any]], list[Target]]:
+    """Few nodes and many, alone and beside busy loops."""
+    table = [round_costs(nodes, rounds, loops) for nodes in (few, many) for loops in (0, BUSY_LOOPS)]
+    targets = []
+    for line in table[1:]:
+        name = f"{line['nodes']} nodes and {line['busy_loops']} busy loops: processor time of a round"
+        targets.append(Target(name, line["cpu_ms"] / table[0]["cpu_ms"], "at most", MOST_COST))
+    return table, targets
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--nodes", type=int, help=f"default: {NODES}")
     options.add_argument("--long-rounds", type=int, help=f"default: {LONG_ROUNDS}; 0 leaves that part out")
+    options.add_argument("--only-costs", action="store_true", help="only what a round costs a node")
     arguments = options.parse_args()
     nodes = arguments.nodes or (8 if arguments.small else NODES)
+    if arguments.small:
+        costs, of_costs = [round_costs(8, 4, 0)], list[Target]()
+    else:
+        costs, of_costs = measure_costs(min(nodes // 2, FEW_NODES), nodes, COST_ROUNDS)
+    if arguments.only_costs:
+        for line in costs:
+            show(line)
+        ratio = {"costs": round(costs[0]["cpu_ms"] / costs[-1]["cpu_ms"], 3)}
+        conclude("scale", arguments.small, costs, ratio, of_costs)
+        return
     rounds = arguments.long_rounds
     if rounds is None:
         rounds = 12 if arguments.small else LONG_ROUNDS
     figures, run = many_nodes(nodes)
     figures["bare_seconds"] = round(bare_seconds(nodes), 2)
-    table = [figures]
+    table = [figures, *costs]
     finished = run.summary["finished_nodes"]
     targets = [
         Target(f"of {nodes} nodes have finished", finished, "at least", nodes),
         Target("MB of the machine's memory taken", run.used_mb, "at most", FULL_MB),
+        *of_costs,
     ]
     if rounds:
         table.append(long_run(8 if arguments.small else LONG_NODES, rounds))

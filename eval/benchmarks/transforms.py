@@ -16,11 +16,11 @@ import torch
 from _report import Target, conclude, median, parser, show
 from torch import Tensor
 
-from decentnode.payload import Payload
-from decentnode.registry import TRANSFORMS
+from decentnode.core.payload import Payload
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 SMALL = 10_000

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from decentnode import DecentralizedDataParallel
 from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.reception import header_bytes
-from decentnode.communication.sieve import Received, Sieve
+from decentnode.communication.interceptor import Received, Sieve
 from decentnode.communication.wire import Header, Kind
-from decentnode.wrapper.meeting import StoreMeeting
+from decentnode.communication.zeromq.receiver import header_bytes
+from decentnode.parallel.rendezvous import StoreMeeting
 
 NODES = 4
 WIDTHS = {1_000_000: 500, 10_000_000: 1000}

@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from decentnode.comparison import compare
-from decentnode.curves import read_runs
-from decentnode.run_files import read_object
+from decentnode.results.compare import compare
+from decentnode.results.curves import read_runs
+from decentnode.results.reader import read_object
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "resnet18"
 MOST_POINTS, MOST_LOSS = 1.0, 1.015

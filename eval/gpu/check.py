@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
-from decentnode.communication.torch_distributed import TorchDistributed
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.core.payload import Field, Form, Layout, Payload, dense_layout
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
-from decentnode.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
-from decentnode.payload import Field, Form, Layout, Payload, dense_layout
-from decentnode.sharing.weighted_sum import weighted_sum
+from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
+from decentnode.sharing.blocks.weighted_sum import weighted_sum
 
 RUN_ID = 7
 PATIENCE = 20.0

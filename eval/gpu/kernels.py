@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.device.staging import OnDevice
 from decentnode.communication.inproc import InProcess
-from decentnode.communication.on_device import OnDevice
-from decentnode.payload import Payload, dense_layout
-from decentnode.registry import TRANSFORMS
-from decentnode.sharing.weighted_sum import Terms, plain_sum
+from decentnode.core.payload import Payload, dense_layout
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.sharing.blocks.weighted_sum import Terms, plain_sum
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEGREES = (0, 1, 2, 8, 16, 33, 63)
@@ -69,7 +69,7 @@ def draw_terms(degree: int, length: int, dtype: torch.dtype) -> list[tuple[float
 
 def mixes_like_torch(device: torch.device) -> str:
     """The kernel against torch's operations, on the device and on the CPU; equal where both fuse alike."""
-    from decentnode.sharing.fused_mix import fused_sum
+    from decentnode.sharing.blocks.triton_sum import fused_sum
 
     equal = {"the device's torch": 0, "the CPU's torch": 0}
     cases = [(d, n, t) for d in DEGREES for n in LENGTHS for t in DTYPES]
@@ -90,7 +90,7 @@ def mixes_like_torch(device: torch.device) -> str:
 
 def notices_what_is_not_finite(device: torch.device) -> str:
     """One infinity or NaN anywhere sets the flag."""
-    from decentnode.sharing.fused_mix import fused_sum
+    from decentnode.sharing.blocks.triton_sum import fused_sum
 
     for degree in (1, 20):
         terms = [(w, x.to(device)) for w, x in draw_terms(degree, 5001, torch.float32)]

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 from _runs import Outcome, one_sided
 
+from decentnode.core.registry import FAULTS
 from decentnode.errors import ExitCode
-from decentnode.faults import NodeFault
 from decentnode.graph.base import Graph
-from decentnode.registry import FAULTS
+from decentnode.node.faults import NodeFault
 
 MOST_DRIFT = 0.5
 """How far a model may be from the undisturbed ones where nodes were lost, as a share of how far those have

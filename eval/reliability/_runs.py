@@ -22,15 +22,23 @@ import numpy as np
 import torch
 import torch._dynamo  # the first optimizer step would load it, in every node
 
-from decentnode import cli
-from decentnode.config import load
-from decentnode.experiment import Experiment
-from decentnode.fork_server import die_with
+from decentnode.cli import app as cli
+from decentnode.communication.launcher_link.reports import (
+    Exited,
+    Failed,
+    Finished,
+    Injected,
+    PeerMissing,
+    Ready,
+    Report,
+)
+from decentnode.config.loader import load
 from decentnode.graph.base import Graph
-from decentnode.launcher import Launcher
-from decentnode.records import RoundRecord, read_records
-from decentnode.reports import Exited, Failed, Finished, Injected, PeerMissing, Ready, Report
-from decentnode.screen import Screen
+from decentnode.launcher.fork_server import die_with
+from decentnode.launcher.launcher import Launcher
+from decentnode.launcher.report.console import Screen
+from decentnode.node.experiment import Experiment
+from decentnode.results.records import RoundRecord, read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ from tests.corpus.good_cases import good_cases  # noqa: E402
 
 MOST_SECONDS = 2.0
 TIME_LIMIT = 60.0
-IMPORTS = "import torch, decentnode.cli, decentnode.config"
+IMPORTS = "import torch, decentnode.cli.app, decentnode.config.loader"
 LONG = "t" * 110
 """A folder for temporary files whose sockets' paths are longer than the 107 letters of the kernel."""
 

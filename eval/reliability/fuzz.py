@@ -30,9 +30,9 @@ from _mutations import Forge, raw_bytes
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Inbox, Memory, Place
-from decentnode.communication.security import Credentials, KeyPair
-from decentnode.communication.zeromq import ZeroMQ, ZeroMQEndpoint
-from decentnode.payload import Payload, dense_layout
+from decentnode.communication.security.curve import Credentials, KeyPair
+from decentnode.communication.zeromq.endpoint import ZeroMQ, ZeroMQEndpoint
+from decentnode.core.payload import Payload, dense_layout
 
 FORK = multiprocessing.get_context("fork")
 ELEMENTS = 1000

@@ -17,10 +17,10 @@ from statistics import median
 import networkx as nx
 from _runs import TINY, Outcome, Trial, consensus_distance, faults, one_sided, run
 
-from decentnode.config import load
+from decentnode.config.loader import load
+from decentnode.core.rng import generator
 from decentnode.errors import ExitCode
 from decentnode.graph.base import Graph
-from decentnode.randomness import generator
 
 ACTIVITIES = ("begin", "train", "send", "receive", "mix", "evaluate")
 DEADLINE, GRACE = 5.0, 1.0

@@ -19,7 +19,7 @@ from typing import Any
 from _judge import Expectation, wrongs
 from _runs import TINY, Outcome, Trial, faults, run_all
 
-from decentnode.config import load
+from decentnode.config.loader import load
 from decentnode.sharing.base import Sharing
 
 STRUCK = 2

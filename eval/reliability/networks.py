@@ -21,12 +21,12 @@ from pathlib import Path
 from _runs import TINY
 from partition import MOST_OFF, NODES, contraction
 
-from decentnode.config import load
+from decentnode.config.loader import load
 from decentnode.graph.base import Graph
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import measure
-from decentnode.mixing import WeightedGraph
-from decentnode.records import RoundRecord, read_records
-from decentnode.run_files import read_evaluations
+from decentnode.results.reader import read_evaluations
+from decentnode.results.records import RoundRecord, read_records
 
 NAMESPACES = ("decentnode-east", "decentnode-west")
 ADDRESSES = ("10.77.32.1", "10.77.32.2")

@@ -14,11 +14,11 @@ from statistics import fmean
 
 from _runs import TINY, Outcome, Trial, faults, run
 
-from decentnode.config import load
+from decentnode.config.loader import load
 from decentnode.errors import ExitCode
 from decentnode.graph.base import Graph
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import measure
-from decentnode.mixing import WeightedGraph
 
 NODES = 16
 FIRST, LAST = 20, 39

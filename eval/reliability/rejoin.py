@@ -14,8 +14,8 @@ from statistics import median
 import numpy as np
 from _runs import Outcome, Trial, faults, run
 
+from decentnode.core.rng import generator
 from decentnode.errors import ExitCode
-from decentnode.randomness import generator
 
 MOST_ROUNDS = 2
 

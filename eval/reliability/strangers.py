@@ -30,13 +30,13 @@ import torch
 import torch._dynamo  # or every launcher would import it
 import zmq
 
-from decentnode import cli
+from decentnode.cli import app as cli
 from decentnode.communication import wire
-from decentnode.communication.security import Credentials, KeyPair
-from decentnode.keys import load_credentials, make_keys
-from decentnode.membership import Assembly
-from decentnode.payload import Payload, dense_layout
-from decentnode.records import read_records
+from decentnode.communication.security.curve import Credentials, KeyPair
+from decentnode.communication.security.key_files import load_credentials, make_keys
+from decentnode.core.payload import Payload, dense_layout
+from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.results.records import read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
 ADDRESSES = ("127.0.0.1", "127.0.0.2")

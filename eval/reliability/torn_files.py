@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 import msgspec
 import torch
 
-from decentnode import checkpoint
-from decentnode.checkpoint import Stamp
+from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput, ExitCode
-from decentnode.line_file import LineFile
-from decentnode.records import RoundRecord, read_records, write_atomically
-from decentnode.run_files import SCHEMA, read_object
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.store import Stamp
+from decentnode.results.reader import SCHEMA, read_object
+from decentnode.results.records import RoundRecord, read_records, write_atomically
 
 STAMP = Stamp(1, 0, "torn")
 ELEMENTS = 20_000

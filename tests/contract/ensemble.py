@@ -11,7 +11,7 @@ from torch import nn
 
 from decentnode import DecentralizedDataParallel
 from decentnode.errors import DecentnodeError
-from decentnode.wrapper.meeting import Hall
+from decentnode.parallel.rendezvous import Hall
 from tests.contract.troupe import FORK, free_ports
 
 LIMIT = 30.0

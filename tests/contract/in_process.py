@@ -5,13 +5,13 @@ import os
 
 import torch
 
-from decentnode import checkpoint
-from decentnode.beacons import Beacons
-from decentnode.checkpointing import Lineage, restore, whole_state
-from decentnode.clock import Clock
-from decentnode.experiment import Surroundings
-from decentnode.reports import Reporter
-from decentnode.snapshots import Snapshots
+from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.reports import Reporter
+from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.core.clock import Clock
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.node.experiment import Surroundings
 
 
 def unheard_reporter():
@@ -30,7 +30,7 @@ class Nodes:
         self.lineage = Lineage(directory / "checkpoints", "of a test")
         surroundings = Surroundings(
             experiment.settings.communication.make(),
-            Snapshots(range(count), experiment.layout.numel),
+            Snapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
             unheard_reporter(),
             directory,
             Clock(),
@@ -62,13 +62,13 @@ class Nodes:
     def saved(self):
         """Checkpoints of all nodes, by the directory that they lie in."""
         for node in self.nodes:
-            state = whole_state(node)
+            state = node.snapshot()
             checkpoint.save(self.lineage.directory, node.rank, node.round, state, self.lineage.stamp)
         return self.lineage.directory
 
     def load(self, saved):
         for node in self.nodes:
-            restore(node, checkpoint.newest(saved, node.rank).state)
+            node.restore(checkpoint.newest(saved, node.rank).state)
         return self
 
     @property

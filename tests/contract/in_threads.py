@@ -4,11 +4,12 @@ import asyncio
 import threading
 from dataclasses import replace
 
-from decentnode import config as configuration
 from decentnode.communication import InProcess
 from decentnode.communication.base import HostProcess, Place
-from decentnode.experiment import Experiment
-from decentnode.settings import FailureSettings, Plugin
+from decentnode.config import loader as configuration
+from decentnode.config.settings import FailureSettings, Plugin
+from decentnode.node.experiment import Experiment
+from decentnode.node.host_process import sync_context
 from tests.contract.in_process import Nodes
 
 PATIENCE = FailureSettings(deadline=30.0, start_deadline=30.0)
@@ -56,7 +57,7 @@ class Ranks(Nodes):
 
         def join(rank):
             node, place = self.nodes[rank], place_of(rank, count, self.directory)
-            node.training.join(self.experiment.coupling.tie(node, place, RUN_ID, PATIENCE))
+            node.training.join(self.experiment.coupling.connect(sync_context(PATIENCE, node, place, RUN_ID)))
 
         everybody(join, count)
         return self

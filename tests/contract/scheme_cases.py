@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
+from decentnode.graph.mixing import MetropolisHastings, Uniform
 from decentnode.graph.random_graphs import Regular
-from decentnode.mixing import MetropolisHastings, Uniform
 from decentnode.sharing import (
     D2,
     AllReduce,
@@ -31,15 +32,16 @@ from decentnode.sharing import (
     Stc,
 )
 from decentnode.sharing.base import Sharing
-from decentnode.sharing.masks import MaskKeys
-from decentnode.transforms import Cast, Rice
-from decentnode.transforms.random_k import RandomK
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.zstd import Zstd
-from decentnode.vector import Entry, ParameterLayout
+from decentnode.sharing.blocks.pairwise_masks import MaskKeys
+from decentnode.testing import Q8, random_models
+from decentnode.transforms import Cast, Qsgd, Rice
+from decentnode.transforms.coding.zstd import Zstd
+from decentnode.transforms.sparsify.random_k import RandomK
+from decentnode.transforms.sparsify.top_k import TopK
 
 SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
 LENGTH = 7
+A8, B8, OPTIMUM8, q8_gradient = Q8.a, Q8.b, Q8.optimum.item(), Q8.gradient
 
 
 def plain():
@@ -62,12 +64,22 @@ def zipped():
     return (Zstd(),)
 
 
-LOSSY = (plain, cast, coded)
+def rounded():
+    """The chain that rounds at random to 8 bits."""
+    return (Qsgd(),)
+
+
+LOSSY = (plain, cast, rounded, coded)
 
 
 def same_coordinates():
     """The chain that sends some coordinates, the same ones of all nodes."""
     return (RandomK(0.5, shared_mask=True),)
+
+
+def rounded_same_coordinates():
+    """The chain that rounds some coordinates, the same ones of all nodes."""
+    return (RandomK(0.5, shared_mask=True), Qsgd())
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class Case:
     """A fresh scheme; called once for every node."""
     graphs: tuple = SOME_GRAPHS
     weights: object = MetropolisHastings()
-    chains: tuple[Callable[[], tuple], ...] = (plain, cast)
+    chains: tuple[Callable[[], tuple], ...] = (plain, cast, rounded)
     """Transforms that it may be combined with, fresh at each call. Exact claims are tested with the first."""
     matrix: Callable | None = None
     """What one round multiplies any models by, given the WeightedGraph; None when a round is not linear."""
@@ -98,11 +110,6 @@ class Case:
     def start(self, num_nodes: int) -> Tensor:
         """Models that are alike on all nodes, shape (n, d), float64."""
         return random_models(1, self.length).expand(num_nodes, -1).clone()
-
-
-def random_models(n, d=LENGTH, seed=0, dtype=torch.float64):
-    """Models of values about 1, shape (n, d)."""
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def masked(**options):
@@ -132,10 +139,14 @@ CASES: dict[str, Case] = {
     "beer": Case(Beer, chains=LOSSY),
     "choco": Case(Choco, chains=LOSSY),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
-    "decent_lam": Case(DecentLam),
+    "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
     "exact_diffusion": Case(ExactDiffusion),
-    "gossip": Case(Gossip, matrix=lambda weighted: weighted.matrix()),
+    "gossip": Case(
+        Gossip,
+        chains=(*LOSSY, zipped, same_coordinates, rounded_same_coordinates),
+        matrix=lambda weighted: weighted.matrix(),
+    ),
     "gradient_tracking": Case(GradientTracking, chains=LOSSY),
     "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),

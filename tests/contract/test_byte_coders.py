@@ -9,8 +9,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Payload, PayloadError
 from decentnode.errors import BadInput
-from decentnode.payload import Payload, PayloadError
 from decentnode.transforms import (
     Cast,
     EliasGamma,
@@ -25,12 +25,12 @@ from decentnode.transforms import (
     Zstd,
 )
 from decentnode.transforms.base import Context
-from decentnode.transforms.byte_coder import shuffled, unshuffled
+from decentnode.transforms.basis.wavelet import Wavelet
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.random_k import RandomK
-from decentnode.transforms.threshold import Threshold
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.wavelet import Wavelet
+from decentnode.transforms.coding.byte_coder import shuffled, unshuffled
+from decentnode.transforms.sparsify.random_k import RandomK
+from decentnode.transforms.sparsify.threshold import Threshold
+from decentnode.transforms.sparsify.top_k import TopK
 
 CONTEXT = Context(seed=1, round=2, sender=3)
 LOSSLESS = [Zstd, Lz4, Pcodec, Fpzip]

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.core.payload import PayloadError
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Ring
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.graph.random_graphs import Regular
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.payload import PayloadError
 from decentnode.sharing import Choco
-from decentnode.sharing.divergence import EARLY_ROUNDS
+from decentnode.sharing.blocks.divergence_guard import EARLY_ROUNDS
+from decentnode.testing import Lockstep
 from decentnode.transforms import Cast
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.top_k import TopK
+from decentnode.transforms.sparsify.top_k import TopK
 from tests.contract.dense_oracles import largest
-from tests.contract.lockstep import Lockstep, q8_gradient
-from tests.contract.scheme_cases import random_models
+from tests.contract.scheme_cases import q8_gradient, random_models
 
 TENTH = lambda: (TopK(0.1),)
 
@@ -70,10 +70,11 @@ def test_the_guard_lets_a_backlog_build_up():
     assert network.models.mean().item() == pytest.approx(-450)
 
 
-def test_the_guard_lets_a_learning_rate_warm_up():
+@pytest.mark.parametrize("size", [0.0, 1.0])
+def test_the_guard_lets_a_learning_rate_warm_up(size):
     """A thousandth of the rate in all early rounds is no level to judge the full rate by."""
     b = random_models(8, 100, seed=1)
-    start = random_models(1, 100, seed=2).expand(8, -1).clone()
+    start = size * random_models(1, 100, seed=2).expand(8, -1)
     network = Lockstep(lambda: Choco(0.2), Ring(8), start, TENTH)
     network.run(EARLY_ROUNDS + 5, lambda i, x: x - b[i], 1e-4)
     network.run(100, lambda i, x: x - b[i], 0.2)

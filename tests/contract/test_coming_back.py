@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.communication import links, sockets
 from decentnode.communication.base import Inbox, Memory, Place
+from decentnode.communication.zeromq import io_thread as sockets
+from decentnode.communication.zeromq import links
+from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import PeerAway
 from decentnode.graph.families import FullyConnected, Ring
-from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
 NODES, ELEMENTS = 4, 1000
-LAYOUT, MEMORY = dense_layout(ELEMENTS), Memory(ELEMENTS, payload_bytes=4 * ELEMENTS + 64)
+LAYOUT = dense_layout(ELEMENTS, torch.float64)
+MEMORY = Memory(ELEMENTS, torch.float64, payload_bytes=8 * ELEMENTS + 64)
 PACE = 0.02
 """Seconds that a round takes."""
 LIMIT = 30.0
@@ -338,5 +340,6 @@ def ask_for_a_model(company, pipe):
     communication.endpoint(3, MEMORY)
     communication.open([0, 1, 2], RUN_ID, 10.0)
     model = communication.fetch(3, 1, 10.0 if company.gives else 1.0)
+    assert model is None or model.dtype == MEMORY.vector_dtype
     pipe.send(None if model is None else int(model.unique().item()))
     communication.close(0.5)

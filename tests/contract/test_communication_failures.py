@@ -17,12 +17,12 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Inbox, Memory, Place
-from decentnode.communication.edges import MOST_REQUESTS
-from decentnode.communication.process_group import Group
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.peers.rejoin import MOST_REQUESTS
+from decentnode.communication.torch_distributed.process_group import Group
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
-from decentnode.payload import Payload, dense_layout
 from tests.contract.troupe import (
     GLOO,
     GLOO_MACHINES,
@@ -385,7 +385,7 @@ async def pushy(actor: Actor):
         found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
         while sockets.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-        return found.tolist(), sockets.refused
+        return found.view(torch.float32).tolist(), sockets.refused
     await asyncio.sleep(0.2 * actor.rank)
     for body in (b"", torch.full((3,), float(actor.rank)).numpy().tobytes()):
         header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from decentnode.communication.base import HEADER_BYTES, Inbox, Memory
+from decentnode.communication.base import Inbox, Memory
 from decentnode.communication.wire import Header, Kind
+from decentnode.core.byte_counters import HEADER_BYTES
+from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
-from decentnode.payload import Field, Form, Layout, Payload, Role, dense_layout
 from tests.contract.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, play
 
 NODES = 4

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.experiment import Experiment
-from decentnode.registry import SHARINGS
+from decentnode.core.registry import SHARINGS
+from decentnode.node.experiment import Experiment
 from tests.contract.in_process import Nodes
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

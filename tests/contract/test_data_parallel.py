@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.communication.backends import Chooser
-from decentnode.communication.collectives import Meeting, facts_of_all, gather, reason
-from decentnode.communication.group_notes import Facts
-from decentnode.communication.roll_call import RollCall
-from decentnode.config import load, resolved
+from decentnode.communication.torch_distributed.backend_choice import Chooser
+from decentnode.communication.torch_distributed.baseline_group import Meeting, facts_of_all, gather, reason
+from decentnode.communication.torch_distributed.messages import Facts
+from decentnode.communication.torch_distributed.missing_ranks import RollCall
+from decentnode.config.loader import load, resolved
+from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.experiment import Experiment
-from decentnode.randomness import generator
+from decentnode.node.experiment import Experiment
 from tests.contract.in_process import Nodes
 from tests.contract.in_threads import RUN_ID, Ranks, everybody, place_of
 

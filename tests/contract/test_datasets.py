@@ -6,6 +6,9 @@ import pickle
 import struct
 import subprocess
 import sys
+import tarfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from decentnode.config import loader as config
+from decentnode.core.registry import DATASETS
 from decentnode.datasets import Cifar10, Digits, Idx, Quadratic, Samples, Synthetic
 from decentnode.datasets.base import channel_statistics
-from decentnode.datasets.batch_file import read_batch
+from decentnode.datasets.cifar10_batches import read_batch
 from decentnode.datasets.idx import read_idx
 from decentnode.errors import DatasetError
-from decentnode.registry import DATASETS
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
@@ -115,7 +119,7 @@ def message_of(dataset):
 
 def test_types_and_shapes(loaded):
     for samples in (loaded.train, loaded.test):
-        assert samples.inputs.dtype in (torch.uint8, torch.float32)
+        assert samples.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
         assert samples.inputs.shape == (len(samples), *loaded.shape)
         assert samples.labels.dtype == torch.int64
         assert samples.labels.shape == (len(samples),)
@@ -257,7 +261,7 @@ def test_idx_is_found_through_the_environment_by_its_folder(tmp_path, monkeypatc
 def test_missing_fashion_mnist_names_the_command_that_fetches_it(tmp_path):
     expected = (
         f"dataset.path: no complete set of fashion-mnist files in {tmp_path}; "
-        "fetch them with: apt-get install dataset-fashion-mnist"
+        "fetch them with: apt-get install dataset-fashion-mnist, and leave out path"
     )
     assert message_of(Idx(path=str(tmp_path))) == expected
 
@@ -428,12 +432,71 @@ def test_a_cut_binary_batch_is_noticed(tmp_path):
     assert message_of(Cifar10(path=str(tmp_path / "x"))) == expected
 
 
-def test_missing_cifar10_names_the_command_that_fetches_it(tmp_path):
-    expected = (
-        f"dataset.path: no complete set of cifar10 files in {tmp_path}; fetch them with: "
-        "curl -fO https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && tar xf cifar-10-python.tar.gz"
+FAKE_CURL = f"""#!{sys.executable}
+import sys
+from pathlib import Path
+
+url = sys.argv[-1]
+if "-o" in sys.argv:
+    wanted = Path(sys.argv[sys.argv.index("-o") + 1])
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted.write_bytes((Path("@") / url.rsplit("/", 1)[1]).read_bytes())
+else:
+    sys.stdout.buffer.write((Path("@") / url.rsplit("/", 1)[1]).read_bytes())
+"""
+"""Has the files of the net in the folder at `@`."""
+
+
+@pytest.fixture
+def fetch(tmp_path, monkeypatch):
+    """Does in another folder what the message about missing files says."""
+    net, here = tmp_path / "net", tmp_path / "here"
+    here.mkdir()
+    write_idx(net)
+    write_cifar(tmp_path / "cifar-10-batches-py", python2_batch)
+    with tarfile.open(net / "cifar-10-python.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "cifar-10-batches-py", "cifar-10-batches-py")
+    (net / "curl").write_text(FAKE_CURL.replace("@", str(net)))
+    (net / "curl").chmod(0o755)
+    monkeypatch.delenv("DECENTNODE_DATASETS", raising=False)
+    monkeypatch.setenv("PATH", f"{net}:{os.environ['PATH']}")
+    monkeypatch.chdir(here)
+
+    def follow(dataset):
+        command = message_of(dataset).split("fetch them with: ")[1]
+        subprocess.run(["bash", "-euo", "pipefail", "-c", command], check=True)
+
+    return follow
+
+
+@pytest.mark.parametrize("path", [None, "my sets"])
+@pytest.mark.parametrize("make", [Cifar10, partial(Idx, variant="mnist")], ids=["cifar10", "mnist"])
+def test_missing_files_are_found_once_the_hint_was_followed(fetch, make, path):
+    dataset = make(path=path)
+    places = "data or datasets (beside the configuration or in the current folder), /usr/share/datasets"
+    assert f" files in {path or places}; fetch them with: " in message_of(dataset)
+    fetch(dataset)
+    assert len(dataset.load(0).train) > 0
+
+
+def test_files_beside_the_configuration_are_found_from_anywhere(tmp_path, monkeypatch):
+    """And stay found by what is saved with the run, which lies elsewhere."""
+    monkeypatch.delenv("DECENTNODE_DATASETS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    found = write_cifar(tmp_path / "project" / "data" / "cifar-10-batches-py", python2_batch)
+    yaml = tmp_path / "project" / "x.yaml"
+    yaml.write_text(
+        "rounds: 1\ngraph: {name: ring, nodes: 3}\ndataset: cifar10\nmodel: lenet\n"
+        "training: {optimizer: {name: SGD, lr: 0.1}, steps_per_round: 1}\n"
     )
-    assert message_of(Cifar10(path=str(tmp_path))) == expected
+    settings = config.load(yaml)
+    assert settings.dataset.options["path"] == str(found)
+    saved = tmp_path / "run.yaml"
+    saved.write_text(config.dump(settings))
+    assert config.load(saved) == replace(settings, name="x")
+    own = write_cifar(tmp_path / "own" / "cifar-10-batches-py", python2_batch)
+    monkeypatch.setenv("DECENTNODE_DATASETS", "own")
+    assert config.load(yaml).dataset.options["path"] == str(own)
 
 
 # synthetic

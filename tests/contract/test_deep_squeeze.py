@@ -6,13 +6,13 @@ import torch
 
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Ring
-from decentnode.mixing import MetropolisHastings, WeightedGraph
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import DeepSqueeze
+from decentnode.testing import Lockstep
 from decentnode.transforms import Cast
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.top_k import TopK
+from decentnode.transforms.sparsify.top_k import TopK
 from tests.contract.dense_oracles import largest
-from tests.contract.lockstep import Lockstep
 from tests.contract.scheme_cases import random_models
 
 W = WeightedGraph(Ring(8), MetropolisHastings()).matrix()

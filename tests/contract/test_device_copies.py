@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from decentnode.communication.copies import HostCopies
-from decentnode.communication.on_device import OnDevice
+from decentnode.communication.device.copies import HostCopies
+from decentnode.communication.device.staging import OnDevice
 from tests.contract.test_communications import (  # noqa: F401
     MEMORY,
     NODES,

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
-from decentnode.transforms import (
+from decentnode.transforms import (  # fmt: skip
     Cast,
     Clip,
     ErrorFeedback,
@@ -17,10 +18,9 @@ from decentnode.transforms import (
     Threshold,
     TopK,
     Wavelet,
-)  # fmt: skip
+)
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
 
 F32, F64 = torch.float32, torch.float64
 RESTS = {

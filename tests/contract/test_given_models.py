@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode import checkpoint
-from decentnode.checkpointing import whole_state
-from decentnode.experiment import Experiment
-from decentnode.records import read_records
-from decentnode.reports import CameBack
-from decentnode.returning import bring_back
+from decentnode.communication.launcher_link.reports import CameBack
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.experiment import Experiment
+from decentnode.node.rejoin import bring_back
+from decentnode.results.records import read_records
 from tests.contract.in_process import Nodes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -186,7 +185,7 @@ def test_a_node_whose_neighbors_are_all_in_its_process_has_the_model_that_a_sibl
 
 def test_where_no_neighbor_gives_a_model_a_sibling_gives_that_of_its_checkpoint(experiment, tmp_path):
     gone = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
-    checkpoint.save(gone.lineage.directory, 1, 1, whole_state(gone.nodes[1]), gone.lineage.stamp)
+    checkpoint.save(gone.lineage.directory, 1, 1, gone.nodes[1].snapshot(), gone.lineage.stamp)
     back, neighbors = Nodes(experiment, tmp_path / "again"), Neighbors(4)
     bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, gone.lineage, 1.0)
     assert neighbors.asked == ["where", *10 * [5], "round"]
@@ -204,7 +203,7 @@ def test_all_nodes_of_a_process_have_one_deadline_to_fetch_models(experiment, tm
 def test_where_no_models_are_given_no_sibling_gives_one_either(experiment, tmp_path, monkeypatch):
     back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
     gone = Nodes(experiment, tmp_path / "gone").begin().run(0, 2)
-    checkpoint.save(back.lineage.directory, 1, 1, whole_state(gone.nodes[1]), back.lineage.stamp)
+    checkpoint.save(back.lineage.directory, 1, 1, gone.nodes[1].snapshot(), back.lineage.stamp)
     monkeypatch.setattr(type(back.nodes[0].sharing), "gives_model", False)
     began = back.models[0]
     bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, back.lineage, 1.0)

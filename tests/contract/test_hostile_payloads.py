@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.payload import Payload, PayloadError
+from decentnode.core.payload import Payload, PayloadError
 from tests.contract.test_transforms import CASES, chain_of, context_of, sent
 
 FLOATS = (0.0, -0.0, 1.0, float("inf"), -float("inf"), float("nan"), 3e38, -3e38, 1e-45)

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.core.payload import dense_layout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.payload import dense_layout
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Jwins
 from decentnode.sharing.jwins import FRACTIONS
+from decentnode.testing import Lockstep, bound
 from decentnode.transforms.base import Context
-from decentnode.transforms.wavelet import Wavelet
+from decentnode.transforms.basis.wavelet import Wavelet
 from tests.contract.dense_oracles import largest
-from tests.contract.lockstep import Lockstep, bound
 from tests.contract.scheme_cases import random_models
 
 

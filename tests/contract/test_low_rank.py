@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.core.payload import PayloadError
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
-from decentnode.payload import PayloadError
 from decentnode.transforms import LowRank, Qsgd, Zstd
 from decentnode.transforms.base import Context
+from decentnode.transforms.basis.wavelet import Wavelet
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.wavelet import Wavelet
-from decentnode.vector import Entry, ParameterLayout
 
 
 def context(round=0):

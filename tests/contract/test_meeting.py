@@ -9,9 +9,9 @@ import time
 import pytest
 
 from decentnode.communication.base import HostProcess, Memory, Place
-from decentnode.communication.sieve import Sieve
+from decentnode.communication.interceptor import Sieve
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.errors import StartError
 from tests.contract.troupe import RUN_ID, free_ports
 
@@ -98,6 +98,6 @@ def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
 
 
 def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):
-    monkeypatch.setattr("decentnode.communication.links.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("decentnode.communication.zeromq.links.CONNECT_TIMEOUT", 0.5)
     processes, base_port = machines
     host(processes, 0, base_port=base_port).open([2], RUN_ID, 8.0)

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Ring
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.payload import Payload
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Moniqua
+from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
 from decentnode.transforms.chain import Chain
-from tests.contract.lockstep import Lockstep, bound
 from tests.contract.scheme_cases import random_models
 
 PAIR = WeightedGraph(Ring(3), MetropolisHastings())

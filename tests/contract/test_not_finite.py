@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from decentnode.core.payload import NotFinite
 from decentnode.errors import RunFailed
 from decentnode.graph.families import Ring
-from decentnode.payload import NotFinite
 from decentnode.sharing import Gossip
-from tests.contract.lockstep import Lockstep
+from decentnode.testing import Lockstep
 from tests.contract.scheme_cases import CASES, random_models, zipped
 
 COMPANIONS = {"weight"}

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode import config
-from decentnode.adaptation import Adaptation, Overlapped
+from decentnode.config import loader as config
+from decentnode.core.registry import SHARINGS
 from decentnode.errors import BadInput, ConfigError
-from decentnode.experiment import Experiment
-from decentnode.registry import SHARINGS
-from decentnode.resuming import refuse_changes
+from decentnode.launcher.recovery.resume import refuse_changes
+from decentnode.node.experiment import Experiment
+from decentnode.node.local_update import Adaptation, Overlapped
 from tests.contract.in_process import Nodes
 from tests.contract.test_resume import CONFIG, GRAPHS, TRANSFORMS, check_resume
 

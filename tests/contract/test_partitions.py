@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from decentnode.core.registry import PARTITIONS
 from decentnode.datasets import Samples
 from decentnode.datasets.partition import Partition
-from decentnode.registry import PARTITIONS
 
 NAMES = list(PARTITIONS.classes())
 NUM_LABELS = 4

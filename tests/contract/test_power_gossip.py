@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from decentnode.core.payload import Payload
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain, FullyConnected, Ring
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.payload import Payload
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Gossip, PowerGossip
 from decentnode.sharing.power_gossip import blocks
+from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
-from decentnode.vector import Entry, ParameterLayout
-from tests.contract.lockstep import Lockstep, bound
 from tests.contract.scheme_cases import MATRICES, random_models
 
 MATRIX = ParameterLayout((Entry("weight", torch.Size((6, 5)), 0),))

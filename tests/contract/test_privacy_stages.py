@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
 from decentnode.sharing import Gossip
+from decentnode.testing import Lockstep
 from decentnode.transforms import Clip, ErrorFeedback, Fourier, GaussianNoise, TopK, Wavelet
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
-from tests.contract.lockstep import Lockstep
 
 F32, F64 = torch.float32, torch.float64
 CONTEXT = Context(seed=1, round=2, sender=3)

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import Graph, StaticGraph, neighbor_lists
 from decentnode.graph.families import Exponential, Star
-from decentnode.mixing import Uniform, WeightedGraph
-from decentnode.payload import Payload
+from decentnode.graph.mixing import Uniform, WeightedGraph
 from decentnode.sharing import PushSum
 from decentnode.sharing.push_sum import WEIGHT
+from decentnode.testing import Lockstep, bound, push_weights
 from decentnode.transforms import Cast
-from decentnode.transforms.random_k import RandomK
-from tests.contract.lockstep import OPTIMUM8, Lockstep, bound, q8_gradient
-from tests.contract.scheme_cases import random_models
+from decentnode.transforms.sparsify.random_k import RandomK
+from tests.contract.scheme_cases import OPTIMUM8, q8_gradient, random_models
 
 
 class Directed(StaticGraph):
@@ -71,10 +71,6 @@ def mass(network):
     return torch.stack([scheme._z for scheme in network.schemes]).mean(0)
 
 
-def weights(network):
-    return np.array([scheme._w for scheme in network.schemes])
-
-
 def test_the_digraph_is_uneven():
     P = column_stochastic(digraph())
     assert np.allclose(P.sum(0), 1) and not np.allclose(P.sum(1), 1, atol=0.1)
@@ -87,7 +83,9 @@ def test_all_agree_on_the_exact_mean(graph):
     for _ in range(300):
         network.mix()
         assert torch.allclose(mass(network), models.mean(0), rtol=0, atol=1e-13)
-        assert (weights(network) > 0).all() and weights(network).sum() == pytest.approx(8, abs=1e-12)
+        assert (push_weights(network) > 0).all() and push_weights(network).sum() == pytest.approx(
+            8, abs=1e-12
+        )
     assert torch.allclose(network.models, models.mean(0).expand(8, -1), rtol=0, atol=1e-9)
 
 
@@ -99,7 +97,7 @@ def test_one_round_is_the_published_equation():
         g = np.array([q8_gradient(i, x).item() for i, x in enumerate(torch.from_numpy(z / w))])
         z, w = P @ (z - eta * g), P @ w
         network.run(1, q8_gradient, eta)
-        assert np.allclose(weights(network), w, rtol=0, atol=1e-14)
+        assert np.allclose(push_weights(network), w, rtol=0, atol=1e-14)
         assert np.allclose(network.models[:, 0].numpy(), z / w, rtol=0, atol=1e-13)
 
 

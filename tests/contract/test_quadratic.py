@@ -5,15 +5,15 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from decentnode import config
+from decentnode.config import loader as config
 from decentnode.datasets import Quadratic
 from decentnode.errors import BadInput
-from decentnode.evaluation import evaluate
-from decentnode.experiment import Experiment
 from decentnode.models.base import check_scores, initial_model
 from decentnode.models.quadratic import Quadratic as QuadraticModel
-from decentnode.objective import Objective
-from tests.contract.lockstep import OPTIMUM8, q8_gradient
+from decentnode.node.experiment import Experiment
+from decentnode.training.evaluation import evaluate
+from decentnode.training.objective import Objective
+from tests.contract.scheme_cases import OPTIMUM8, q8_gradient
 from tests.integration.running import ROOT, Run
 
 CONFIG = ROOT / "configs" / "quadratic.yaml"
@@ -50,11 +50,11 @@ def test_at_the_optimum_the_mean_of_all_is_47_twelfths():
 def test_in_several_dimensions_it_is_the_squared_distance():
     loaded = Quadratic(nodes=3, dimension=4, a=(0.5,), b="normal").load(7)
     module = module_for(loaded, 1.0)
-    b = loaded.train.inputs[2, 1]
+    b = loaded.train.batch(torch.tensor([2]))[0][0, 1]
     loss, gradient = gradient_of(module, loaded.train, 2)
     assert loss == pytest.approx((0.25 * (1 - b).square().sum()).item())
     assert torch.allclose(gradient, 0.5 * (1 - b))
-    assert not torch.equal(Quadratic(nodes=3, b="normal").load(8).train.inputs[:, 1, 0], b[:3])
+    assert not torch.equal(Quadratic(nodes=3, b="normal").load(8).train.inputs[:, 1, 0].float(), b[:3])
 
 
 def test_numbers_are_repeated():

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
-from decentnode.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.transforms import Qsgd, Sign, Ternary, Uniform
-from decentnode.transforms.alphabet import Alphabet
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
+from decentnode.transforms.coding.alphabet import Alphabet
 
 CONTEXT = Context(seed=1, round=2, sender=3)
 MAKERS = {

@@ -9,12 +9,12 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Form, Payload
+from decentnode.core.registry import TRANSFORMS, name_of
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
-from decentnode.payload import Form, Payload
-from decentnode.registry import TRANSFORMS, name_of
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.vector import Entry, ParameterLayout
 
 OURS = {name: cls for name, cls in TRANSFORMS.classes().items() if cls.__module__.startswith("decentnode.")}
 fractions = st.sampled_from([0.01, 0.1, 0.5, 1.0])

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import BinaryTree, Chain, Star
-from decentnode.mixing import MetropolisHastings, WeightedGraph
-from decentnode.payload import Payload
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import RelaySum
 from decentnode.sharing.relay_sum import COUNT
+from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
-from decentnode.transforms.random_k import RandomK
-from tests.contract.lockstep import OPTIMUM8, Lockstep, bound, q8_gradient
-from tests.contract.scheme_cases import random_models
+from decentnode.transforms.sparsify.random_k import RandomK
+from tests.contract.scheme_cases import OPTIMUM8, q8_gradient, random_models
 
 TREES = {"chain": (Chain(8), 7), "star": (Star(8), 2), "binary tree": (BinaryTree(7), 4)}
 """With their diameters."""

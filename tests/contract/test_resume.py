@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import torch
 
-from decentnode.experiment import Experiment
-from decentnode.registry import SHARINGS
+from decentnode.core.registry import SHARINGS
+from decentnode.node.experiment import Experiment
 from tests.contract.in_process import Nodes
 
 NODES = 4
@@ -36,7 +36,7 @@ TRANSFORMS = {
     "choco": "{name: top_k, fraction: 0.3}",
     "d2": "cast",
     "deep_squeeze": "{name: qsgd, levels: 8}",
-    "decent_lam": CHANGE,
+    "decent_lam": "cast",
     "exact_diffusion": "{name: cast, dtype: fp16}",
     "gossip": CHANGE,
     "gradient_tracking": CHANGE,

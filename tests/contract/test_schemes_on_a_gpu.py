@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from decentnode.sharing import weighted_sum as mixing
-from decentnode.vector import Entry, ParameterLayout
-from tests.contract.lockstep import Lockstep
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.sharing.blocks import weighted_sum as mixing
+from decentnode.testing import Lockstep
 from tests.contract.scheme_cases import CASES, plain
 from tests.pretend import GPU, PretendedGpu, in_memory, on_gpu
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Chain as ChainGraph
 from decentnode.graph.families import FullyConnected, Ring, Star
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph, live_weights
 from decentnode.graph.random_graphs import Regular
-from decentnode.mixing import MetropolisHastings, WeightedGraph, live_weights
 from decentnode.sharing import Gossip, SecureAggregation
-from decentnode.sharing.masks import PIECE_BYTES, MaskKeys, scratch_for
+from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, MaskKeys, scratch_for
+from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
+from decentnode.transforms.basis.fourier import Fourier
+from decentnode.transforms.basis.wavelet import Wavelet
 from decentnode.transforms.error_feedback import ErrorFeedback
-from decentnode.transforms.fourier import Fourier
-from decentnode.transforms.gaussian_noise import GaussianNoise
-from decentnode.transforms.random_k import RandomK
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.uniform import Uniform
-from decentnode.transforms.wavelet import Wavelet
-from tests.contract.lockstep import Lockstep, bound
+from decentnode.transforms.privacy.gaussian_noise import GaussianNoise
+from decentnode.transforms.quantize.uniform import Uniform
+from decentnode.transforms.sparsify.random_k import RandomK
+from decentnode.transforms.sparsify.top_k import TopK
 from tests.contract.scheme_cases import random_models
 from tests.contract.test_sharings import Changing, DirectedRing
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 import zmq
 
-from decentnode.communication import security, wire
+from decentnode.communication import wire
 from decentnode.communication.base import Memory
-from decentnode.communication.security import Gatekeeper, KeyPair, came_from, prove_guard, sender_of
+from decentnode.communication.security import curve as security
+from decentnode.communication.security.curve import Gatekeeper, KeyPair, came_from, prove_guard, sender_of
+from decentnode.core.payload import Payload, dense_layout
+from decentnode.core.polling import ready
 from decentnode.errors import StartError
-from decentnode.payload import Payload, dense_layout
-from decentnode.readiness import ready
 from tests.contract.troupe import RUN_ID, Actor, Stage, credentials, play
 
 LAYOUT = dense_layout(1000)

@@ -9,17 +9,17 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Form, Payload, PayloadError
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
 from decentnode.graph.random_graphs import Regular
-from decentnode.payload import Form, Payload, PayloadError
 from decentnode.sharing import Gossip
+from decentnode.testing import Lockstep
 from decentnode.transforms import Cast, Clip, RandomK, Threshold, TopK, Wavelet
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.selection import count, largest
-from decentnode.vector import Entry, ParameterLayout
-from tests.contract.lockstep import Lockstep
+from decentnode.transforms.sparsify.selection import count, largest
 
 F64 = torch.float64
 CONTEXT = Context(seed=1, round=2, sender=3)

@@ -7,11 +7,11 @@ import torch
 from decentnode.errors import BadInput
 from decentnode.graph.base import StaticGraph, neighbor_lists
 from decentnode.graph.families import Ring, Star
-from decentnode.mixing import MetropolisHastings, WeightedGraph
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Stc
+from decentnode.testing import Lockstep
 from decentnode.transforms import Cast
 from tests.contract.dense_oracles import largest
-from tests.contract.lockstep import Lockstep
 from tests.contract.scheme_cases import random_models
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from decentnode.registry import SHARINGS
+from decentnode.core.registry import SHARINGS
 from tests.contract.in_process import Nodes
 from tests.contract.test_resume import equal, experiment_of
 

@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.communication.base import ByteCounters
+from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.payload import Form, Payload, PayloadError, dense_layout
+from decentnode.core.registry import TRANSFORMS, name_of
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
-from decentnode.payload import Form, Payload, PayloadError, dense_layout
-from decentnode.registry import TRANSFORMS, name_of
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain, check_order
-from decentnode.vector import Entry, ParameterLayout
 from tests.contract.transform_cases import CASES
 
 F32, F64 = torch.float32, torch.float64

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from decentnode.payload import Payload
-from decentnode.registry import TRANSFORMS
+from decentnode.core.payload import Payload
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.selection import largest
-from decentnode.vector import Entry, ParameterLayout
+from decentnode.transforms.sparsify.selection import largest
 from tests.pretend import GPU, PretendedGpu, in_memory, on_gpu
 
 MODEL = ParameterLayout(

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode import optimizers
+from decentnode.config.type_check import REQUIRED, parameters_of
+from decentnode.core.registry import GRAPHS
 from decentnode.errors import BadInput, GraphError, RunFailed, StartError
-from decentnode.optimizers import decay_groups
-from decentnode.option_types import REQUIRED, parameters_of
-from decentnode.registry import GRAPHS
-from decentnode.wrapper.bucket_optimizers import BY_GRADIENT_ALONE
-from decentnode.wrapper.mixture import Mixture
-from decentnode.wrapper.options import Options
-from decentnode.wrapper.topology import weighted_graph
+from decentnode.parallel.bucket_optimizers import BY_GRADIENT_ALONE
+from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.options import Options
+from decentnode.parallel.topology import weighted_graph
+from decentnode.training import optim as optimizers
+from decentnode.training.optim import decay_groups
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, small_network
 
 SCHEMES = ("communicate_while_adapt", "adapt_then_combine")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from decentnode.errors import PeerLost, RunFailed
-from decentnode.wrapper import exchanges
+from decentnode.parallel import exchange_queue as exchanges
 from tests.contract.ensemble import Run, ensemble, flat
 
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from decentnode.communication.torch_distributed import TorchDistributed
-from decentnode.wrapper import meeting
-from decentnode.wrapper.topology import weighted_graph
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.parallel import rendezvous as meeting
+from decentnode.parallel.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, flat, loss_of, processes, small_network
 from tests.contract.troupe import free_ports
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from decentnode.errors import RunFailed
-from decentnode.wrapper import exchanges
-from decentnode.wrapper.meeting import Hall
-from decentnode.wrapper.mixture import Mixture
+from decentnode.parallel import exchange_queue as exchanges
+from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.rendezvous import Hall
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
 
 A_TENSOR = 1e-6

@@ -13,11 +13,11 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 
-from decentnode.communication.courier import Swap
+from decentnode.communication.torch_distributed.transfers import Swap
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.optimizers import decay_groups
-from decentnode.wrapper.meeting import Note, StoreMeeting, _processes
-from decentnode.wrapper.topology import weighted_graph
+from decentnode.parallel.rendezvous import Note, StoreMeeting, _processes
+from decentnode.parallel.topology import weighted_graph
+from decentnode.training.optim import decay_groups
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
 from tests.contract.troupe import free_ports
 

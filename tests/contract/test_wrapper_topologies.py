@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from decentnode.errors import BadInput
-from decentnode.optimizers import AccumAdam, AccumAdamW
-from decentnode.wrapper.topology import weighted_graph
+from decentnode.parallel.topology import weighted_graph
+from decentnode.training.optim import AccumAdam, AccumAdamW
 from tests.contract.ensemble import Run
 
 LATE = {"scheme": "adapt_then_combine", "bucket_mb": 1e-4}

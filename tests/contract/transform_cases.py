@@ -13,23 +13,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.transforms import Auto, Bitmap, Cast, EliasGamma, Qsgd, Rice, Sign, Ternary, Uniform
 from decentnode.transforms.base import Transform
-from decentnode.transforms.clip import Clip
+from decentnode.transforms.basis.fourier import Fourier
+from decentnode.transforms.basis.low_rank import LowRank
+from decentnode.transforms.basis.wavelet import Wavelet
+from decentnode.transforms.coding.fpzip import Fpzip
+from decentnode.transforms.coding.lz4 import Lz4
+from decentnode.transforms.coding.pcodec import Pcodec
+from decentnode.transforms.coding.zstd import Zstd
 from decentnode.transforms.error_feedback import ErrorFeedback
-from decentnode.transforms.fourier import Fourier
-from decentnode.transforms.fpzip import Fpzip
-from decentnode.transforms.gaussian_noise import GaussianNoise
-from decentnode.transforms.low_rank import LowRank
-from decentnode.transforms.lz4 import Lz4
-from decentnode.transforms.pcodec import Pcodec
-from decentnode.transforms.random_k import RandomK
-from decentnode.transforms.selection import count
-from decentnode.transforms.threshold import Threshold
-from decentnode.transforms.top_k import TopK
-from decentnode.transforms.wavelet import Wavelet
-from decentnode.transforms.zstd import Zstd
-from decentnode.vector import Entry, ParameterLayout
+from decentnode.transforms.privacy.clip import Clip
+from decentnode.transforms.privacy.gaussian_noise import GaussianNoise
+from decentnode.transforms.sparsify.random_k import RandomK
+from decentnode.transforms.sparsify.selection import count
+from decentnode.transforms.sparsify.threshold import Threshold
+from decentnode.transforms.sparsify.top_k import TopK
 
 Bound = Callable[[Tensor], Tensor | float]
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from zmq.utils.garbage import gc as buffers_sent
 
-from decentnode.communication import sockets
 from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
 from decentnode.communication.inproc import InProcess
-from decentnode.communication.security import Credentials, KeyPair
-from decentnode.communication.torch_distributed import Hybrid, TorchDistributed
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.security.curve import Credentials, KeyPair
+from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
+from decentnode.communication.zeromq import io_thread as sockets
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC

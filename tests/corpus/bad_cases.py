@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tests.corpus.bad_configs import EDITS, LOADED, OVERRIDES, UNREADABLE
 from tests.corpus.bad_files import CIFAR, GRAPHS, IDX, KEYS, RUNS, WEIGHTS
+from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
 from tests.corpus.case import BASE, Case, edited
 from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, KEY_DEFECTS, cifar_files, idx_files, key_files
@@ -13,7 +14,7 @@ CONFIG = "x.yaml"
 
 def bad_cases() -> list[Case]:
     """Every case; names are unique."""
-    return [*_configurations(), *_graphs(), *_datasets(), *_runs(), *_keys(), *_words()]
+    return [*_configurations(), *_graphs(), *_datasets(), *_plugins(), *_runs(), *_keys(), *_words()]
 
 
 def _configurations() -> Iterator[Case]:
@@ -48,6 +49,16 @@ def _datasets() -> Iterator[Case]:
             yield Case(
                 f"{kind.split(',')[0]}, {id}", ("validate", CONFIG), wanted, {**written, CONFIG: config}
             )
+
+
+def _plugins() -> Iterator[Case]:
+    for id, (old, new, lines) in DATASETS.items():
+        files = {CONFIG: edited(old, new), "corpus_data.py": DATA}
+        yield Case(f"own data, {id}", ("validate", CONFIG), _prefixed(CONFIG, lines), files)
+    for id, (old, new, lines) in PLUGINS.items():
+        files = {CONFIG: edited(old, new), "corpus_code.py": CODE}
+        wanted = [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in lines]
+        yield Case(f"own code, {id}", ("validate", CONFIG), wanted, files)
 
 
 def _runs() -> Iterator[Case]:

@@ -119,7 +119,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "number for a section": (
         "evaluation: {every: 10}",
         "evaluation: 10",
-        ["16 evaluation: must be a mapping with every, batch_size, average_model, figures, not 10"],
+        ["16 evaluation: must be a mapping with every, final, batch_size, average_model, figures, not 10"],
     ),
     "list for a plug-in": (
         "{name: mlp, hidden: [8]}",
@@ -450,6 +450,55 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "4 graph: small_world: degree must be below nodes, got degree 5 for 4 nodes",
             "4 graph: small_world: degree must be even, half of it on each side, got 5",
         ],
+    ),
+    "graph of one's own that changes and does not say so": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Changes'",
+        [
+            "4 graph: Changes says static, but changes: targets(0, 0) is (1,), targets(0, 1) is (3,); "
+            "set static = False, or give its period (AperiodicGraph or PeriodicGraph of "
+            "decentnode.graph)"
+        ],
+    ),
+    "graph of one's own, wrong period": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Late'",
+        [
+            "4 graph: Late says that it repeats after 2 rounds, but does not: targets(0, 0) is (1,), "
+            "targets(0, 2) is (2,); correct period (AperiodicGraph or PeriodicGraph of "
+            "decentnode.graph)"
+        ],
+    ),
+    "graph of one's own in parts": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Apart'",
+        [
+            "4 graph: Apart: the graph falls into 2 components, nodes 0 and 2 do not reach each other; "
+            "add edges or set allow_disconnected = True"
+        ],
+    ),
+    "graph of one's own with a lonely node": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Lonely'",
+        ["4 graph: Lonely: 1 of 4 nodes have no neighbor (3); add edges or set allow_disconnected = True"],
+    ),
+    "graph of one's own, one way": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:OneWay'",
+        [
+            "4 graph: OneWay: targets(0, 0) has 1, but targets(1, 0) lacks 0; correct that, or set "
+            "directed = True"
+        ],
+    ),
+    "graph of one's own, itself": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Itself'",
+        ["4 graph: Itself: targets(0, 0) must be ranks 0..3 other than 0, ascending, not (0,)"],
+    ),
+    "graph of one's own that raises": (
+        "{name: file, path: ring.edges}",
+        "'corpus_graphs:Raises'",
+        ["4 graph: Raises: targets(0, 0) fails: KeyError: 0"],
     ),
     "graph, rewire": (
         "{name: file, path: ring.edges}",
@@ -935,6 +984,11 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "clip_norm: .inf",
         ["12 training.clip_norm: .inf is not a finite number"],
     ),
+    "dtype": (
+        "batch_size: 16",
+        "dtype: float16",
+        ["12 training.dtype: must be 'float64' or 'float32' or 'bfloat16', not 'float16'"],
+    ),
     "memory_format": (
         "batch_size: 16",
         "memory_format: channels-last",
@@ -1260,9 +1314,15 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "transforms: [error_feedback]",
         [
             "14 sharing.transforms[0]: error_feedback corrects the transforms after it, "
-            "and there are none; add one, such as top_k",
-            "14 sharing.transforms[0]: error_feedback is right for differences, but "
-            "gossip sends models; leave it out",
+            "and there are none; add one, such as sign",
+        ],
+    ),
+    "error feedback before a selection of models": (
+        "weights: metropolis_hastings",
+        "transforms: [error_feedback, top_k]",
+        [
+            "14 sharing.transforms: gossip takes error feedback before transforms that round, not before one "
+            "that selects; leave it out"
         ],
     ),
     "two coders": (
@@ -1349,7 +1409,25 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "evaluation, a list": (
         "{every: 10}",
         "[10]",
-        ["16 evaluation: must be a mapping with every, batch_size, average_model, figures, not a list of 1"],
+        [
+            "16 evaluation: must be a mapping with every, final, batch_size, average_model, figures, "
+            "not a list of 1"
+        ],
+    ),
+    "final, text": (
+        "every: 10",
+        "final: no",
+        ["16 evaluation.final: must be true or false, not 'no'"],
+    ),
+    "records, not a mapping": (
+        "evaluation: {every: 10}",
+        "records: {models: 5}",
+        ["16 records.models: must be a mapping with every or null, not 5"],
+    ),
+    "records, negative": (
+        "evaluation: {every: 10}",
+        "records: {models: {every: -1}}",
+        ["16 records.models.every: must be a whole number >= 0, not -1"],
     ),
     "on_loss": (
         "deadline: 60",
@@ -1891,6 +1969,32 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "quadratic",
         ["9 model: quadratic takes the samples of dataset quadratic, and no other"],
     ),
+    "batches that batch norm cannot take": (
+        "model: {name: mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n"
+        "  batch_size: 16",
+        "model: {name: resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n"
+        "  batch_size: 1",
+        ["12 training.batch_size: batch norm needs 2 samples or more at once, not 1"],
+    ),
+    "a rank with less than batch norm can take": (
+        "dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}\nmodel: {name: mlp, hidden: [8]}",
+        "dataset: {name: digits, train_size: 4}\nmodel: {name: resnet18, norm: batch, width: 4}",
+        [
+            "8 dataset.partition: rank 0 has a single sample, but batch norm needs 2 at once; give each "
+            "rank 2 or none"
+        ],
+    ),
+    "running statistics beside clipped models": (
+        "mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n"
+        "  steps_per_round: 5\nsharing: {name: gossip, weights: metropolis_hastings}",
+        "resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n"
+        "  mix_buffers: true\n  steps_per_round: 5\n"
+        "sharing: {name: gossip, transforms: [{name: clip, norm: 1}]}",
+        [
+            "12 training.mix_buffers: running statistics would travel beside the transforms, where clip does "
+            "not hide them; leave it out, and every node keeps its own"
+        ],
+    ),
     "a loss that is always 0": (
         "{name: digits, partition: {name: dirichlet, alpha: 0.5}}",
         "{name: quadratic, nodes: 4}",
@@ -1911,6 +2015,14 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "'corpus_nets:Raises'",
         ["9 model: Raises cannot be built: KeyError: 'weights'"],
     ),
+    "a network in another precision": (
+        "{name: mlp, hidden: [8]}",
+        "'corpus_nets:Wide'",
+        [
+            "9 model: '1.weight' is torch.float64; the vector is torch.float32 (training.dtype), so call "
+            ".to(torch.float32)"
+        ],
+    ),
     "a network that fails": (
         "{name: mlp, hidden: [8]}",
         "'corpus_nets:Fails'",
@@ -1926,7 +2038,7 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "name: idx, path: nowhere",
         [
             "8 dataset.path: no complete set of fashion-mnist files in {here}/nowhere; "
-            "fetch them with: apt-get install dataset-fashion-mnist"
+            "fetch them with: apt-get install dataset-fashion-mnist, and leave out path"
         ],
     ),
     "a file instead of a data set": (
@@ -1934,8 +2046,8 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "name: cifar10, path: ring.edges",
         [
             "8 dataset.path: no complete set of cifar10 files in {here}/ring.edges; "
-            "fetch them with: curl -fO https://www.cs.toronto.edu/~kriz/cifar-10-python.t"
-            "ar.gz && tar xf cifar-10-python.tar.gz"
+            "fetch them with: mkdir -p {here}/ring.edges && "
+            "curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar xz -C {here}/ring.edges"
         ],
     ),
     "a path that is too long": (
@@ -2087,6 +2199,27 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["rounds"],
         ["command line: rounds: an override is key=value, such as training.optimizer.lr=0.05"],
     ),
+    "a scheme that cannot take the precision": (
+        ["training.dtype=bfloat16", "sharing=exact_diffusion"],
+        [
+            "command line: training.dtype: exact_diffusion needs the precision of float32, not bfloat16; set "
+            "training.dtype: float32, and cast for the wire"
+        ],
+    ),
+    "a transform that cannot take the precision": (
+        ["training.dtype=bfloat16", "sharing.transforms=[fourier]"],
+        [
+            "command line: sharing.transforms[0]: fourier needs the precision of float32, not bfloat16; set "
+            "training.dtype: float32, and cast for the wire"
+        ],
+    ),
+    "a scheme whose own transform cannot take the precision": (
+        ["training.dtype=bfloat16", "sharing=jwins"],
+        [
+            "command line: sharing: wavelet needs the precision of float32, not bfloat16; set "
+            "training.dtype: float32, and cast for the wire (jwins itself puts it into the chain)"
+        ],
+    ),
     "no key": (["=3"], ["command line: =3: an override is key=value, such as training.optimizer.lr=0.05"]),
     "dashes": (["--rounds=3"], ["decentnode: No such option: --rounds (see decentnode --help)"]),
     "one dash": (["-rounds=3"], ["decentnode: No such option: -r (see decentnode --help)"]),
@@ -2135,6 +2268,47 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ['name="\\U00110000"'],
         [
             "command line: name: not valid YAML: \\U is followed by a character's number, at most 0010FFFF",
+        ],
+    ),
+    "a scheme that needs descent": (
+        ["sharing=gradient_tracking", "training.optimizer={name: SGD, lr: 0.1, maximize: true}"],
+        [
+            "command line: training.optimizer: gradient_tracking needs plain SGD, as its equations are about "
+            "gradient steps; not maximize: true"
+        ],
+    ),
+    "momentum that diverges on a graph that changes": (
+        [
+            "sharing=decent_lam",
+            "training.optimizer={name: SGD, lr: 0.1}",
+            "graph={name: one_peer_exponential, nodes: 4}",
+        ],
+        [
+            "command line: sharing: decent_lam diverges on this graph: even without gradients, what models "
+            "differ by grows 1.08 times a round; use quasi_global, a beta below 0.9, or an undirected graph "
+            "that stays the same"
+        ],
+    ),
+    "momentum that is too fast for a graph": (
+        [
+            "sharing={name: quasi_global, mu: 0}",
+            "training.optimizer={name: SGD, lr: 0.1}",
+            "graph={name: torus, rows: 4, columns: 4}",
+            "mapping.machines[0].nodes=16",
+        ],
+        [
+            "command line: sharing: quasi_global diverges on this graph: even without gradients, what models "
+            "differ by grows 1.5 times a round; use a mu above 0, or a beta below 0.9"
+        ],
+    ),
+    "momentum with a coarse transform": (
+        [
+            "sharing={name: decent_lam, transforms: [{name: random_k, fraction: 0.5}, zstd]}",
+            "training.optimizer={name: SGD, lr: 0.1}",
+        ],
+        [
+            "command line: sharing.transforms[0]: random_k is too coarse for decent_lam, whose momentum "
+            "makes the error grow; use quasi_global, or leave it out"
         ],
     ),
     "entry of no list": (["seed[0]=1"], ["command line: seed.0: seed is 1 and has no keys"]),

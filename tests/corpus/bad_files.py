@@ -376,9 +376,9 @@ IDX: dict[str, list[str]] = {
         ": {here}/set/train-images-idx3-ubyte: starts with 0x, an IDX file of this kind with 0x00000803"
     ],
     "one file missing": [
-        ".path: no complete set of mnist files in {here}/set; fetch them into one "
-        "directory with: for f in train-images-idx3 train-labels-idx1 "
-        "t10k-images-idx3 t10k-labels-idx1; do curl -fO "
+        ".path: no complete set of mnist files in {here}/set; fetch them with: "
+        "for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; "
+        "do curl -f --create-dirs -o {here}/set/mnist/$f-ubyte.gz "
         "https://ossci-datasets.s3.amazonaws.com/mnist/$f-ubyte.gz; done"
     ],
     "labels for images": [
@@ -435,8 +435,8 @@ CIFAR: dict[str, list[str]] = {
     "empty": [": {here}/set/data_batch_2.bin: images of shape (0, 3072), expected (n, 3072) with n > 0"],
     "one file missing": [
         ".path: no complete set of cifar10 files in {here}/set; fetch them with: "
-        "curl -fO https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz && tar xf "
-        "cifar-10-python.tar.gz"
+        "mkdir -p {here}/set && curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | "
+        "tar xz -C {here}/set"
     ],
     "cut": [
         ": {here}/set/test_batch.bin: 24583 bytes are not a whole number of records "
@@ -538,8 +538,12 @@ ROW = (
 """A line of evaluations that is right."""
 RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
     "no evaluations": (
-        {"summary.json": '{"schema": 1, "name": "a"}'},
+        {"partition.json": '{"schema": 1}'},
         ["run/evaluations.jsonl: No such file or directory; name the directory of a run"],
+    ),
+    "no evaluations, half a summary": (
+        {"summary.json": '{"schema": 1, "name": "a"}'},
+        ["run/summary.json: not written by this version of decentnode: 'nodes': Expected `int`, got `null`"],
     ),
     "empty": (
         {"evaluations.jsonl": ""},

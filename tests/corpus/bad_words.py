@@ -41,6 +41,24 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ["resume", "torn"],
         ["{here}/torn/run.json: not a JSON object: Input data was truncated"],
     ),
+    "resume, a run with other code": (
+        ["resume", "coded"],
+        [
+            "{here}/coded: the code is not that of this run: corpus_nets.py; restore it from "
+            "{here}/coded/code/abababababab, or go on all the same with --accept-code-change"
+        ],
+    ),
+    "resume, a run with other code that is accepted, and nothing else": (
+        ["resume", "coded", "--accept-code-change"],
+        [
+            "{here}/coded: rank 0 has no checkpoint to go on from: "
+            "there is none in {here}/coded/checkpoints/00000"
+        ],
+    ),
+    "resume, a run whose code is damaged": (
+        ["resume", "undecoded"],
+        ["{here}/undecoded/run.json: not written by this version of decentnode: 'code': ..."],
+    ),
     "status, nothing": (["status"], ["decentnode: Missing argument 'RUN' (see decentnode --help)"]),
     "status, missing": (
         ["status", "nowhere"],
@@ -246,7 +264,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "weights, another class": (
         ["graph", "ring", "nodes=4", "--weights", "json:JSONDecoder"],
-        ["'json:JSONDecoder' is no weights; it must be a subclass of decentnode.mixing.Mixing"],
+        ["'json:JSONDecoder' is no weights; it must be a subclass of decentnode.graph.mixing.Mixing"],
     ),
     "tune, nothing": (["tune"], ["decentnode: Missing argument 'config' (see decentnode --help)"]),
     "tune, a missing file": (["tune", "y.yaml"], ["y.yaml: cannot be read: No such file or directory"]),

@@ -21,6 +21,75 @@ COMMON: dict[str, str] = {
     "corpus_syntax.py": "def f(:\n",
     "corpus_quits.py": "raise SystemExit(0)\n",
     "corpus_broken.py": "1 / 0\n",
+    "corpus_graphs.py": """\
+from decentnode.graph import (AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph)
+
+PAIRS = ((1, 0, 3, 2), (3, 2, 1, 0), (2, 3, 0, 1))
+
+
+class Changes(Graph):
+    num_nodes = 4
+
+    def targets(self, rank, round):
+        return (PAIRS[round % 3][rank],)
+
+
+class Honest(Changes):
+    static = False
+
+
+class Repeats(Changes, PeriodicGraph):
+    period = 3
+
+
+class Late(Changes, PeriodicGraph):
+    period = 2
+
+
+class Apart(Changes, PeriodicGraph):
+    period = 1
+
+    def targets(self, rank, round):
+        return (rank ^ 1,)
+
+
+class Lonely(Apart):
+    def targets(self, rank, round):
+        return ((1, 2), (0, 2), (0, 1), ())[rank]
+
+
+class Allowed(Apart):
+    allow_disconnected = True
+
+
+class OneWay(AperiodicGraph):
+    num_nodes = 4
+
+    def targets(self, rank, round):
+        return ((rank + 1) % 4,)
+
+
+class Pairs(OneWay):
+    def targets(self, rank, round):
+        return (rank ^ 1,)
+
+
+class Itself(OneWay):
+    def targets(self, rank, round):
+        return (rank,)
+
+
+class Raises(OneWay):
+    def targets(self, rank, round):
+        return {}[round]
+
+
+class Redrawn(RedrawnGraph):
+    num_nodes = 4
+
+    def edges(self, round):
+        return enumerate(PAIRS[round * round % 3])
+""",
     "corpus_nets.py": """\
 import torch
 
@@ -33,6 +102,12 @@ class Net(torch.nn.Sequential):
 class Raises(torch.nn.Module):
     def __init__(self):
         raise KeyError("weights")
+
+
+class Wide(Net):
+    def __init__(self):
+        super().__init__()
+        self.double()
 
 
 class Fails(Net):
@@ -63,8 +138,13 @@ failures: {deadline: 60}
 """
 
 
-COMMON |= {
-    name: BASE.replace("ring.edges", "../ring.edges") for name in ("begun/config.yaml", "torn/config.yaml")
+BEGUN = BASE.replace("ring.edges", "../ring.edges")
+STATE = '{"schema": 1, "run_id": "0123456789abcdef", "incarnation": 0, "code": %s}'
+CODE = '[{"round": 0, "digest": "%s", "files": {"corpus_nets.py": "0"}}]' % ("ab" * 32)
+COMMON |= {f"{run}/config.yaml": BEGUN for run in ("begun", "torn", "undecoded")} | {
+    "coded/config.yaml": BEGUN.replace("{name: mlp, hidden: [8]}", "corpus_nets:Net"),
+    "coded/run.json": STATE % CODE,
+    "undecoded/run.json": STATE % "[3]",
 }
 
 

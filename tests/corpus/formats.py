@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zmq.utils import z85
 
-from decentnode.keys import Secret
+from decentnode.communication.security.key_files import Secret
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"

@@ -9,8 +9,9 @@ from collections import Counter
 
 import pytest
 
-from decentnode import cli
+from decentnode.cli import app as cli
 from tests.corpus.bad_cases import bad_cases
+from tests.corpus.case import Case, edited
 from tests.corpus.good_cases import good_cases
 
 BAD, GOOD = bad_cases(), good_cases()
@@ -48,6 +49,13 @@ def test_bad_input_is_refused_in_words(call, case, tmp_path, busy):
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: case.id)
 def test_good_input_is_accepted(call, case):
     assert call(case) == (0, "")
+
+
+def test_what_may_be_a_mistake_is_told_and_accepted(call):
+    text = edited("{name: file, path: ring.edges}", "corpus_graphs:Pairs")
+    code, said = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
+    falls = "the graph falls into 2 components, nodes 0 and 2 do not reach each other"
+    assert (code, said) == (0, f"graph Pairs: in its first 64 rounds {falls}\n")
 
 
 def test_the_corpus_is_as_large_as_promised():

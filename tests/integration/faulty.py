@@ -2,11 +2,12 @@
 
 import threading
 import time
+import traceback
 from dataclasses import dataclass, field
 
 import torch
 
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.sharing import Gossip
 
 
@@ -38,6 +39,9 @@ class HangsInTraining(Gossip):
     @property
     def adjust_gradient(self):
         def adjust(gradient, vector, step):
+            is_dry = any(frame.filename.endswith("dry_round.py") for frame in traceback.extract_stack())
+            if is_dry:
+                return
             if getattr(self, "begun", 0) == self.round and self.only in (-1, getattr(self, "rank", -1)):
                 time.sleep(1000)
 
@@ -51,6 +55,16 @@ class RaisesInTheObserver(torch.nn.CrossEntropyLoss):
         if threading.current_thread().name == "decentnode-observer":
             raise RuntimeError("no loss of a mean")
         return super().forward(scores, labels)
+
+
+class GivesNoNumbers(torch.nn.Sequential):
+    """A network whose scores are no numbers whenever it is tested."""
+
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def forward(self, inputs):
+        return super().forward(inputs) * (1.0 if self.training else torch.nan)
 
 
 @dataclass
@@ -70,6 +84,14 @@ class TellsOfPeers(Gossip):
 
     def on_peer_back(self, rank):
         self.told.append(f"back {rank}")
+
+
+@dataclass
+class TellsModels(Gossip):
+    """Gossip that says what each model was before and after each mix."""
+
+    def accept(self, vector, view, mixed):
+        print(f"mixed in {view.round}: {[vector.tolist(), mixed.tolist()]}", flush=True)
 
 
 @dataclass

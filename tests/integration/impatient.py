@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from decentnode import stopping
+from decentnode.launcher import graceful_stop as stopping
 from decentnode.sharing import Gossip
 
 stopping.MOST_SECONDS = 1.5

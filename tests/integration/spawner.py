@@ -18,8 +18,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from decentnode import cli
-from decentnode.readiness import ready
+from decentnode.cli import app as cli
+from decentnode.core.polling import ready
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1 << 16
@@ -99,8 +99,8 @@ def serve(wishes: socket.socket) -> None:
     """Forks what is wished for until nobody can wish any more, and passes on how it ended."""
     import torch._dynamo  # noqa: F401
 
-    import decentnode.launcher
-    import decentnode.live_view  # noqa: F401
+    import decentnode.launcher.launcher
+    import decentnode.launcher.report.live_view  # noqa: F401
 
     gc.freeze()
     selector = selectors.DefaultSelector()

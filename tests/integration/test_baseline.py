@@ -4,8 +4,8 @@ import hashlib
 import os
 import signal
 
-from decentnode.results import model_hash
-from decentnode.run_files import read_evaluations
+from decentnode.launcher.report.summary import model_hash
+from decentnode.results.reader import read_evaluations
 from tests.contract.in_threads import Ranks
 from tests.integration.running import Run
 

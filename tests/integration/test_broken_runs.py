@@ -1,11 +1,13 @@
 """A few runs that are broken on purpose; all of them are in eval/reliability (docs/reliability.md)."""
 
+import json
 import re
 import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.integration.running import Run
@@ -85,7 +87,6 @@ def test_a_wrong_model_would_be_found():
     from dataclasses import replace
 
     import _judge
-    import numpy as np
     from _runs import Trial, faults, run_all
 
     crash = faults({"name": "crash", "ranks": 3, "rounds": 5})
@@ -110,7 +111,7 @@ def test_a_wrong_model_would_be_found():
 def load_graph():
     from _runs import TINY
 
-    from decentnode.config import load
+    from decentnode.config.loader import load
 
     return load(TINY).graph.make()
 
@@ -202,6 +203,27 @@ def test_a_scheme_hears_at_both_ends_of_a_process_that_was_replaced_while_all_wa
     for peer in neighbors:
         (_, round), *_ = heard[peer, 3]
         assert heard[peer, 3] == [("lost", round), ("back", round)] == heard[3, peer]
+
+
+def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp_path):
+    """Rank 3 gives up rank 2, which has mixed the model of rank 3 by then (docs/reliability.md)."""
+    struck = 8
+    run = Run(tmp_path / "run", [
+        "sharing.name=faulty:TellsModels", "graph={name: ring, nodes: 8}", "rounds=20",
+        "training.scheduler={name: MultiStepLR, milestones: [4], gamma: 0.0}",
+        f"faults=[{{name: drop, ranks: 3, peers: 2, rounds: [{struck}, {struck + 3}]}}]",
+    ], SCRIPTS / "tiny.yaml")  # fmt: skip
+    run.wait()
+    logs = [(run.run_dir / "logs" / f"{rank:05d}.log").read_text() for rank in range(8)]
+    told = [re.findall(r"^mixed in \d+: (.*)$", log, re.MULTILINE) for log in logs]
+    models = np.array([list(map(json.loads, lines)) for lines in told])
+    before, after = models[:, :, 0].sum(0), models[:, :, 1].sum(0)
+    jumps = after - before
+    expected = (models[3, struck, 0] - models[2, struck, 0]) / 3
+    assert np.abs(expected).max() > 1e-3
+    assert np.allclose(jumps[struck], expected, rtol=0, atol=2e-6)
+    assert np.abs(np.delete(jumps, struck, 0)).max() < 2e-6
+    assert f"round {struck + 1}: goes on without rank 2" in logs[3]
 
 
 def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from decentnode import checkpoint
-from decentnode.membership import TWIN_SECONDS
-from decentnode.records import RoundRecord, read_records
+from decentnode.launcher.cluster.rendezvous import TWIN_SECONDS
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.results.records import RoundRecord, read_records
 from tests.integration.running import Run, wait_until
 from tests.integration.test_machines import machines
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.running import Run
+
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("decentnode", "eval", "configs", "graphs", "generate_graph.py", "pyproject.toml", "constraints.txt")
 BLOCK = re.compile(r"^```(\w+)[ ]*(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -81,6 +83,23 @@ def test_tutorial(checkout):
     assert "4 of 8 nodes finished, those of this machine" in (checkout / "machine1.txt").read_text()
 
 
+def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path):
+    """Over a network, without a checkpoint of its end, it does the same rounds in the same pairs."""
+    (tmp_path / "matching.py").write_text(blocks("docs/topologies.md", "python")[0])
+    config = tmp_path / "matching.yaml"
+    config.write_text(next(code for code in blocks("docs/topologies.md", "yaml") if "rounds" in code))
+    straight = Run(tmp_path / "run", ["communication=inproc", "checkpoint.every=20"], config=config)
+    assert straight.wait(100) == 0, straight.text
+    wanted = straight.summary
+    assert wanted["consensus_distance"] < 0.1, "pairs that stay as they are end at 0.3"
+    for path in (straight.run_dir / "summary.json", *straight.run_dir.glob("checkpoints/*/00000039.*")):
+        path.unlink()
+    resumed = Run(straight.run_dir, ["communication=zeromq"], verb="resume")
+    assert resumed.wait(100) == 0, resumed.text
+    assert "goes on after round 20" in resumed.text
+    assert (resumed.summary["model_hash"], resumed.summary["refused_messages"]) == (wanted["model_hash"], {})
+
+
 def test_the_scheme_in_the_readme_is_short():
     assert len(blocks("README.md", "python")[0].splitlines()) <= 36
 
@@ -105,9 +124,9 @@ def test_files_that_are_named_exist(document):
     assert missing == []
 
 
-def test_the_architecture_names_every_module():
+def test_the_architecture_names_every_package():
     text = (ROOT / "docs" / "architecture.md").read_text()
     modules = {path.name for path in (ROOT / "decentnode").glob("[!_]*.py")}
-    folders = {f"{path.parent.name}/" for path in (ROOT / "decentnode").glob("*/__init__.py")}
+    folders = {f"{path.parent.name}/" for path in (ROOT / "decentnode").glob("*/**/__init__.py")}
     assert sorted(name for name in modules | folders if name not in text) == []
     assert len(text.splitlines()) <= 240

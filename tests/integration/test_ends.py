@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from decentnode.records import read_records
-from decentnode.run_files import read_evaluations, read_events
+from decentnode.results.reader import read_evaluations, read_events
+from decentnode.results.records import read_records
 from tests.integration.running import Run, wait_until
 
 FEW = ["graph={name: ring, nodes: 4}"]

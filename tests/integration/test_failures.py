@@ -1,12 +1,13 @@
 """What really happens when processes die, hang, raise, or are told to stop."""
 
 import os
+import re
 import signal
 import time
 
 import pytest
 
-from decentnode.records import read_records
+from decentnode.results.records import read_records
 from tests.integration.running import Run, alive, wait_until
 
 LONG = ["rounds=400", "evaluation.every=200"]
@@ -67,11 +68,29 @@ def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
     assert accused == {"7"}
 
 
+def test_models_that_give_no_numbers_are_no_result(tmp_path):
+    own = ["model=faulty:GivesNoNumbers", "communication=inproc", "rounds=4", "evaluation.every=2"]
+    run = Run(tmp_path / "run", own)
+    assert run.wait() == 4, run.text
+    assert run.text.count("the test loss is not finite") == 1
+    assert "round 2: the test loss is not finite" in run.text
+    assert "failed; 16 of 16 nodes finished, 16 with a test loss that is not finite (exit code 4)" in run.text
+    assert "not finite         the test loss of ranks 0, 1, 2" in run.text and "since round 2" in run.text
+    assert run.summary["not_finite"] == {str(rank): 1 for rank in range(16)}
+
+
 def test_a_raising_node_shows_its_traceback(tmp_path):
     run = Run(tmp_path / "run", ["rounds=20", "sharing.name=faulty:RaisesAt", "sharing.rank=2"])
     assert run.wait() == 3, run.text
-    assert run.summary["lost_nodes"] == {"2": "RuntimeError: a defect on purpose"}
-    assert "Traceback" in (run.run_dir / "logs" / "00002.log").read_text()
+    (why,) = run.summary["lost_nodes"].values()
+    assert re.fullmatch(
+        r"rank 2, round 4: RuntimeError: a defect on purpose \(.*faulty\.py:\d+, in RaisesAt\.\w+\)", why
+    )
+    assert f"rank 2 is lost: {why.removeprefix('rank 2, ')}; its log: " in run.text
+    assert f"lost               {why}\n" in run.text
+    log = run.run_dir / run.summary["lost_logs"]["2"]
+    assert f"its log: {log}\n" in run.text.split(why)[-1]
+    assert "Traceback" in log.read_text()
     assert "Traceback" in run.text and "a defect on purpose" in run.text
     assert "round 4: goes on without rank 2: left after round 3" in run.text
 

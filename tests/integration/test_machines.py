@@ -145,6 +145,31 @@ def test_two_machines_on_loopback_with_keys_and_without(tmp_path):
     assert not any(run.leftovers() for run in runs)
 
 
+SCHEME = """
+from decentnode.sharing.gossip import Gossip
+
+
+class Mine(Gossip):
+    beta = {beta}
+"""
+
+
+def test_machines_with_other_code_refuse_to_start_and_name_the_file(tmp_path):
+    for machine in range(2):
+        folder = tmp_path / str(machine)
+        folder.mkdir()
+        (folder / "phd.py").write_text(SCHEME.format(beta=machine))
+    both = [
+        "sharing=phd:Mine", LOOPBACK, "mapping.rendezvous_port=30160",
+        "communication={name: zeromq, base_port: 30170}",
+    ]  # fmt: skip
+    runs = [Run(tmp_path / str(machine) / "run", [*both, f"machine={machine}"]) for machine in range(2)]
+    assert [run.wait() for run in runs] == [2, 2]
+    line = "machine 1 (127.0.0.2, ranks 8-15) has other code than machine 0: phd.py; "
+    line += "put the same files on all machines\n"
+    assert [run.text for run in runs] == [line, f"machine 0: {line}"]
+
+
 def test_a_machine_with_other_keys_is_turned_away(tmp_path):
     """Machine 1 has a list of its own making, on which machine 0 is the real one."""
     real, false = deal_keys(tmp_path, LOOPBACK), tmp_path / "false"

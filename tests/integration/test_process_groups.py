@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from decentnode.experiment import Experiment
-from decentnode.results import model_hash
+from decentnode.launcher.report.summary import model_hash
+from decentnode.node.experiment import Experiment
 from tests.contract.in_process import Nodes
 from tests.integration.running import Run, run_command
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from decentnode.records import read_records
+from decentnode.results.records import read_records
 from tests.integration.running import Run
 
 

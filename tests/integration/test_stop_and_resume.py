@@ -1,5 +1,6 @@
 """Runs that are stopped or killed and go on end as one that never was: models, records, bytes."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from decentnode import cli
-from decentnode.records import read_records
+from decentnode.cli import app as cli
+from decentnode.results.records import read_records
 from tests.integration.running import Run, wait_until
 
 ROUNDS = 240
@@ -142,6 +143,29 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(
     assert resumed.wait(PATIENCE) == 0, resumed.text
     assert f"goes on after round {after}\n" in resumed.text
     assert_same([resumed], straight)
+
+
+def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_path, config):
+    """Both versions are kept, with their hashes."""
+    scheme = "from decentnode.sharing.gossip import Gossip\n\n\nclass Mine(Gossip):\n    beta = {}\n"
+    (tmp_path / "phd.py").write_text(scheme.format(1))
+    own = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
+    run = Run(tmp_path / "run", own, config=config)
+    assert run.wait(PATIENCE) == 0, run.text
+    (tmp_path / "phd.py").write_text(scheme.format(2))
+    resumed = Run(run.run_dir, ["rounds=20"], verb="resume")
+    assert resumed.wait(PATIENCE) == 2
+    assert f"{run.run_dir}: the code is not that of this run: phd.py; restore it from" in resumed.text
+    assert resumed.text.count("\n") == 1
+    accepted = Run(run.run_dir, ["rounds=20", "--accept-code-change"], verb="resume")
+    assert accepted.wait(PATIENCE) == 0, accepted.text
+    assert "goes on after round 10, with other code: phd.py\n" in accepted.text
+    versions = json.loads((run.run_dir / "run.json").read_text())["code"]
+    assert [version["round"] for version in versions] == [0, 10]
+    for beta, version in enumerate(versions, 1):
+        copy = run.run_dir / "code" / version["digest"][:12] / "phd.py"
+        assert copy.read_text() == scheme.format(beta)
+        assert version["files"] == {"phd.py": hashlib.sha256(copy.read_bytes()).hexdigest()}
 
 
 def two_machines(base):

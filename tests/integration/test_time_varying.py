@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from decentnode.experiment import Experiment
-from decentnode.results import model_hash
+from decentnode.launcher.report.summary import model_hash
+from decentnode.node.experiment import Experiment
 from tests.contract.in_process import Nodes
 from tests.integration.running import Run
 

@@ -4,12 +4,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from decentnode import config, preflight
-from decentnode.communication.backends import RECIPE, Chooser, backend_defect
-from decentnode.communication.group_notes import Facts, Joining, Plan, Size, pack, unpack
-from decentnode.communication.process_group import tag_of
-from decentnode.communication.torch_distributed import Hybrid
+from decentnode.communication.torch_distributed.backend_choice import RECIPE, Chooser, backend_defect
+from decentnode.communication.torch_distributed.messages import Facts, Joining, Plan, Size, pack, unpack
+from decentnode.communication.torch_distributed.plugin import Hybrid
+from decentnode.communication.torch_distributed.process_group import tag_of
 from decentnode.communication.wire import WireError
+from decentnode.config import link_security
+from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from tests.integration.running import QUICKSTART
 
@@ -134,7 +135,7 @@ def test_ports_of_groups_between_machines_are_looked_at_before_the_start():
     settings = config.load(
         QUICKSTART, ["communication=torch_distributed", "graph={name: ring, nodes: 4}", near]
     )
-    needed = [(ports.key, ports.first, ports.count) for ports in preflight.ports_needed(settings, 0)]
+    needed = [(ports.key, ports.first, ports.count) for ports in link_security.ports_needed(settings, 0)]
     assert ("communication.group_port", 29700, 3) in needed
     alone = config.load(QUICKSTART, ["communication=torch_distributed"])
-    assert preflight.ports_needed(alone, 0) == []
+    assert link_security.ports_needed(alone, 0) == []

@@ -3,9 +3,9 @@
 import asyncio
 import os
 
-from decentnode.beacons import GO_ON, UNDECIDED, Activity, Beacons
-from decentnode.clock import Clock
-from decentnode.course import Course
+from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.core.clock import Clock
+from decentnode.node.round_scheduler import Course
 
 
 def test_another_process_sees_where_a_node_is():
@@ -20,6 +20,19 @@ def test_another_process_sees_where_a_node_is():
     assert (seen.round, seen.activity, seen.marks) == (12, Activity.RECEIVE, 3)
     assert beacons.of(3).read()[:2] == (-1, Activity.START)
     assert seen.since >= beacons.of(3).read().since
+
+
+def test_a_run_has_begun_when_its_last_node_begins_its_first_round():
+    beacons = Beacons([3, 7])
+    assert beacons.last_to_begin == 0.0
+    beacons.of(3).mark(0, Activity.BEGIN)
+    first = beacons.of(3).read().since
+    assert beacons.last_to_begin == first
+    beacons.of(7).mark(0, Activity.BEGIN)
+    last = beacons.of(7).read().since
+    for round in (1, 2):
+        beacons.of(3).mark(round, Activity.BEGIN)
+    assert first < beacons.last_to_begin == last
 
 
 class Alone:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.bells import READ_BYTES, RECORD_BYTES, Bell, bell_path
-from decentnode.communication.mailbox import Mailbox
-from decentnode.communication.messages import header_bytes
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.shared_memory.doorbell import READ_BYTES, RECORD_BYTES, Bell, bell_path
 from decentnode.communication.wire import Header, Kind
+from decentnode.communication.zeromq.received import header_bytes
 from decentnode.errors import StartError
 
 

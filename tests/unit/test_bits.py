@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.transforms.bits import GROUPS, most_codes, pack, packed_bytes, unpack
+from decentnode.transforms.coding.bits import GROUPS, most_codes, pack, packed_bytes, unpack
 
 
 def dtype_of(width):

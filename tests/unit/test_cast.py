@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.payload import Payload
+from decentnode.core.payload import Payload
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain

@@ -17,13 +17,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode import checkpoint, checkpointing, durable, line_file, tensor_file
-from decentnode.checkpoint import BadCheckpoint, Stamp
-from decentnode.communication.base import ByteCounters
+from decentnode.communication.launcher_link.reports import NotCheckpointed
+from decentnode.core import atomic_files as durable
+from decentnode.core import line_file
+from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
-from decentnode.records import Records, RoundRecord, read_records
-from decentnode.reports import NotCheckpointed
-from decentnode.state_tree import UnknownKind
+from decentnode.node.checkpoint import node_checkpoints as checkpointing
+from decentnode.node.checkpoint import safetensors_io as tensor_file
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.state_encoding import UnknownKind
+from decentnode.node.checkpoint.store import BadCheckpoint, Stamp
+from decentnode.results.records import Records, RoundRecord, read_records
 
 STAMP = Stamp(run_id=77, incarnation=2, settings="ab" * 32)
 
@@ -347,7 +351,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
     said = []
     beacon = SimpleNamespace(mark=lambda *_: None)
     node = SimpleNamespace(rank=3, round=9, beacon=beacon, records=Records(tmp_path, 3), state=1)
-    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {"of": node.state})
+    node.snapshot = lambda: {"of": node.state}
     lineage = checkpointing.Lineage(tmp_path, STAMP.settings)
     lineage.settle(STAMP.run_id, STAMP.incarnation)
     saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
@@ -384,7 +388,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
         sync(fd)
 
     monkeypatch.setattr(line_file.os, "fdatasync", look)
-    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {})
+    node.snapshot = dict
     lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)
     saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=lambda report: None))
     saved.after(node)
@@ -403,8 +407,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
     monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
-    monkeypatch.setattr(checkpointing, "whole_state", lambda node: {})
-    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None))
+    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None), snapshot=dict)
     node.records, node.course = Records(tmp_path, 3), SimpleNamespace(is_cut_short=True)
     node.records.write(RoundRecord(3, 9), ByteCounters())
     lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)

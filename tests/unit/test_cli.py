@@ -13,12 +13,18 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from decentnode import cli, config, doctor, graph_report, preflight
-from decentnode.doctor import Finding
+from decentnode.cli import app as cli
+from decentnode.cli import doctor
+from decentnode.cli import graph as graph_report
+from decentnode.cli.doctor import Finding
+from decentnode.config import link_security
+from decentnode.config import loader as config
+from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
 from decentnode.graph.families import Ring, Star
-from decentnode.job import Job
-from decentnode.registry import REGISTRIES
+from decentnode.launcher import preflight
+from decentnode.mapping.job import Job
+from decentnode.sharing import Gossip
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -144,7 +150,8 @@ def test_output_that_nobody_reads_is_no_error():
 
 
 def test_words_that_the_output_has_no_letters_for_are_escaped():
-    code = "from decentnode import logs; logs.fill_standard_streams(); print('97 % ± 0.45', '\\udce9')"
+    code = "from decentnode.core.streams import fill_standard_streams as fill; fill(); "
+    code += "print('97 % ± 0.45', '\\udce9')"
     assert python(code, PYTHONIOENCODING="ascii") == "97 % \\xb1 0.45 \\udce9\n"
 
 
@@ -161,14 +168,15 @@ def test_the_end_of_a_file_is_no_interruption(call, monkeypatch):
 def test_a_thread_amid_torch_does_not_change_how_the_command_ends():
     code = """
 import threading, torch
-from decentnode import cli, exits
+from decentnode.cli import app as cli
+from decentnode.core import signals
 a = torch.rand(64, 64)
 def observe():
     while True:
         a @ a
 observer = threading.Thread(target=observe, daemon=True)
 observer.start()
-exits.leave_behind(observer)
+signals.leave_behind(observer)
 cli.app = lambda *_, **__: print("done") or 3
 cli.main(["list"])
 """
@@ -242,10 +250,10 @@ def test_a_wrong_graph_is_one_line(call, words, message):
 
 def test_help_and_graphs_load_nothing_heavy():
     heavy = "print([m for m in ('torch', 'matplotlib', 'zmq') if m in sys.modules])"
-    code = "import sys; from decentnode.cli import app; app({words}, standalone_mode=False); " + heavy
+    code = "import sys; from decentnode.cli.app import app; app({words}, standalone_mode=False); " + heavy
     assert python(code.format(words=["graph", "ring", "nodes=4"])).endswith("[]\n")
     assert python(code.format(words=["--help"])).endswith("[]\n")
-    assert python("import sys; import decentnode.cli; print('numpy' in sys.modules)") == "False\n"
+    assert python("import sys; import decentnode.cli.app; print('numpy' in sys.modules)") == "False\n"
 
 
 @pytest.mark.parametrize("command", ["run", "validate", "keys", "tune", "doctor"])
@@ -254,7 +262,7 @@ def test_a_file_that_cannot_be_read_is_refused_before_anything_slow_is_imported(
     path.write_text("seed: [1\n")
     code = f"""
 import sys
-from decentnode.cli import main
+from decentnode.cli.app import main
 try:
     main([{command!r}, {str(path)!r}])
 except SystemExit as end:
@@ -301,15 +309,15 @@ def test_list_says_what_a_scheme_needs_and_costs(call):
     start = next(i for i, line in enumerate(lines) if line.startswith("  all_reduce "))
     assert lines[start + 1 : start + 5] == [
         "      needs: a complete graph",
-        "      keeps the mean of all models; goes on when a node is lost",
+        f"      {Gossip.mean}; goes on when a node is lost",
         "      exchanges after nodes have trained, or meanwhile (communication.overlap)",
-        "      bytes per node and round: deg * C(d)",
+        "      bytes per node and round, for values of b bytes: deg * C(d)",
     ]
     lines = call("list", "transforms")[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("  cast "))
     assert lines[start + 1 : start + 3] == [
         "      takes dense or sparse, gives quantized",
-        "      bytes: 2 d",
+        "      bytes, for values of b bytes: 2 d",
     ]
 
 
@@ -324,7 +332,7 @@ def test_list_of_one_kind(call):
 
 
 def test_plot_passes_its_arguments_on(call, monkeypatch):
-    from decentnode import figures
+    from decentnode.results import plots as figures
 
     seen = []
     monkeypatch.setattr(figures, "main", lambda argv: seen.append(argv) or 2)
@@ -411,7 +419,7 @@ def test_versions_compare_as_numbers():
 def test_own_addresses_are_bindable():
     found = doctor.own_addresses()
     assert "127.0.0.1" in found
-    assert all(preflight.bind_error(ip, 0) is None for ip in found)
+    assert all(link_security.bind_error(ip, 0) is None for ip in found)
 
 
 # Ports and files.
@@ -425,7 +433,7 @@ def busy():
 
 
 def test_a_busy_port_is_named(busy):
-    ports = preflight.Ports("127.0.0.1", busy, 1, "communication.base_port")
+    ports = link_security.Ports("127.0.0.1", busy, 1, "communication.base_port")
     assert ports.defect() == (
         f"communication.base_port: port {busy} at 127.0.0.1 is in use; it is needed, so name others: "
         f"communication.base_port={busy + 1}"
@@ -433,12 +441,12 @@ def test_a_busy_port_is_named(busy):
 
 
 def test_a_busy_port_among_many_is_named(busy):
-    ports = preflight.Ports("127.0.0.1", busy - 1, 4, "communication.base_port")
+    ports = link_security.Ports("127.0.0.1", busy - 1, 4, "communication.base_port")
     assert f"the ports {busy - 1}..{busy + 2} are needed" in ports.defect()
 
 
 def test_an_address_of_nobody_is_named():
-    ports = preflight.Ports("203.0.113.7", 29600, 2, "communication.base_port")
+    ports = link_security.Ports("203.0.113.7", 29600, 2, "communication.base_port")
     assert ports.defect() == ("mapping: 203.0.113.7 is no address of this host; correct it, or say machine=K")
 
 
@@ -447,11 +455,11 @@ def test_a_port_that_was_used_a_moment_ago_is_free():
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
             listener.accept()[0].close()
-    assert preflight.bind_error("127.0.0.1", port) is None
+    assert link_security.bind_error("127.0.0.1", port) is None
 
 
-def needed(machine: int, *overrides: str) -> list[preflight.Ports]:
-    return preflight.ports_needed(config.load(QUICKSTART, overrides), machine)
+def needed(machine: int, *overrides: str) -> list[link_security.Ports]:
+    return link_security.ports_needed(config.load(QUICKSTART, overrides), machine)
 
 
 def test_a_run_on_one_machine_needs_no_port():
@@ -460,15 +468,15 @@ def test_a_run_on_one_machine_needs_no_port():
 
 def test_tcp_needs_a_port_for_each_process():
     local = "communication={name: zeromq, local: tcp, nodes_per_process: 3}"
-    assert needed(0, local) == [preflight.Ports("127.0.0.1", 29600, 6, "communication.base_port")]
+    assert needed(0, local) == [link_security.Ports("127.0.0.1", 29600, 6, "communication.base_port")]
 
 
 def test_machine_0_needs_the_meeting_point_too():
     assert needed(0, TWO_MACHINES) == [
-        preflight.Ports("127.0.0.1", 29500, 1, "mapping.rendezvous_port"),
-        preflight.Ports("127.0.0.1", 29600, 10, "communication.base_port"),
+        link_security.Ports("127.0.0.1", 29500, 1, "mapping.rendezvous_port"),
+        link_security.Ports("127.0.0.1", 29600, 10, "communication.base_port"),
     ]
-    assert needed(1, TWO_MACHINES) == [preflight.Ports("127.0.0.2", 29600, 6, "communication.base_port")]
+    assert needed(1, TWO_MACHINES) == [link_security.Ports("127.0.0.2", 29600, 6, "communication.base_port")]
 
 
 def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
@@ -541,7 +549,7 @@ def start(tmp_path):
 
 def test_closed_standard_streams_give_their_numbers_to_no_file_of_a_run(tmp_path):
     code = (
-        "import os; from decentnode.logs import fill_standard_streams; fill_standard_streams();"
+        "import os; from decentnode.core.streams import fill_standard_streams; fill_standard_streams();"
         "print('', flush=True);"
         f"open({str(tmp_path / 'found')!r}, 'w').write(str(os.dup(2)))"
     )

@@ -5,15 +5,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode.closing import exit_code
+from decentnode.communication.launcher_link.reports import (
+    Checkpointed,
+    Evaluated,
+    Failed,
+    Finished,
+    PeerMissing,
+    Stopped,
+)
 from decentnode.errors import ExitCode
-from decentnode.reports import Checkpointed, Failed, Finished, PeerMissing, Stopped
-from decentnode.roster import Roster
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.report.final_lines import exit_code
 from tests.unit.test_others import Desk
 
 
-def finished(rank):
-    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
+def finished(rank, loss=0.3):
+    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, 0.9, loss)
+
+
+def evaluated(rank, round, loss):
+    return Evaluated(rank, round, 0.1, loss, 0.5, 700, 1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +40,11 @@ def finished(rank):
         ([Stopped(0, 8), Stopped(1, 8)], signal.SIGTERM, ExitCode.TERMINATED),
         ([Stopped(0, 8), Stopped(1, 8)], signal.SIGHUP, ExitCode.HUNG_UP),
         ([finished(0)], signal.SIGINT, ExitCode.INTERRUPTED),
+        ([finished(0, None), finished(1, None)], None, ExitCode.FAILED),
+        ([finished(0), finished(1, None)], None, ExitCode.NODES_LOST),
+        # Of which the other machine has the only usable one.
+        ([finished(0, None), finished(1)], None, ExitCode.FAILED),
+        ([evaluated(1, 4, None), finished(0), finished(1)], None, ExitCode.OK),
         # Only processes were still on their way out.
         ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),
     ],

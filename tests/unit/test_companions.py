@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from decentnode import companions
-from decentnode.companions import Companions, Follower
 from decentnode.errors import ExitCode, StartError
-from decentnode.job import Job
+from decentnode.launcher.cluster import task_followers as companions
+from decentnode.launcher.cluster.task_followers import Companions, Follower
+from decentnode.mapping.job import Job
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 import pytest
 
-from decentnode import cli
-from decentnode.comparison import compare
-from decentnode.curves import Run
-from decentnode.run_files import EvaluationRow
+from decentnode.cli import app as cli
+from decentnode.results import curves
+from decentnode.results.compare import compare
+from decentnode.results.curves import Run
+from decentnode.results.reader import EvaluationRow
 from tests.unit.test_figures import make_run
 
 
@@ -49,6 +50,31 @@ def test_one_command_shows_the_table_and_draws(tmp_path, capsys):
     assert not ended.value.code
     assert "+6.00" in said and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in said
     assert (tmp_path / "out" / "overview.png").stat().st_size > 10_000
+
+
+def test_runs_on_different_data_sets_are_told_in_one_line(tmp_path, capsys):
+    paths = [make_run(tmp_path / name, *SLOW, name=name) for name in "abc"]
+    sections = [
+        "{name: digits, train_size: 100, test_size: null, partition: {name: iid}}",
+        "{name: digits, train_size: 100, test_size: null, partition: {name: dirichlet, alpha: 0.1}}",
+        "{name: idx, variant: mnist, path: /x, train_size: 100, test_size: null, partition: {name: iid}}",
+    ]
+    for path, section in zip(paths, sections, strict=True):
+        (path / "config.yaml").write_text(f"dataset: {section}\n")
+    runs = curves.read_runs(paths)
+    assert len(list(compare(runs[:2]))) == 4
+    first, *table = compare(runs)
+    assert first == (
+        "These runs are on different data sets, so accuracies and losses do not compare: "
+        "a, b on digits; c on idx (variant: mnist)"
+    )
+    assert len(table) == 5
+    (paths[1] / "config.yaml").write_text(f"dataset: {sections[0].replace('100', '50')}\n")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", *map(str, paths[:2]), "--no-draw"])
+    told = capsys.readouterr().out.splitlines()[0]
+    assert not ended.value.code
+    assert told.endswith(": a on digits (train_size: 100); b on digits (train_size: 50)")
 
 
 def test_a_directory_of_no_run_is_one_line(tmp_path, capsys):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from decentnode import config
+from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from tests.corpus.case import BASE
 

@@ -8,13 +8,16 @@ from functools import partial
 import pytest
 import zmq
 
-from decentnode.communication.connections import (
+from decentnode.communication.zeromq.flood_guard import (
+    LOOK_INTERVAL,
     MOST_OFFENSES,
     NOWHERE,
+    REST,
     SLACK_BYTES,
     Connections,
     connection_of,
 )
+from decentnode.core.polling import ready
 
 MOST_BYTES = 1 << 16
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -200,3 +203,38 @@ def test_a_link_of_the_oldest_protocol_does_no_harm(router, watch):
         for _ in range(MOST_OFFENSES):
             watch.blame(frame)
         assert not watch.look()
+
+
+def test_connections_that_bring_next_to_nothing_are_hardly_looked_at(router):
+    router.bind("tcp://127.0.0.1:*")
+    connections = Connections(MOST_BYTES, peers=1)
+    connections.listen(router.get_string(zmq.LAST_ENDPOINT))
+    accepted = connections.follow(router)
+    asleep = []
+    for says in (False, True):
+        connections.look()
+        connections.rest()
+        asleep.append(connections.are_asleep and connections.next_look > time.monotonic() + REST / 2)
+        if not says:
+            connection = stranger(router)
+            assert accepted.poll(5000)
+        else:
+            connection.sendall(PIECE)
+            # What has woken it may have been read before it looks.
+            assert any(
+                connection.sendall(PIECE) or ready([connections.fileno()], seconds=0.02) for _ in range(500)
+            )
+        (connections.wake if says else connections.greet)()
+        asleep.append(connections.are_asleep or connections.next_look > time.monotonic() + LOOK_INTERVAL)
+    limit = time.monotonic() + 10
+    while sum(total for *_, total in connections._connected()) <= 2 * MOST_BYTES and time.monotonic() < limit:
+        ready([], seconds=0.01)  # until libzmq has read, the window of the connection may be full
+    connections.look()
+    connections.rest()
+    assert asleep == [True, False, True, False]
+    assert not connections.are_asleep, "it has brought more than control messages since"
+    connections.look()
+    connections.rest()
+    assert connections.are_asleep
+    connection.close()
+    connections.close()

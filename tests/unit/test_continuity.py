@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from decentnode import checkpoint
-from decentnode.continuity import Continuity
+from decentnode.communication.launcher_link.reports import CameBack, Checkpointed, Evaluated
 from decentnode.errors import BadInput
-from decentnode.experiment import Experiment
-from decentnode.notes import Join, Start
-from decentnode.reports import CameBack, Checkpointed, Evaluated
-from decentnode.resuming import Resumption
-from decentnode.run_files import SCHEMA, EvaluationRow, read_evaluations
+from decentnode.launcher.cluster.messages import Join, Start
+from decentnode.launcher.recovery.resume import Resumption
+from decentnode.launcher.recovery.run_state import Continuity
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.experiment import Experiment
+from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
 from tests.unit.test_resuming import CONFIG
 
 RANKS = [2, 3]

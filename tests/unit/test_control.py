@@ -12,15 +12,17 @@ import time
 import msgspec
 import pytest
 
-from decentnode import control, status
-from decentnode.control import Control, NodeStatus, Request, Status, ask
+from decentnode.cli import status
+from decentnode.cli.restart import request_restart
+from decentnode.communication.launcher_link.reports import DiskProblem, PeerMissing, Stuck, Waiting
+from decentnode.core.polling import ready
 from decentnode.errors import BadInput, RunFailed
-from decentnode.journal import Journal
-from decentnode.latecomers import request_restart
-from decentnode.readiness import ready
-from decentnode.reports import DiskProblem, PeerMissing, Stuck, Waiting
-from decentnode.run_files import Live, read_events
-from decentnode.vigil import Vigil
+from decentnode.launcher.monitoring import control_client
+from decentnode.launcher.monitoring import control_socket as control
+from decentnode.launcher.monitoring.control_socket import Control, NodeStatus, Request, Status, ask
+from decentnode.launcher.monitoring.event_log import Journal
+from decentnode.launcher.monitoring.monitor import Vigil
+from decentnode.results.reader import Live, read_events
 
 STATUS = Status(
     "trial", 0, 1, 50, 12.5,
@@ -232,7 +234,7 @@ def test_a_run_that_has_ended_says_how(tmp_path):
 def test_a_damaged_word_of_where_the_launcher_is_is_none(tmp_path, content):
     (tmp_path / "config.yaml").touch()
     (tmp_path / "live.json").write_bytes(content)
-    assert status.live_of(tmp_path) is None
+    assert control_client.live_of(tmp_path) is None
 
 
 def test_an_answer_that_cannot_be_read_is_said(tmp_path):
@@ -259,7 +261,7 @@ def test_what_is_no_run_is_said(tmp_path):
 
 
 def test_asking_loads_no_torch():
-    code = "import sys, decentnode.status; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, decentnode.cli.status; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from decentnode.communication.courier import Courier, Swap
-from decentnode.communication.group_notes import Size
+from decentnode.communication.torch_distributed.messages import Size
+from decentnode.communication.torch_distributed.transfers import Courier, Swap
 
 SIZES = {0: Size(100, 1), 1: Size(200, 2), 2: Size(300, 3)}
 """By part."""

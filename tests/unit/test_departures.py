@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from decentnode import launcher
-from decentnode.departures import FAREWELL_SECONDS, SECONDS_TO_DIE, Departures
-from decentnode.lookout import Condition
-from decentnode.reports import Exited, Failed, Finished, Restarted, Stopped
-from decentnode.roster import Roster, State
-from decentnode.settings import FailureSettings
+from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
+from decentnode.config.settings import FailureSettings
+from decentnode.launcher import launcher
+from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, Departures
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.monitoring.watchdog import Condition
+from decentnode.node.farewell import FAREWELL_SECONDS
 from tests.unit.test_others import ROUNDS, Desk
 
 LAST_WORDS = {

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from decentnode.communication.edges import FAR_AHEAD, Edges, Homecoming, farewell
-from decentnode.communication.mailbox import Mailbox
-from decentnode.communication.probation import MOST_PAUSE, SETTLED
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.rejoin import FAR_AHEAD, Edges, Homecoming, farewell
+from decentnode.communication.peers.rejoin_backoff import MOST_PAUSE, SETTLED
 from decentnode.communication.wire import Header, Kind
 from decentnode.errors import PeerAway, PeerLost, PeerTimeout
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
-from decentnode.evaluation import Scores, evaluate, load_flat
-from decentnode.experiment import Experiment, average_model_test
 from decentnode.models import Mlp, ResNet18, initial_model
-from decentnode.objective import Objective
-from decentnode.vector import ParameterLayout, Vector
+from decentnode.node.experiment import Experiment, average_model_test
+from decentnode.training.evaluation import Scores, evaluate, load_flat
+from decentnode.training.objective import Objective
 
 
 def toy_samples(count=10, shape=(4,)):

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from decentnode import config
-from decentnode.beacons import Activity, Beacons
 from decentnode.communication import wire
+from decentnode.communication.launcher_link.heartbeats import Activity, Beacons
+from decentnode.communication.launcher_link.reports import Inflow, Injected, Reporter
+from decentnode.config import loader as config
 from decentnode.errors import ConfigError
-from decentnode.faults import (
+from decentnode.node.faults import (
     Corrupt,
     Crash,
     Delay,
@@ -27,8 +28,7 @@ from decentnode.faults import (
     Slow,
     Stop,
 )
-from decentnode.faults.nemesis import Ledger, Nemesis
-from decentnode.reports import Inflow, Injected, Reporter
+from decentnode.node.faults.injector import Ledger, Nemesis
 
 RUN_ID = 7
 TINY = Path(__file__).parents[2] / "eval" / "reliability" / "tiny.yaml"

@@ -8,14 +8,16 @@ from pathlib import Path
 import matplotlib
 import msgspec
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from decentnode import curves, figures
 from decentnode.errors import BadInput
-from decentnode.plotting import make_figures
-from decentnode.records import write_atomically
-from decentnode.run_files import EvaluationRow
+from decentnode.results import curves
+from decentnode.results import plots as figures
+from decentnode.results.plot_process import make_figures
+from decentnode.results.reader import EvaluationRow
+from decentnode.results.records import write_atomically
 
 SINGLE = {
     "accuracy_rounds", "accuracy_bytes", "accuracy_seconds", "loss_rounds", "loss_bytes", "loss_seconds",
@@ -129,8 +131,49 @@ def test_several_runs_share_their_panels(run, tmp_path) -> None:
     assert names == ["trial", "bare", "± standard deviation", "lowest to highest", "average model"]
 
 
+def legend(picture) -> list[str]:
+    return [text.get_text() for found in picture.legends for text in found.get_texts()]
+
+
+def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -> None:
+    one = curves.read_runs([run])
+    panels = figures._panels(one)
+    bands = ["± standard deviation", "lowest to highest"]
+    assert legend(figures._single(one, panels["loss_rounds"])) == [
+        "mean of the nodes", *bands, "average model"
+    ]  # fmt: skip
+    assert [legend(figures._single(one, panels[name])) for name in ("consensus_distance", "labels")] == [
+        [], []
+    ]  # fmt: skip
+    # A single node has no spread; of this run neither distance nor average model are known.
+    bare = make_run(tmp_path / "b", row(4, 0.25), name="bare")
+    both = curves.read_runs([run, bare])
+    panels = figures._panels(both)
+    assert legend(figures._single(both, panels["accuracy_nodes"])) == ["trial", "bare"]
+    assert legend(figures._single(both, panels["consensus_distance"])) == ["trial"]
+    alone = both[1:]
+    assert legend(figures._single(alone, figures._panels(alone)["loss_rounds"])) == ["mean of the nodes"]
+
+
+def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> None:
+    skewed = [row(round, *[0.9] * 7, 0.1) for round in (9, 19)]
+    found = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])
+    axes = Figure().add_subplot()
+    figures._panels(found)["accuracy_rounds"](axes)
+    lightest, dark = (band.get_paths()[0].vertices[:, 1] for band in axes.collections)
+    assert (lightest.min(), lightest.max()) == pytest.approx((10, 90))
+    assert (dark.min(), dark.max()) == pytest.approx((80 - 100 * 0.7**0.5 / 10**0.5, 90))
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 40])
+def test_every_run_has_a_color_of_its_own(count) -> None:
+    runs = [curves.Run(str(i), [row(0, 0.5)], []) for i in range(count)]
+    assert len({to_hex(style.color) for style in figures._styled(runs)}) == count
+
+
 def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:
     empty = make_run(tmp_path / "empty")
+    (empty / "summary.json").unlink()
     assert figures.main([str(empty)]) == 2
     expected = f"{empty}/evaluations.jsonl: holds no evaluation, so there is nothing to draw\n"
     assert capsys.readouterr().err == expected
@@ -148,11 +191,11 @@ def test_drawing_is_a_process_of_its_own_that_says_why_it_could_not(run, tmp_pat
 
 
 def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
-    monkeypatch.setattr("decentnode.plotting.SECONDS", 0.01)
+    monkeypatch.setattr("decentnode.results.plot_process.SECONDS", 0.01)
     assert make_figures(run).problem == "drawing took longer than 0 s and was ended"
 
 
 def test_drawing_loads_no_torch() -> None:
-    script = "import sys, decentnode.figures; print('torch' in sys.modules)"
+    script = "import sys, decentnode.results.plots; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

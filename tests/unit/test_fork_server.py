@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode import fork_server
-from decentnode.beacons import Beacons
+from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.reports import Exited, Failed, Inflow, Reporter, Restarted
+from decentnode.core.polling import ready
 from decentnode.errors import StartError
-from decentnode.readiness import ready
-from decentnode.reports import Exited, Failed, Inflow, Reporter, Restarted
+from decentnode.launcher import fork_server
 
 SECONDS = 20.0
 """For each wait; far more than it takes."""

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from decentnode.communication.backends import Chooser
-from decentnode.communication.formation import Formation
-from decentnode.communication.group_notes import Facts, Joining, Plan
-from decentnode.communication.process_group import GroupBroken
+from decentnode.communication.torch_distributed.backend_choice import Chooser
+from decentnode.communication.torch_distributed.group_membership import Formation
+from decentnode.communication.torch_distributed.messages import Facts, Joining, Plan
+from decentnode.communication.torch_distributed.process_group import GroupBroken
 from decentnode.errors import StartError
 
 FACTS = Facts(True, "", "", True)

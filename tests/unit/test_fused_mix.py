@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.sharing import weighted_sum as mixing
+from decentnode.sharing.blocks import weighted_sum as mixing
 
 # Not imported yet: whether its functions are for the interpreter is settled when they are first seen.
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed here")
@@ -25,7 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @pytest.fixture(scope="module")
 def kernel():
     """The module of the kernel, which tests/conftest.py has loaded for the interpreter."""
-    from decentnode.sharing import fused_mix
+    from decentnode.sharing.blocks import triton_sum as fused_mix
 
     return fused_mix
 
@@ -49,7 +49,7 @@ def instructions(dtypes, capability):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from decentnode.sharing.fused_mix import BLOCK, KERNEL, WARPS
+    from decentnode.sharing.blocks.triton_sum import BLOCK, KERNEL, WARPS
 
     count = len(dtypes)
     signature = {

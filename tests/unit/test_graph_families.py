@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
 from decentnode.graph.connectivity import components, components_without, diameter, is_connected
 from decentnode.graph.families import (
@@ -22,7 +23,6 @@ from decentnode.graph.families import (
 )
 from decentnode.graph.random_graphs import ErdosRenyi, Regular, SmallWorld
 from decentnode.graph.time_varying import OnePeerExponential
-from decentnode.registry import GRAPHS
 
 
 def degrees(graph):

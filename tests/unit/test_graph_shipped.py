@@ -7,7 +7,7 @@ import pytest
 
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.files import GraphFile
-from decentnode.mixing import MetropolisHastings, Uniform, WeightedGraph
+from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph
 
 FOLDER = Path(__file__).parents[2] / "graphs"
 REGULAR = {

@@ -15,9 +15,9 @@ from decentnode.graph.families import (
     Torus,
 )
 from decentnode.graph.files import GraphFile
+from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.spectrum import SparseWeights, contraction, largest_singular_value, measure, rounds_to
-from decentnode.mixing import MetropolisHastings, Uniform, WeightedGraph
 
 
 def measured(graph, mixing=None):

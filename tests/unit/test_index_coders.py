@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.errors import BadInput
-from decentnode.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.transforms import Auto, Bitmap, Cast, EliasGamma, Rice
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain

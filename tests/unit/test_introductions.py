@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from decentnode.introductions import MOST_BYTES, Introductions
+from decentnode.communication.launcher_link.handshakes import MOST_BYTES, Introductions
 
 
 def test_what_was_put_is_said_and_nothing_else():

@@ -4,13 +4,16 @@ import threading
 
 import pytest
 
-from decentnode import addresses, config, environment
-from decentnode.addresses import learned_addresses
-from decentnode.environment import Environment, own_directory, settle
+from decentnode.config import loader as config
 from decentnode.errors import ConfigError, MappingError, StartError
-from decentnode.host_list import expand_counts, expand_hosts
-from decentnode.job import Job, find_job
-from decentnode.mapping import Linear
+from decentnode.launcher.cluster.scheduler import own_directory, settle
+from decentnode.mapping import environment
+from decentnode.mapping import torchrun_store as addresses
+from decentnode.mapping.base import Linear
+from decentnode.mapping.environment import Environment
+from decentnode.mapping.job import Job, find_job
+from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
+from decentnode.mapping.torchrun_store import learned_addresses
 from tests.contract.troupe import free_ports
 from tests.integration.running import QUICKSTART
 

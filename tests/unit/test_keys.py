@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from decentnode import cli, config, doctor, keys, preflight
-from decentnode.communication import security
+from decentnode.cli import app as cli
+from decentnode.cli import doctor
+from decentnode.communication.security import curve as security
+from decentnode.communication.security import key_files as keys
+from decentnode.config import loader as config
+from decentnode.config.settings import KeyFolder
 from decentnode.errors import BadInput
-from decentnode.settings import KeyFolder
+from decentnode.launcher import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = (ROOT / "configs" / "quickstart.yaml").read_text().replace("../", f"{ROOT}/")

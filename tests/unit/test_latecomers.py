@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from decentnode import latecomers
-from decentnode.checkpointing import Lineage
+from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted
+from decentnode.core.registry import SHARINGS
 from decentnode.errors import RunFailed
-from decentnode.experiment import Experiment
-from decentnode.latecomers import Latecomers
-from decentnode.notes import Join, Relay, Start
-from decentnode.registry import SHARINGS
-from decentnode.reports import Exited, Failed, Finished, Restarted
-from decentnode.roster import Roster
+from decentnode.launcher.cluster import late_join as latecomers
+from decentnode.launcher.cluster.late_join import Latecomers
+from decentnode.launcher.cluster.messages import Join, Relay, Start
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
 
 MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode import line_file
-from decentnode.line_file import LineFile
-from decentnode.records import write_atomically
+from decentnode.core import line_file
+from decentnode.core.line_file import LineFile
+from decentnode.results.records import write_atomically
 
 
 def names(folder: Path) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 import zmq
 
 from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.links import MOST_UNREAD, Links
-from decentnode.communication.mailbox import Mailbox
-from decentnode.communication.sockets import Sockets
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.zeromq.io_thread import Sockets
+from decentnode.communication.zeromq.links import MOST_UNREAD, Links
 
 PROCESSES = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(3))
 

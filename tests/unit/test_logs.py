@@ -3,7 +3,7 @@
 import os
 import sys
 
-from decentnode.logs import redirect_output
+from decentnode.core.streams import redirect_output
 
 
 def in_a_child(path, work):

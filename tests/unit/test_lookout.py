@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode import lookout
-from decentnode.beacons import UNDECIDED, Activity, Beacons
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacons
+from decentnode.communication.launcher_link.reports import Failed, PeerMissing, Progress, Stuck, Waiting
+from decentnode.config.settings import FailureSettings
 from decentnode.graph.families import Ring
-from decentnode.lookout import Lookout, thread_state
-from decentnode.reports import Failed, PeerMissing, Progress, Stuck, Waiting
-from decentnode.roster import Roster
-from decentnode.settings import FailureSettings
-from decentnode.waits import Waits
+from decentnode.launcher.monitoring import watchdog as lookout
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.stragglers import Waits
+from decentnode.launcher.monitoring.watchdog import Lookout, thread_state
 
 TRAIN, SEND, RECEIVE, MIX, EVALUATE = (
     Activity.TRAIN, Activity.SEND, Activity.RECEIVE, Activity.MIX, Activity.EVALUATE,
@@ -34,8 +34,8 @@ class Machine:
         self.roster.start()
         self.lookout = Lookout(
             Ring(8), self.beacons, self.roster, {rank: [rank] for rank in here},
-            FailureSettings(deadline=DEADLINE, start_deadline=5.0, **failures), lambda position: position,
-            overlap,
+            FailureSettings(**{"deadline": DEADLINE, "start_deadline": 5.0} | failures),
+            lambda position: position, overlap,
         )  # fmt: skip
         self.found = []
         self.look()
@@ -350,3 +350,38 @@ def test_who_trains_while_it_communicates_has_sent(monkeypatch, overlap):
     machine.mark(5, TRAIN, 1)
     machine.mark(4, TRAIN, 7)
     assert machine.lookout.behind(0, 5) == ([7] if overlap else [1, 7])
+
+
+def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_later(machine):
+    hold_up(machine, 4, 3)
+    looks = []
+    while machine.now < 1000.0 + DEADLINE + 2.0:
+        machine.now = max(machine.now, machine.lookout.next_look)
+        looks.append(machine.now - 1000.0)
+        found = machine.lookout.look(machine.now)
+        if any(isinstance(report, Stuck) for report in found):
+            break
+    assert len(looks) < 15
+    assert looks[-1] <= DEADLINE + 1.5
+    assert [report.rank for report in found if isinstance(report, Stuck)] == [3]
+
+
+def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatch):
+    machine = Machine(monkeypatch, deadline=1000.0)
+    hold_up(machine, 4, 3)
+    for _ in range(12):
+        machine.now = max(machine.now, machine.lookout.next_look)
+        machine.lookout.look(machine.now)
+    assert machine.lookout.next_look - machine.now > 10.0
+    machine.lookout.look_soon()
+    assert machine.lookout.next_look == machine.now + lookout.LOOK_EVERY
+
+
+def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():
+    waits = Waits()
+    waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s", lasts=40.0), 100.0)
+    assert waits.current(130.0).keys() == {3}
+    waits.end(3, 38, 131.0)
+    waits.end(3, 39, 132.0)
+    assert waits.current(132.0) == {}
+    assert waits.totals == {(3, 7): 44}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from decentnode.communication import handles
-from decentnode.communication import mailbox as module
-from decentnode.communication.mailbox import MOST_PARKED, Mailbox, left
-from decentnode.communication.signs import LENIENCE
+from decentnode.communication.exchange import handle as handles
+from decentnode.communication.exchange import mailbox as module
+from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
+from decentnode.communication.exchange.peer_progress import LENIENCE
+from decentnode.communication.peers.failure_detector import overdue
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
 
 
@@ -204,7 +205,7 @@ def test_what_a_lost_peer_had_sent_still_counts(hand):
 
 
 def accused(box, time):
-    return {error.peer for _, error in box.overdue(time)}
+    return {error.peer for _, error in overdue(box, time)}
 
 
 def test_a_silent_source_and_a_silent_reader_are_overdue_after_the_deadline(hand, now):
@@ -216,7 +217,7 @@ def test_a_silent_source_and_a_silent_reader_are_overdue_after_the_deadline(hand
 
 def test_the_accusation_names_seconds_and_exchange(hand, now):
     hand.open((4, 1, 0), sources=[1], timeout=10.0)
-    [(exchange, error)] = hand.box.overdue(now.time + 11)
+    [(exchange, error)] = overdue(hand.box, now.time + 11)
     assert exchange == (4, 1, 0)
     assert isinstance(error, PeerTimeout)
     assert str(error) == "rank 1: silent for 10 s in exchange 4/1/0"
@@ -311,26 +312,17 @@ def test_time_in_which_this_process_stood_still_is_forgiven(hand, now):
     assert accused(hand.box, now.time + 71) == {1}
 
 
-def test_who_waits_long_says_so_with_everybody_it_waits_for(hand, now):
-    hand.open(key(0), targets=[2])
-    hand.open(key(1), sources=[1], timeout=8.0)
-    assert hand.box.waiting(now.time + 0.9) == []
-    assert hand.box.waiting(now.time + 1.1) == [(key(1), {1, 2})]
-
-
 @pytest.mark.parametrize("arrives", [False, True])
 def test_while_the_node_does_something_else_nobody_is_accused_or_asked(hand, now, arrives):
     handle = hand.open(key(0), sources=[1, 2] if arrives else [1], timeout=10.0)
     handle.hold()
     assert accused(hand.box, now.time + 1000) == set()
-    assert hand.box.waiting(now.time + 1000) == []
     if arrives:
         hand.box.deliver(2, key(0), Letter(1))
     now.time += 1000
     assert not handle.wait(0.0)
     assert accused(hand.box, now.time + 10) == set()
     assert accused(hand.box, now.time + 10.1) == {1}
-    assert hand.box.waiting(now.time + 1.1) == [(key(0), {1})]
 
 
 def test_what_came_while_nobody_waited_is_there_at_once(hand, now):
@@ -366,11 +358,11 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
                     open_next(i)
         clock.time += 1
         for i in running:
-            for exchange, peers in boxes[i].waiting(clock.time):
+            for handle, peers in boxes[i].awaited():
                 for j in peers | neighbors[i]:
-                    boxes[j].note_waiting(i, exchange)
+                    boxes[j].note_waiting(i, handle.key)
         for i in running:
-            for _, error in boxes[i].overdue(clock.time):
+            for _, error in overdue(boxes[i], clock.time):
                 blame.setdefault(i, set()).add(error.peer)
                 boxes[i].lose(error.peer, error)
     return blame, rounds

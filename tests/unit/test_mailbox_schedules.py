@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.communication.mailbox import Mailbox
+from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.errors import PeerLost
 
 PEERS = range(1, 5)

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode import mapping
 from decentnode.errors import MappingError
-from decentnode.mapping import Linear, Machine, check_address, is_own_address, resolve_names, tcp_endpoint
+from decentnode.mapping import base as mapping
+from decentnode.mapping.base import (
+    Linear,
+    Machine,
+    check_address,
+    is_own_address,
+    resolve_names,
+    tcp_endpoint,
+)
 
 counts = st.lists(st.integers(1, 9), min_size=1, max_size=9)
 

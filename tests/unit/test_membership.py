@@ -9,11 +9,22 @@ import msgspec
 import pytest
 import zmq
 
-from decentnode import membership
-from decentnode.errors import StartError
-from decentnode.mapping import Linear, Machine, tcp_endpoint
-from decentnode.membership import Assembly
-from decentnode.notes import (
+from decentnode.communication.launcher_link.reports import (
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    PeerBack,
+    PeerMissing,
+    Progress,
+    Restarted,
+    Stopped,
+)
+from decentnode.config.settings import FailureSettings
+from decentnode.core.text import how_it_ended
+from decentnode.errors import BadInput, StartError
+from decentnode.launcher.cluster import rendezvous as membership
+from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
     Announced,
@@ -28,21 +39,10 @@ from decentnode.notes import (
     Settled,
     Start,
 )
-from decentnode.quorum import Quorum
-from decentnode.reports import (
-    Evaluated,
-    Exited,
-    Failed,
-    Finished,
-    PeerBack,
-    PeerMissing,
-    Progress,
-    Restarted,
-    Stopped,
-)
-from decentnode.roster import Roster, State
-from decentnode.settings import FailureSettings
-from decentnode.wording import how_it_ended
+from decentnode.launcher.cluster.quorum import Quorum
+from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.contract.troupe import free_ports
 
 FIVE = {0: [4], 1: [4]}
@@ -219,6 +219,19 @@ class TestMeeting:
             both = meeting.come(0), meeting.come(1, **change)
             reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
+
+    def test_other_code_is_refused_on_both_sides_as_bad_input_that_names_the_files(self):
+        code = {"phd.py": "a", "lab/nets.py": "b"}
+        with Meeting(2) as meeting:
+            both = meeting.come(0, code=code), meeting.come(1, code=code | {"phd.py": "c"}, digest="f" * 64)
+            reason = (
+                "machine 1 (127.0.0.2, ranks 2-3) has other code than machine 0: phd.py; "
+                "put the same files on all machines"
+            )
+            for future, line in zip(both, (reason, f"machine 0: {reason}"), strict=True):
+                with pytest.raises(BadInput) as caught:
+                    future.result(10.0)
+                assert str(caught.value) == line
 
     def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
         stopped = threading.Event()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from decentnode import memory
-from decentnode.experiment import Experiment
-from decentnode.memory import (
+from decentnode.communication.launcher_link.reports import Exited, Failed
+from decentnode.launcher import memory_estimate as memory
+from decentnode.launcher.memory_estimate import (
     FRAMES_PER_SOURCE,
     PROCESS_BYTES,
     MemoryAccount,
@@ -14,7 +14,7 @@ from decentnode.memory import (
     bytes_needed,
     times_run_out,
 )
-from decentnode.reports import Exited, Failed
+from decentnode.node.experiment import Experiment
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 D = 4 * 4810  # bytes of the quickstart's model

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from decentnode.errors import BadInput, GraphError
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Chain, Exponential, FullyConnected, Ring, Star
+from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, WeightFile, live_weights
 from decentnode.graph.random_graphs import ErdosRenyi
-from decentnode.mixing import MetropolisHastings, Uniform, WeightedGraph, WeightFile, live_weights
 
 
 class Flicker(Graph):

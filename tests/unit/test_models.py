@@ -5,6 +5,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from decentnode.core.registry import MODELS
 from decentnode.errors import BadInput
 from decentnode.models import (
     Cnn,
@@ -17,7 +18,6 @@ from decentnode.models import (
     initial_model,
     model_of,
 )
-from decentnode.registry import MODELS
 
 SMALL_RESNETS = [ResNet18(norm="group", groups=2, width=4), ResNet18(norm="batch", width=4)]
 FOR_IMAGES = [LogisticRegression(), Mlp((5, 4)), Cnn((2, 3), 4), LeNet(), *SMALL_RESNETS]

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing
 from decentnode.errors import PeerLost, ProtocolError
-from decentnode.node import Exchanger
-from decentnode.records import RoundRecord
-from decentnode.reports import PeerBack, PeerMissing
+from decentnode.node.node import Exchanger
+from decentnode.results.records import RoundRecord
 
 
 @pytest.fixture

@@ -9,12 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from decentnode import observer as module
-from decentnode.clock import Clock
-from decentnode.evaluation import Scores
-from decentnode.notes import Arrived, PartialSum
-from decentnode.observer import Observer
-from decentnode.reports import (
+from decentnode.communication.launcher_link.reports import (
     CameBack,
     Evaluated,
     Exited,
@@ -25,8 +20,13 @@ from decentnode.reports import (
     Progress,
     Restarted,
 )
-from decentnode.roster import Roster
-from decentnode.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.core.clock import Clock
+from decentnode.launcher.cluster.messages import Arrived, PartialSum
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.observer import observer as module
+from decentnode.launcher.observer.observer import Observer
+from decentnode.training.evaluation import Scores
 
 ELEMENTS = 50
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from decentnode.communication.base import Inbox, Memory
-from decentnode.communication.copies import HostCopies
+from decentnode.communication.device.copies import HostCopies
+from decentnode.communication.device.staging import OnDevice, check_device, device_for
 from decentnode.communication.inproc import InProcess
-from decentnode.communication.on_device import OnDevice, check_device, device_for
+from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import BadInput
-from decentnode.payload import Payload, dense_layout
 
 CPU = torch.device("cpu")
 

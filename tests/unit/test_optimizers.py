@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import decentnode
-from decentnode import config
+from decentnode.config import loader as config
 from decentnode.errors import ConfigError
-from decentnode.experiment import Experiment
-from decentnode.optimizers import AccumAdam, AccumAdamW, InverseSquareRoot, WarmupCosine, decay_groups
+from decentnode.node.experiment import Experiment
+from decentnode.training.optim import AccumAdam, AccumAdamW, InverseSquareRoot, WarmupCosine, decay_groups
 from tests.contract.in_process import Nodes
 
 IMPLEMENTATIONS = ["auto", "for_loop", "foreach", "fused"]

@@ -9,12 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode import others
-from decentnode.beacons import UNDECIDED
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED
+from decentnode.communication.launcher_link.reports import (
+    Checkpointed,
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    PeerMissing,
+    Progress,
+    Ready,
+    Restarted,
+    Waiting,
+)
 from decentnode.communication.wire import digest
-from decentnode.experiment import Experiment
-from decentnode.launcher import Launcher
-from decentnode.notes import (
+from decentnode.launcher.cluster import remote_machines as others
+from decentnode.launcher.cluster.messages import (
     Announced,
     Arrived,
     Join,
@@ -28,21 +38,11 @@ from decentnode.notes import (
     Start,
     StopAsked,
 )
-from decentnode.outbox import Outbox
-from decentnode.reports import (
-    Checkpointed,
-    Evaluated,
-    Exited,
-    Failed,
-    Finished,
-    PeerMissing,
-    Progress,
-    Ready,
-    Restarted,
-    Waiting,
-)
-from decentnode.roster import State
-from decentnode.screen import Screen
+from decentnode.launcher.launcher import Launcher
+from decentnode.launcher.monitoring.membership import State
+from decentnode.launcher.observer.vector_sender import Outbox
+from decentnode.launcher.report.console import Screen
+from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
 
 MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from decentnode import outbox as module
 from decentnode.communication.wire import digest
-from decentnode.notes import Arrived, Join, MeanVector, PartialDistance, PartialSum
-from decentnode.outbox import Outbox
+from decentnode.launcher.cluster.messages import Arrived, Join, MeanVector, PartialDistance, PartialSum
+from decentnode.launcher.observer import vector_sender as module
+from decentnode.launcher.observer.vector_sender import Outbox
 
 ALL = [1, 2]
 CONTENT = b"models"

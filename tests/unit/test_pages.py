@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from decentnode.communication.base import Memory
-from decentnode.communication.courier import Pool
-from decentnode.communication.pages import LARGE, new_bytes
+from decentnode.communication.huge_pages import LARGE, new_bytes
+from decentnode.communication.torch_distributed.transfers import Pool
 
 CPU = torch.device("cpu")
 SIZES = [0, 1, LARGE - 1, LARGE, 4_000_000, 2 * LARGE, 2 * LARGE + 100, 5_000_000]

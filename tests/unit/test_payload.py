@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.payload import Field, Form, Layout, Payload, PayloadError, Role, dense_layout
+from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role, dense_layout
 
 DTYPES = (torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TWO_LISTS = Layout(

@@ -15,12 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from decentnode.communication import collectives, process_group
 from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.formation import Formation
-from decentnode.communication.group_notes import Plan
-from decentnode.communication.grouped import GroupEndpoint
-from decentnode.communication.process_group import (
+from decentnode.communication.torch_distributed import baseline_group as collectives
+from decentnode.communication.torch_distributed import process_group
+from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
+from decentnode.communication.torch_distributed.group_membership import Formation
+from decentnode.communication.torch_distributed.messages import Plan
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.communication.torch_distributed.process_group import (
     NCCL_SETTINGS,
     UNUSED_TAG,
     GlooGroup,
@@ -33,8 +35,7 @@ from decentnode.communication.process_group import (
     prepare_nccl,
     tag_of,
 )
-from decentnode.communication.torch_distributed import TorchDistributed
-from decentnode.communication.zeromq import ZeroMQ
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 from tests.contract.troupe import free_ports
 
 RANKS = (0, 1, 2)

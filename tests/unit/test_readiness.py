@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from decentnode.readiness import ready
+from decentnode.core.polling import ready
 
 
 @pytest.fixture

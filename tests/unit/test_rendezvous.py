@@ -9,13 +9,13 @@ import pytest
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from decentnode import membership
-from decentnode.communication.security import KeyPair
+from decentnode.communication.security.curve import KeyPair
 from decentnode.errors import StartError
-from decentnode.mapping import Linear, Machine, tcp_endpoint
-from decentnode.membership import Assembly
-from decentnode.notes import Join, Relay, Start
-from decentnode.rendezvous import Arrival, Rendezvous
+from decentnode.launcher.cluster import rendezvous as membership
+from decentnode.launcher.cluster.channel import Arrival, Rendezvous
+from decentnode.launcher.cluster.messages import Join, Relay, Start
+from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.contract.troupe import credentials, free_ports
 
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from decentnode.mapping import tcp_endpoint
-from decentnode.rendezvous import Rendezvous
+from decentnode.launcher.cluster.channel import Rendezvous
+from decentnode.mapping.base import tcp_endpoint
 from tests.contract.troupe import free_ports
 from tests.unit.test_connections import GREETING, MOST_BYTES, PIECE, READY, stranger
 

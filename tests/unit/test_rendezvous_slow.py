@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from decentnode.mapping import tcp_endpoint
-from decentnode.notes import MeanVector, PartialSum, Relay, has_vector
+from decentnode.launcher.cluster.messages import MeanVector, PartialSum, Relay, has_vector
+from decentnode.mapping.base import tcp_endpoint
 from tests.unit.test_rendezvous import Meeting, receive
 
 BYTES_PER_SECOND = 2_000_000

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode import reports
-from decentnode.reports import (
+from decentnode.communication.launcher_link import reports
+from decentnode.communication.launcher_link.reports import (
     MOST_BYTES,
     CameBack,
     DiskProblem,

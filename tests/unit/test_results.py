@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.communication.base import ByteCounters
+from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, PeerMissing
+from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
-from decentnode.evaluation import Scores
-from decentnode.experiment import Experiment
 from decentnode.graph.families import Chain
-from decentnode.observer import Observation
-from decentnode.records import Records, RoundRecord, read_records, write_atomically
-from decentnode.reports import Evaluated, Failed, Finished, PeerMissing
-from decentnode.results import (
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.observer.observer import Observation
+from decentnode.launcher.report.summary import (
     Evaluations,
     Timing,
     make_run_directory,
@@ -28,8 +26,10 @@ from decentnode.results import (
     summarize,
     unused_directory,
 )
-from decentnode.roster import Roster
-from decentnode.run_files import EvaluationRow, Event, read_evaluations, read_events, read_object
+from decentnode.node.experiment import Experiment
+from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
+from decentnode.results.records import Records, RoundRecord, read_records, write_atomically
+from decentnode.training.evaluation import Scores
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 CONFIG = """
@@ -45,6 +45,8 @@ EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", seed=7, rounds=10),
     graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),
     layout=SimpleNamespace(numel=100),
+    processes=[SimpleNamespace(ranks=(rank,)) for rank in range(3)],
+    home={0: 0, 1: 1, 2: 2},
 )
 
 
@@ -161,7 +163,7 @@ def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -
 
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
     path, synced = tmp_path / "evaluations.jsonl", []
-    monkeypatch.setattr("decentnode.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))
+    monkeypatch.setattr("decentnode.core.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))
     evaluations = Evaluations(path)
     evaluations.add(evaluated(0, 4))
     evaluations.complete({0: 3}, observed=False)
@@ -229,6 +231,7 @@ def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
     )  # fmt: skip
     assert found["run_id"] == "00000000000000ff"
     assert (found["finished_nodes"], found["lost_nodes"]) == (2, {"1": "a defect"})
+    assert found["lost_logs"] == {"1": "logs/00001.log"}
     assert found["broken_edges"] == [[0, 2, 5]]
     assert found["components"] == [[0], [2]]
     assert (found["bytes_sent"], found["bytes_received"]) == (2000, 1800)
@@ -306,7 +309,7 @@ def trial(tmp_path, monkeypatch) -> Experiment:
 
 def test_a_directory_that_another_start_has_just_made_is_left_to_it(trial, monkeypatch) -> None:
     names = iter([Path("runs/a"), Path("runs/a"), Path("runs/b")])
-    monkeypatch.setattr("decentnode.results.unused_directory", lambda name: next(names))
+    monkeypatch.setattr("decentnode.launcher.report.summary.unused_directory", lambda name: next(names))
     assert make_run_directory(trial, 0) == Path("runs/a").absolute()
     before = sorted(Path("runs/a").rglob("*"))
     assert make_run_directory(trial, 0) == Path("runs/b").absolute()
@@ -323,7 +326,7 @@ def test_a_directory_with_a_name_must_be_empty(trial) -> None:
 
 def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("decentnode.results.time", SimpleNamespace(strftime=lambda _: "now"))
+    monkeypatch.setattr("decentnode.launcher.report.summary.time", SimpleNamespace(strftime=lambda _: "now"))
     Path("runs").mkdir()
     Path("runs/trial-now").symlink_to("nowhere")
     assert unused_directory("trial") == Path("runs/trial-now-2")
@@ -331,7 +334,8 @@ def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:
 
 def test_a_run_directory_without_a_name_is_a_new_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("decentnode.results.time", SimpleNamespace(strftime=lambda _: "20300102-030405"))
+    clock = SimpleNamespace(strftime=lambda _: "20300102-030405")
+    monkeypatch.setattr("decentnode.launcher.report.summary.time", clock)
     for expected in ("trial-20300102-030405", "trial-20300102-030405-2", "trial-20300102-030405-3"):
         path = unused_directory("trial")
         assert path == Path("runs") / expected

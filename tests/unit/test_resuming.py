@@ -7,15 +7,24 @@ import os
 import msgspec
 import pytest
 
-from decentnode import checkpoint, config, records, resuming
-from decentnode.checkpoint import Stamp
-from decentnode.checkpointing import Lineage
+from decentnode.config import loader as config
 from decentnode.errors import BadInput
-from decentnode.experiment import Experiment
-from decentnode.notes import Join, Start
-from decentnode.records import cut_back
-from decentnode.resuming import Resumption, RunLock, refuse_changes, settings_digest, write_state
-from decentnode.run_files import SCHEMA, EvaluationRow
+from decentnode.launcher.cluster.messages import Join, Start
+from decentnode.launcher.recovery import resume as resuming
+from decentnode.launcher.recovery.resume import (
+    Resumption,
+    RunLock,
+    refuse_changes,
+    settings_digest,
+    write_state,
+)
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.node.checkpoint.store import Stamp
+from decentnode.node.experiment import Experiment
+from decentnode.results import records
+from decentnode.results.reader import SCHEMA, CodeVersion, EvaluationRow
+from decentnode.results.records import cut_back
 
 CONFIG = """
 name: trial
@@ -247,6 +256,40 @@ def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machi
     with pytest.raises(BadInput, match=line):
         past.greeting(Join(0, "", "", "cd" * 16), [0], "ab")
     assert contents(saved.run_dir) == before
+
+
+def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved):
+    began = CodeVersion(0, "12" * 32, {"phd.py": "a", "lab/nets.py": "b"})
+    write_state(saved.run_dir, Start(run_id=9), "ab", [CodeVersion(0, "0" * 64, {}), began])
+    saved.lock.release()
+    line = (
+        f"{saved.run_dir}: the code is not that of this run: phd.py; restore it from "
+        f"{saved.run_dir}/code/121212121212, or go on all the same with --accept-code-change"
+    )
+    edited = Join(0, "", "", "ab", {"phd.py": "c", "lab/nets.py": "b"})
+    before = contents(saved.run_dir)
+    for join, accepts in ((Join(0, "", "", "ab", began.files), False), (edited, True), (edited, False)):
+        past = Resumption(saved.run_dir, accepts_other_code=accepts)
+        past.lock.release()
+        if join is edited and not accepts:
+            with pytest.raises(BadInput) as caught:
+                past.greeting(join, [0], "ab")
+            assert str(caught.value) == line
+        else:
+            assert past.greeting(join, [0], "ab").offers == {0: [9]}
+            assert past.other_code == ("phd.py" if accepts else "")
+    assert contents(saved.run_dir) == before
+
+
+@pytest.mark.parametrize(
+    "code", ["", 3, [3], [{"round": 0}], [{"round": 0, "digest": "", "files": {"a": 1}}]]
+)
+def test_a_damaged_record_of_the_code_is_one_line(tmp_path, code):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1, "code": code}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: not written by [^\n]*: 'code': [^\n]+$"):
+        Resumption(tmp_path)
 
 
 def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):

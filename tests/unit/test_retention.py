@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from decentnode import checkpoint
-from decentnode.checkpoint import Stamp
 from decentnode.errors import StartError
-from decentnode.retention import Retention, newest_of_all
+from decentnode.launcher.recovery.checkpoint_retention import Retention, newest_of_all
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.store import Stamp
 
 STAMP = Stamp(1, 0, "")
 

@@ -18,15 +18,23 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from decentnode import live_view, screen
+from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, Progress
+from decentnode.config.settings import EvaluationSettings
+from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.errors import ExitCode
-from decentnode.live_view import Dashboard, LiveScreen, Standing, quiet_control_keys, screen_for
-from decentnode.plotting import Pictures
-from decentnode.reports import Evaluated, Failed, Finished, Progress
-from decentnode.roster import Roster
-from decentnode.run_files import EvaluationRow
-from decentnode.screen import HEADING, LOG_LINES, Screen
-from decentnode.wording import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.report import console as screen
+from decentnode.launcher.report import live_view
+from decentnode.launcher.report.console import HEADING, LOG_LINES, Screen, evaluation_line
+from decentnode.launcher.report.live_view import (
+    Dashboard,
+    LiveScreen,
+    Standing,
+    quiet_control_keys,
+    screen_for,
+)
+from decentnode.results.plot_process import Pictures
+from decentnode.results.reader import EvaluationRow
 
 ROW = EvaluationRow(
     round=9, seconds=2.7, accuracy={0: 0.9, 1: 0.94}, test_loss={0: 0.2, 1: 0.3}, train_loss={},
@@ -34,7 +42,7 @@ ROW = EvaluationRow(
     average_model_loss=0.2,
 )  # fmt: skip
 EXPERIMENT = SimpleNamespace(
-    settings=SimpleNamespace(name="trial", rounds=40),
+    settings=SimpleNamespace(name="trial", rounds=40, evaluation=EvaluationSettings()),
     graph=SimpleNamespace(num_nodes=3),
     processes=(1, 2),
     layout=SimpleNamespace(numel=4810),
@@ -42,7 +50,7 @@ EXPERIMENT = SimpleNamespace(
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
     "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
-    "restarted_nodes": {}, "components": [],
+    "restarted_nodes": {}, "components": [], "not_finite": {},
     "refused_messages": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
@@ -85,9 +93,19 @@ def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
     assert output.getvalue().splitlines()[-1].endswith("  1.9e-08   1.0 GB 12 min 34 s")
 
 
+@pytest.mark.parametrize("value", [10.00399, 399.7696, 999.9999, -999.9999, 1e30, -1e-30])
+def test_columns_stay_apart_whatever_the_numbers(value) -> None:
+    row = EvaluationRow(
+        10**8, 1e7, {0: 1.0, 1: 1.0}, {0: value, 1: value}, {}, {0: 10**22}, consensus_distance=abs(value),
+        average_model_accuracy=1.0,
+    )  # fmt: skip
+    cells = ["100000001", "100.00", "100.00", "100.00", "100.00", decimal(value), decimal(abs(value))]
+    assert evaluation_line(row).split() == [*cells, "10000", "EB", "2777", "h", "46", "min"]
+
+
 def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
     code = (
-        "import sys; from decentnode.screen import Screen; screen = Screen(sys.stdout);"
+        "import sys; from decentnode.launcher.report.console import Screen; screen = Screen(sys.stdout);"
         "screen.note('x' * 100_000); screen.note('y'); sys.exit(7)"
     )
     with Path("/dev/full").open("w") as full:
@@ -140,6 +158,10 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     [
         (3, {"finished_nodes": 15, "lost_nodes": {"3": "killed"}}, "15 of 16 nodes finished, 1 lost"),
         (3, {"broken_edges": [[1, 2, 3]]}, "16 of 16 nodes finished, but not all links held"),
+        (
+            3, {"not_finite": {"2": 9, "11": 4}},
+            "16 of 16 nodes finished, 2 with a test loss that is not finite",
+        ),
         (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
         (130, {"finished_nodes": 2}, "ended by Ctrl-C; 2 of 16 nodes finished"),
         (143, {"finished_nodes": 2}, "ended by SIGTERM; 2 of 16 nodes finished"),
@@ -151,6 +173,13 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
 def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
     Screen(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
     assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
+
+
+def test_models_without_a_finite_loss_are_named(output) -> None:
+    Screen(output).ended(
+        SUMMARY | {"not_finite": {"2": 9, "11": 4}}, Path("x"), Pictures(), ExitCode.NODES_LOST
+    )
+    assert "  not finite         the test loss of ranks 2 and 11, since round 5\n" in output.getvalue()
 
 
 def test_a_graph_that_fell_apart_is_told(output) -> None:
@@ -227,6 +256,8 @@ def test_the_panel_shows_where_the_run_is() -> None:
     dashboard = Dashboard("trial", 40, began=100.0)
     dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=0), now=118.0)
     assert "not tested yet" in shown(dashboard, 118.0)
+    dashboard.is_tested = False
+    assert "accuracy  -  " in shown(dashboard, 118.0) and "tested" not in shown(dashboard, 118.0)
     dashboard.row = ROW
     dashboard.update(Standing(slowest=8, fastest=12, done=10.0, sent=12_400_000, loss=0.0712), now=120.0)
     text = shown(dashboard, 120.0)
@@ -470,8 +501,8 @@ def test_numbers_read_well() -> None:
         "4.9 s", "99.9 s", "1 min 40 s", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
     assert [clock_time(s) for s in (7.9, 760, 7509)] == ["0:07", "12:40", "2:05:09"]
-    assert [decimal(x) for x in (0.0, 0.5, 1e-5, 12345.0, float("nan"), None)] == [
-        "0.0000", "0.5000", "1.0e-05", "1.2e+04", "-", "-",
+    assert [decimal(x) for x in (0.0, 0.5, 1e-5, 99.9, 399.7696, 12345.0, float("nan"), None)] == [
+        "0.0000", "0.5000", "1.0e-05", "99.9000", "399.770", "1.2e+04", "-", "-",
     ]  # fmt: skip
     assert (percent(0.97), percent(None)) == ("97.00", "-")
     assert (counted(1, "node"), counted(1200, "node")) == ("1 node", "1,200 nodes")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from decentnode.communication.base import Memory
-from decentnode.communication.segments import PeerSegments
-from decentnode.communication.shared_memory import Segment
+from decentnode.communication.shared_memory.attached import PeerSegments
+from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.wire import SharedSegment, WireError
 
 

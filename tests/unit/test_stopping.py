@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from decentnode import stopping
-from decentnode.beacons import GO_ON, UNDECIDED, Activity, Beacons
-from decentnode.notes import Announced, LastRound, Pause, StopAsked
-from decentnode.stopping import MOST_SECONDS, Stopping
+from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.launcher import graceful_stop as stopping
+from decentnode.launcher.cluster.messages import Announced, LastRound, Pause, StopAsked
+from decentnode.launcher.graceful_stop import MOST_SECONDS, Stopping
 
 PATIENCE = 4 * MOST_SECONDS
 

@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.payload import PayloadError
-from decentnode.randomness import generator
-from decentnode.transforms import philox, tensor_codes
-from decentnode.transforms.alphabet import Alphabet
+from decentnode.core.payload import PayloadError
+from decentnode.core.rng import generator
+from decentnode.transforms.coding import tensor_codes
+from decentnode.transforms.coding.alphabet import Alphabet
+from decentnode.transforms.sparsify import philox
 
 CPU = torch.device("cpu")
 SIZES = (2, 3, 4, 5, 7, 9, 16, 17, 33, 65, 129, 200, 255, 256)

@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys, torch
-from decentnode.thread_pools import end_thread_pools
+from decentnode.core.process_setup import end_thread_pools
 
 def compute():
     torch.set_num_threads(2)

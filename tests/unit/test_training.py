@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.core.rng import generator, key
+from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.models import LeNet, Mlp, ResNet18, initial_model
-from decentnode.randomness import generator, key
-from decentnode.training import Factory, Hooks, Minibatches, Shard, Training, TrainingSettings
-from decentnode.vector import ParameterLayout, Vector
+from decentnode.training.training import Factory, Hooks, Minibatches, Shard, Training, TrainingSettings
 
 SGD = Factory(torch.optim.SGD, {"lr": 0.1})
 SEED, RANK = 7, 3
@@ -163,6 +163,17 @@ def test_an_epoch_uses_every_sample_once_and_runs_on_over_rounds():
     assert [len(batch) for batch in drawn] == [3, 3, 1, 3, 3, 1]
     first, second = list(chain(*drawn[:3])), list(chain(*drawn[3:]))
     assert sorted(first) == sorted(second) == indices.tolist() and first != second
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 5]), (10, [4, 4, 2]), (5, [5]), (1, [1])])
+def test_a_last_batch_too_small_for_the_model_is_merged_into_the_one_before(samples, sizes):
+    shard = Shard(toy_samples(), torch.arange(samples), SEED, RANK, least_batch=2)
+    straight, resumed = Minibatches(shard, 4), Minibatches(shard, 4)
+    assert straight.per_epoch == len(sizes)
+    drawn = [len(straight.next()[1]) for _ in range(2 * len(sizes))]
+    assert drawn == sizes + sizes
+    resumed.load_state_dict(straight.state_dict())
+    assert torch.equal(straight.next()[0], resumed.next()[0])
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 3, 4])

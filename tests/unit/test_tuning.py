@@ -4,10 +4,12 @@ import math
 
 import pytest
 
-from decentnode import cli, config, tuning
+from decentnode.cli import app as cli
+from decentnode.cli import tune as tuning
+from decentnode.cli.tune import SMALLEST, Trial, chosen, find, report, simulate
+from decentnode.config import loader as config
 from decentnode.errors import BadInput, RunFailed
-from decentnode.mixing import WeightedGraph
-from decentnode.tuning import SMALLEST, Trial, chosen, find, report, simulate
+from decentnode.graph.mixing import WeightedGraph
 
 CONFIG = """
 rounds: 5

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from decentnode.core.vector import Entry, ParameterLayout, Vector
 from decentnode.errors import BadInput
-from decentnode.vector import Entry, ParameterLayout, Vector
 
 SIZES = st.integers(1, 4)
 
@@ -133,7 +133,10 @@ def test_a_shared_parameter_is_in_the_vector_once():
 def test_other_types_than_float32_are_refused():
     with pytest.raises(BadInput) as caught:
         ParameterLayout.of(nn.Linear(2, 2).double())
-    message = "model: 'weight' is torch.float64; the vector is torch.float32, so call .float()"
+    message = (
+        "model: 'weight' is torch.float64; the vector is torch.float32 (training.dtype), so call "
+        ".to(torch.float32)"
+    )
     assert str(caught.value) == message
 
 

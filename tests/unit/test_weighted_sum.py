@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.sharing import weighted_sum as module
-from decentnode.sharing.weighted_sum import CHUNK, is_finite, pieces, weighted_sum
+from decentnode.sharing.blocks import weighted_sum as module
+from decentnode.sharing.blocks.weighted_sum import CHUNK, is_finite, pieces, weighted_sum
 
 LENGTHS = (1, 7, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK + 5)
 DTYPES = st.sampled_from((torch.float32, torch.float16, torch.bfloat16))
@@ -32,6 +32,17 @@ def test_the_sum_is_right_whatever_the_length(length):
     out = torch.full((length,), float("nan"))
     weighted_sum(terms, out)
     assert torch.allclose(out.double(), exact(terms), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("length", [7, 2 * CHUNK + 1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_sum_in_half_precision_is_made_in_float32_and_rounded_once(length, dtype):
+    terms, out = draw_terms(6, length, [dtype] * 6), torch.empty(length, dtype=dtype)
+    wide = torch.empty(length)
+    assert weighted_sum(terms, out) and weighted_sum(terms, wide)
+    assert torch.equal(out, wide.to(dtype))
+    terms[2][1][-1] = float("inf")
+    assert not weighted_sum(terms, out)
 
 
 @pytest.mark.parametrize("length", [999_983, 1_500_000])
@@ -64,6 +75,21 @@ def test_terms_are_added_in_the_order_given(length):
     assert not out.any()
     weighted_sum([(1.0, big), (-1.0, big), (1.0, one)], out)
     assert (out == 1).all()
+
+
+@pytest.mark.parametrize("length", [5, 2 * CHUNK + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_differences_from_an_origin_are_opposite_to_the_bit(length, dtype):
+    """What two nodes give each other: sum_k w_k (x_k - origin), where rounded products of models are not."""
+    (_, a), (_, b), (_, c) = draw_terms(3, length, [dtype] * 3)
+    there, back, both = torch.empty(3, length)
+    assert weighted_sum([(0.1, b)], there, origin=a)
+    assert weighted_sum([(0.1, a)], back, origin=b)
+    assert torch.equal(there, -back)
+    assert weighted_sum([(0.1, b), (0.3, c)], both, origin=a)
+    expected = 0.1 * (b.double() - a.double()) + 0.3 * (c.double() - a.double())
+    assert torch.allclose(both.double(), expected, atol=1e-6, rtol=0)
+    assert not weighted_sum([(0.1, torch.full((length,), float("inf")))], both, origin=a)
 
 
 def test_chunks_change_no_bit():

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.communication import wire
-from decentnode.communication.base import HEADER_BYTES
 from decentnode.communication.wire import Header, Hello, Kind, SharedSegment, WireError
+from decentnode.core.byte_counters import HEADER_BYTES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "message_format.md"
 BITS = {"B": 8, "H": 16, "I": 32, "Q": 64}

@@ -1,0 +1,384 @@
+"""The command line: `decentnode run CONFIG.yaml [key=value ...]` and what belongs to it."""
+
+import ast
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from decentnode.cli.exit import explain, leave
+from decentnode.core.streams import fill_standard_streams, print_lines, say
+from decentnode.errors import BadInput, ExitCode
+from decentnode.launcher.cluster.task_followers import Companions, Follower
+from decentnode.mapping.job import Job, find_job
+
+if TYPE_CHECKING:
+    from decentnode.config.settings import Settings
+    from decentnode.launcher.recovery.resume import Resumption
+
+EXIT_CODES = (
+    "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
+    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal. Anywhere, --debug shows "
+    "the traceback of an error."
+)
+CHECKOUT = Path(__file__).resolve().parents[2]
+BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides: training.optimizer.lr=0.05")]
+
+
+def print_version(wanted: bool) -> None:
+    """Prints the version and ends, when that is wanted."""
+    if wanted:
+        from decentnode.core.version import __version__
+
+        print(f"decentnode {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def decentnode(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Decentralized machine learning, one node per process."""
+
+
+# Heavy modules are imported inside the commands, so that each loads only what it needs.
+
+
+@app.command()
+def run(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Run this machine's part of an experiment."""
+    launch(read(config, overrides), config, overrides or ())
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run, on this machine.")],
+    overrides: Overrides = None,
+    accept_code_change: Annotated[
+        bool, typer.Option("--accept-code-change", help="Go on although plug-ins were edited.")
+    ] = False,
+) -> None:
+    """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    import_torch()
+    from decentnode.launcher.cluster.scheduler import own_directory
+    from decentnode.launcher.recovery.resume import Resumption
+
+    job = find_job()
+    if job and os.path.isdir(own_directory(run, job)):  # noqa: PTH112 - it may be too long, or not ours
+        run = own_directory(run, job)
+    past = Resumption(run, overrides or (), accept_code_change)
+    launch(past.settings, past.config, overrides or (), past)
+
+
+def launch(
+    settings: "Settings", config: Path, overrides: Sequence[str], past: "Resumption | None" = None
+) -> NoReturn:
+    """Runs this machine's part and ends with its exit code; `past`: the run that goes on."""
+    import torch
+
+    torch.set_num_threads(1)
+    from decentnode.config.error_locations import anchored
+    from decentnode.graph.declared import doubts
+    from decentnode.launcher import preflight
+    from decentnode.launcher.cluster.scheduler import settle, this_machine
+    from decentnode.launcher.launcher import Launcher
+    from decentnode.launcher.report.live_view import screen_for
+    from decentnode.node import dry_round
+    from decentnode.node.experiment import Experiment
+
+    with anchored(config, overrides):
+        settings = settle(settings)
+        if past is not None:
+            past.settle(settings)
+        machine = this_machine(settings)
+        preflight.credentials(settings, machine)
+        preflight.check_group(settings, machine)
+        preflight.check_ports(settings, machine)
+        shortage = preflight.file_shortage(settings, machine)
+        for line in filter(None, [shortage, *doubts(settings.graph.make())]):
+            print(line, file=sys.stderr)
+        experiment = Experiment.from_settings(settings)
+        if dry_round.has_foreign_plugins(settings):
+            dry_round.check(experiment)
+        launcher = Launcher(experiment, machine, screen_for(sys.stdout), past)
+    # The first optimizer step would load this otherwise, once in every node.
+    import torch._dynamo
+
+    raise typer.Exit(launcher.run())
+
+
+@app.command()
+def validate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    load: Annotated[bool, typer.Option(help="Load the dataset and make one dry round, too.")] = True,
+) -> None:
+    """Check a configuration; shows every defect at once."""
+    settings = read(config, overrides)
+    from decentnode.config.error_locations import anchored
+    from decentnode.graph.declared import doubts
+    from decentnode.node import dry_round
+    from decentnode.node.experiment import Experiment
+
+    graph = settings.graph.make()
+    for doubt in doubts(graph):
+        print(doubt, file=sys.stderr)
+    found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
+    if load:
+        with anchored(config, overrides or ()):
+            experiment = Experiment.from_settings(settings)
+            dry_round.check(experiment)
+        samples = (
+            f"{len(experiment.dataset.train):,} training and {len(experiment.dataset.test):,} test samples"
+        )
+        found += f" with {experiment.layout.numel:,} parameters, {samples}"
+    print(found)
+
+
+@app.command()
+def keys(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the files go; default: where the experiment looks for them.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
+) -> None:
+    """Make the keys by which the machines of an experiment know each other."""
+    settings = read(config, overrides)
+    from decentnode.cli import keys as key_report
+
+    print_lines(key_report.make(settings, config, out, force))
+
+
+@app.command()
+def graph(
+    graph: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="A graph file or a family, such as ring.")
+    ],
+    options: Annotated[list[str] | None, typer.Argument(help="Options of the graph: nodes=16")] = None,
+    weights: Annotated[str, typer.Option(help="Rule or file of the mixing weights.")] = "",
+) -> None:
+    """Show the figures of a graph: size, degrees, diameter, how fast it mixes."""
+    from decentnode.cli.graph import report
+
+    print_lines(report(graph, options or (), weights))
+
+
+@app.command()
+def tune(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
+    settings = read(config, overrides)
+    import torch
+
+    from decentnode.cli.tune import report
+    from decentnode.config.error_locations import anchored
+
+    torch.set_num_threads(1)
+    with anchored(config, overrides or ()):
+        print_lines(report(settings))
+
+
+@app.command("list")
+def list_plugins(
+    kind: Annotated[str | None, typer.Argument(help="Only this kind, such as sharing.")] = None,
+) -> None:
+    """Show every plug-in that a configuration can name, with its options."""
+    import_torch()
+    from decentnode.cli.list_plugins import describe_all
+
+    print_lines(describe_all(kind))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go; default: into a single run, or comparison.")
+    ] = None,
+) -> None:
+    """Draw the figures of one run, or of several for comparison."""
+    from decentnode.results import plots as figures
+
+    raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run directories, two or more.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Accuracy in percent that costs are counted up to; default: what all reach."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
+    draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
+) -> None:
+    """Show runs side by side: a table of accuracy, bytes and time, and figures of the same."""
+    from decentnode.results import compare as comparison
+    from decentnode.results import curves
+
+    print_lines(comparison.compare(curves.read_runs(runs), target))
+    if draw:
+        from decentnode.results import plots as figures
+
+        print_lines(["", *map(str, figures.plot(runs, out))])
+
+
+@app.command()
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+) -> None:
+    """Show where a run is, node by node, and who waits for whom; or how it ended."""
+    from decentnode.cli.status import report
+
+    print_lines(report(run))
+
+
+# Unknown options are words then: -1 is a rank that is wrong, and said to be.
+@app.command(context_settings={"ignore_unknown_options": True})
+def restart(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
+) -> None:
+    """Start a node again whose process died, in a run that goes on."""
+    from decentnode.cli.restart import request_restart
+
+    print_lines([request_restart(run, rank)])
+
+
+# Its own help option would take that of every benchmark.
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="A benchmark; without it, they are listed.")] = None,
+) -> None:
+    """Run a benchmark of the checkout, with its own arguments; `bench NAME --help` shows them."""
+    if name in ("-h", "--help"):
+        print_lines([context.get_help()])
+        return
+    scripts = {
+        path.stem: path for path in sorted(BENCHMARKS.glob("[!_]*.py")) if "__main__" in path.read_text()
+    }
+    if not scripts:
+        raise BadInput(f"bench: {BENCHMARKS} has no benchmarks; run this from a checkout of the source")
+    if name is None:
+        print_lines(f"{stem:<12} {first_line(path)}" for stem, path in scripts.items())
+        return
+    if name not in scripts:
+        raise BadInput(f"bench: unknown benchmark '{name}' (known: {', '.join(scripts)})")
+    os.execv(sys.executable, [sys.executable, str(scripts[name]), *context.args])
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="Also check what this experiment needs.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check whether this machine can run nodes, and say what to do where it cannot."""
+    settings = read(config, overrides) if config else None
+    import_torch()
+    from decentnode.cli.doctor import examine
+    from decentnode.config.error_locations import anchored
+    from decentnode.launcher.cluster.scheduler import this_machine
+
+    failed, machine = False, 0
+    if config and settings:
+        with anchored(config, overrides or ()):
+            machine = this_machine(settings)
+    for finding in examine(settings, machine):
+        say(str(finding))
+        failed = failed or finding.level == "fail"
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of configurations, for editors."""
+    import json
+
+    import_torch()
+    from decentnode.config.loader import json_schema
+
+    print_lines([json.dumps(json_schema(), indent=2)])
+
+
+def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
+    """An experiment's settings; a file that cannot be read is refused before the slow imports."""
+    from decentnode.config import yaml_source
+
+    document = yaml_source.read(config)
+    import_torch()
+    from decentnode.config.loader import understand
+    from decentnode.config.plugin_errors import in_words
+
+    with in_words():
+        return understand(document, overrides or ())
+
+
+def import_torch() -> None:
+    """Imports it and ends in two thirds of the time: what is here to stay is not searched for garbage."""
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+
+
+def first_line(script: Path) -> str:
+    """What a script is, by the first line of its docstring; the script is not run."""
+    return (ast.get_docstring(ast.parse(script.read_text())) or "").split("\n", 1)[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and ends the process with its exit code."""
+    fill_standard_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in given if word != "--debug"]
+    code: int = ExitCode.FAILED
+    companions = None
+    try:
+        job = job_of(words)
+        if job is not None and job.local_rank:
+            sys.exit(Follower(job).wait())
+        companions = Companions(job) if job is not None else None
+        code = app(words, "decentnode", standalone_mode=False) or 0
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if len(words) < len(given):
+            traceback.print_exc()
+        code = explain(error)
+    finally:
+        if companions is not None:
+            companions.dismiss(code)
+    leave(code)
+
+
+def job_of(words: Sequence[str]) -> Job | None:
+    """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
+    job = find_job() if words[:1] in (["run"], ["resume"]) else None
+    return job if job is not None and job.followers else None
+
+
+if __name__ == "__main__":
+    main()

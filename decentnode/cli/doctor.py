@@ -1,0 +1,198 @@
+"""What `decentnode doctor` looks at: whether this machine can run nodes, and what to do where it cannot."""
+
+import ipaddress
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import zmq
+
+from decentnode.communication.security.curve import OLDEST_LIBZMQ
+from decentnode.config.link_security import ports_needed
+from decentnode.config.settings import Settings
+from decentnode.core.text import readable_bytes
+from decentnode.errors import BadInput
+from decentnode.launcher.preflight import credentials, file_shortage
+from decentnode.mapping.base import is_own_address
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 6)
+FEW_FILES = 256
+LITTLE_MEMORY = 1 << 30
+TORCH_SECONDS = 60
+# A child asks, because a process that has touched CUDA cannot fork nodes that use it.
+_ASK_TORCH = (
+    "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
+    "print(json.dumps([torch.__version__, torch.version.cuda, gpus]))"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    level: Literal["ok", "warn", "fail"]
+    what: str
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.level:<5} {self.what:<14} {self.found}{advice}"
+
+
+def graded(
+    what: str, found: str, good: bool, advice: str, level: Literal["warn", "fail"] = "fail"
+) -> Finding:
+    """`ok` when good; else `level` with what to do."""
+    return Finding("ok", what, found) if good else Finding(level, what, found, advice)
+
+
+def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Finding]:
+    """All findings about this machine, and whether it can carry its part of a run with these settings."""
+    for check in CHECKS:
+        yield from check()
+    if settings is not None:
+        yield from experiment_ports(settings, machine)
+        yield experiment_keys(settings, machine)
+        shortage = file_shortage(settings, machine)
+        yield graded("limits", "enough for this experiment", not shortage, shortage)
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter."""
+    found = f"{platform.python_version()} ({sys.executable})"
+    yield graded("Python", found, sys.version_info >= OLDEST_PYTHON, "install 3.11 or newer")
+
+
+def torch() -> Iterator[Finding]:
+    """PyTorch and the GPUs that it sees, from a child."""
+    command = [sys.executable, "-c", _ASK_TORCH]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding("fail", "torch", f"does not load within {TORCH_SECONDS} s", "is the disk that slow?")
+        return
+    if answer.returncode:
+        reason = (answer.stderr.strip().splitlines() or ["it crashed"])[-1]
+        yield Finding("fail", "torch", reason, "pip install -c constraints.txt torch")
+        return
+    version, cuda, gpus = json.loads(answer.stdout.splitlines()[-1])
+    yield graded("torch", version, numbers(version) >= OLDEST_TORCH, "install 2.6 or newer")
+    yield _gpu(cuda, gpus)
+
+
+def _gpu(cuda: str | None, gpus: list[str]) -> Finding:
+    if gpus:
+        return Finding("ok", "GPU", f"{len(gpus)}: {', '.join(sorted(set(gpus)))} (CUDA {cuda})")
+    if shutil.which("nvidia-smi") is None:
+        return Finding("ok", "GPU", "none; nodes compute on the CPU")
+    why = "this torch is built without CUDA" if cuda is None else f"torch with CUDA {cuda} does not see it"
+    return Finding("warn", "GPU", why, "see nvidia-smi, and install a torch that fits the driver")
+
+
+def libzmq() -> Iterator[Finding]:
+    """The library that carries messages."""
+    found = f"{zmq.zmq_version()} (pyzmq {metadata.version('pyzmq')})"
+    yield graded("libzmq", found, zmq.zmq_version_info() >= OLDEST_LIBZMQ, "pip install 'pyzmq>=26'")
+
+
+def open_files() -> Iterator[Finding]:
+    """How many files a node process may open; it lifts the soft limit itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = "raise the hard limit (ulimit -Hn) as root"
+    yield graded("open files", f"{hard} (soft limit {soft})", hard >= FEW_FILES, advice, "warn")
+
+
+def shared_memory() -> Iterator[Finding]:
+    """Memory without a name, which neighbors open through /proc."""
+    try:
+        fd = os.memfd_create("decentnode-doctor")
+        os.close(os.open(f"/proc/{os.getpid()}/fd/{fd}", os.O_RDONLY))
+        os.close(fd)
+    except OSError as error:
+        advice = "use communication.local=ipc, or give this container /proc"
+        yield Finding("fail", "shared memory", f"memfd cannot be used: {error.strerror}", advice)
+    else:
+        yield Finding("ok", "shared memory", "memfd, opened through /proc")
+    if Path("/dev/shm").is_dir():
+        yield Finding("ok", "/dev/shm", f"{readable_bytes(shutil.disk_usage('/dev/shm').free)} free")
+    else:
+        yield Finding("warn", "/dev/shm", "missing", "nodes do not need it, NCCL between GPUs does; mount it")
+
+
+def addresses() -> Iterator[Finding]:
+    """What other machines may call this one in `mapping.machines`."""
+    found = [ip for ip in own_addresses() if not ipaddress.ip_address(ip).is_loopback]
+    advice = "runs over several machines need a network"
+    yield graded("addresses", ", ".join(found) or "only loopback", bool(found), advice, "warn")
+
+
+def processor() -> Iterator[Finding]:
+    """The cores that this process may use."""
+    yield Finding("ok", "CPU cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}")
+
+
+def memory() -> Iterator[Finding]:
+    """What is free now."""
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    found = f"{readable_bytes(free)} of {readable_bytes(total)} available"
+    yield graded("memory", found, free >= LITTLE_MEMORY, "end other programs", "warn")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    python, torch, libzmq, open_files, shared_memory, addresses, processor, memory,
+)  # fmt: skip
+
+
+def experiment_ports(settings: Settings, machine: int) -> Iterator[Finding]:
+    """The TCP ports that this machine would bind."""
+    needed = ports_needed(settings, machine)
+    if not needed:
+        yield Finding("ok", "ports", "this experiment needs none")
+    for ports in needed:
+        last = ports.first + ports.count - 1
+        found = f"{ports.first}..{last} free at {ports.address} ({ports.key})"
+        defect = ports.defect()
+        yield Finding("fail", "ports", defect) if defect else Finding("ok", "ports", found)
+
+
+def experiment_keys(settings: Settings, machine: int) -> Finding:
+    """What guards this machine's links."""
+    try:
+        found = credentials(settings, machine)
+    except BadInput as error:
+        return Finding("fail", "keys", error.defects[0])
+    if found is None:
+        why = "security: none" if settings.security == "none" else "nobody else can reach it"
+        return Finding("ok", "keys", f"links over TCP are plain ({why})")
+    return Finding("ok", "keys", f"those of machine {machine}, one of {len(found.public)} that are let in")
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 and global IPv6 addresses of this host, as the kernel lists them."""
+    words = [line.split() for name in ("fib_trie", "if_inet6") for line in _proc_net(name)]
+    v4 = [line[1] for line in words if len(line) == 2 and line[0] == "|--"]
+    v6 = [str(ipaddress.IPv6Address(int(line[0], 16))) for line in words if len(line) == 6]
+    usable = [ip for ip in dict.fromkeys(v4 + v6) if not ipaddress.ip_address(ip).is_link_local]
+    return [ip for ip in usable if not ip.endswith((".0", ".255")) and is_own_address(ip)]
+
+
+def _proc_net(name: str) -> list[str]:
+    path = Path("/proc/net") / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, for comparisons."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])

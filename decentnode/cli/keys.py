@@ -1,0 +1,27 @@
+"""What `decentnode keys` does: makes the files, and says which machine gets which."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from decentnode.communication.security.key_files import make_keys
+from decentnode.config.link_security import KEY_FOLDER
+from decentnode.config.settings import KeyFolder, Settings
+from decentnode.mapping.base import Mapping
+
+
+def make(settings: Settings, config: Path, out: Path | None, overwrite: bool) -> Iterator[str]:
+    """Makes keys for all machines; one line for each file. Raises BadInput."""
+    mapping: Mapping = settings.mapping.make()
+    folder = out or _usual_folder(settings, config)
+    manifest, *secrets = make_keys(folder, len(mapping.machines), overwrite)
+    width = max(len(str(path)) for path in (manifest, *secrets))
+    yield f"{manifest!s:<{width}}  for every machine; nothing in it is secret"
+    for machine, path in enumerate(secrets):
+        yield f"{path!s:<{width}}  for machine {machine} ({mapping.address(machine)}) alone"
+    yield f"Copy them into a folder '{folder.name}' of mode 0700 there, and remove here what is for others."
+
+
+def _usual_folder(settings: Settings, config: Path) -> Path:
+    if isinstance(settings.security, KeyFolder):
+        return settings.security.keys
+    return config.parent / KEY_FOLDER

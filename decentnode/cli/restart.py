@@ -1,0 +1,23 @@
+"""`decentnode restart`: asks the launcher of a run to start a node again."""
+
+from pathlib import Path
+
+import msgspec
+
+from decentnode.errors import BadInput, DecentnodeError
+from decentnode.launcher.cluster.late_join import RESTART
+from decentnode.launcher.monitoring.control_client import live_of
+from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, Request, ask
+
+
+def request_restart(run_dir: Path, rank: int) -> str:
+    """What the launcher of a run says to `decentnode restart`; raises BadInput where it says no."""
+    live = live_of(run_dir)
+    if live is None:
+        raise BadInput(f"{run_dir}: no launcher answers here; the run has not begun, or has ended")
+    try:
+        return msgspec.json.decode(ask(live.control, Request(RESTART, str(rank))), type=str)
+    except NOBODY_THERE:
+        raise BadInput(f"{run_dir}: its launcher (process {live.pid}) is gone; start it again") from None
+    except DecentnodeError as error:
+        raise BadInput(f"{run_dir}: {error}") from None

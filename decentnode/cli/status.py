@@ -1,0 +1,109 @@
+"""Where a run is, as a person reads it: from its launcher while it runs, from its files afterwards."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
+from decentnode.errors import BadInput, RunFailed
+from decentnode.launcher.monitoring.control_client import live_of
+from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, NodeStatus, Request, Status, ask
+from decentnode.results.reader import Event, Live, read_evaluations, read_events
+
+EVENTS = "events.jsonl"
+MOST_EVENTS = 10
+MOST_PEERS = 4
+UNIMPORTANT = ("started", "ended")
+HEADING = "  rank   round  state     doing               since      loss  waits for"
+
+
+def report(run_dir: Path) -> Iterator[str]:
+    """The lines of `decentnode status`; raises BadInput or RunFailed."""
+    live = live_of(run_dir)
+    if live is not None:
+        try:
+            content = ask(live.control, Request("status"))
+        except NOBODY_THERE:
+            yield from _afterwards(run_dir, live)
+        except RunFailed as error:
+            raise RunFailed(f"{run_dir}: {error} (process {live.pid})") from None
+        else:
+            yield from _lines(msgspec.json.decode(content, type=Status))
+    else:
+        yield from _afterwards(run_dir, None)
+
+
+# While it runs.
+
+
+def _lines(status: Status) -> Iterator[str]:
+    where = f" (as machine {status.machine} of {status.machines} sees it)" if status.machines > 1 else ""
+    began = f"under way for {readable_seconds(status.seconds)}" if status.seconds else "not begun yet"
+    yield f"{status.name}: {began}, {counted(status.rounds, 'round')}{where}"
+    yield HEADING
+    yield from map(_line, status.nodes)
+    running = [node for node in status.nodes if node.state in ("running", "stuck")]
+    if running:
+        slowest, fastest = min(running, key=_progress), max(running, key=_progress)
+        yield (
+            f"slowest: rank {slowest.rank}, in round {slowest.round + 1}; "
+            f"fastest: rank {fastest.rank}, in round {fastest.round + 1}"
+        )
+    if status.waited:
+        each = (f"rank {rank} for rank {peer}: {seconds} s" for rank, peer, seconds in status.waited)
+        yield f"waited longest so far: {', '.join(each)}"
+
+
+def _line(node: NodeStatus) -> str:
+    doing = node.doing or ("-" if node.state != "running" else "last heard of")
+    waits_for = ranks_in_words(node.waits_for, MOST_PEERS) if node.waits_for else ""
+    line = (
+        f"{node.rank:>6}{max(node.round + 1, 0):>8}  {node.state:<10}{doing:<18}"
+        f"{readable_seconds(node.seconds):>7}{decimal(node.loss):>10}  {waits_for}"
+    )
+    return line.rstrip()
+
+
+def _progress(node: NodeStatus) -> tuple[int, bool, float]:
+    """Whoever waits is ahead of those in the same round that it waits for."""
+    return node.round, bool(node.waits_for), -node.seconds
+
+
+# Afterwards.
+
+
+def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
+    """What the files of a run tell that nobody answers for any more."""
+    events = _events(run_dir / EVENTS)
+    # A run that was resumed has begun again after it had ended.
+    last = next((event for event in reversed(events) if event.kind in UNIMPORTANT), None)
+    if last is not None and last.kind == "ended":
+        yield f"{run_dir}: has ended: {last.text}"
+    elif live is not None:
+        yield (
+            f"{run_dir}: its launcher (process {live.pid}) is gone without a last word: "
+            f"it was killed, or runs on another machine{_last_evaluation(run_dir)}"
+        )
+    else:
+        yield f"{run_dir}: no launcher, and no word of how it ended{_last_evaluation(run_dir)}"
+    if (last is None or last.kind != "ended") and any((run_dir / "checkpoints").glob("*/*")):
+        yield f"to go on: decentnode resume {run_dir}"
+    telling = [event for event in events if event.kind not in UNIMPORTANT]
+    if telling:
+        shown = telling[-MOST_EVENTS:]
+        yield f"last events, of {len(telling)}:" if len(telling) > len(shown) else "events:"
+        for event in shown:
+            yield f"  {readable_seconds(event.seconds):>12}  {event.kind:<11} {event.text}"
+
+
+def _last_evaluation(run_dir: Path) -> str:
+    try:
+        rows = read_evaluations(run_dir / "evaluations.jsonl")
+    except BadInput:
+        return ""
+    return f"; last evaluated after round {rows[-1].round + 1}" if rows else ""
+
+
+def _events(path: Path) -> list[Event]:
+    return read_events(path) if path.exists() else []

@@ -1,0 +1,196 @@
+"""Finds the gamma of a scheme of compressed gossip, by consensus with the actual graph, weights and chain.
+
+All nodes take turns in this process, without transport and without training: what is left of their distance
+after a number of rounds says how good a gamma is.
+"""
+
+import io
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from decentnode.config.settings import Settings
+from decentnode.config.type_check import parameters_of
+from decentnode.core.registry import SHARINGS
+from decentnode.core.rng import generator
+from decentnode.core.text import counted
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.errors import BadInput, RunFailed
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.blocks.lockstep import share_all
+from decentnode.transforms.coding.byte_coder import ByteCoder
+from decentnode.transforms.coding.index_coder import IndexCoder
+
+TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((25, 40)), 0),))
+"""A model of 1000 values; how C and W work together does not depend on how many there are."""
+ROUNDS = 200
+DIVERGED = 4.0
+CONVERGED = 1e-10
+"""Multiples of the distance at the start where a simulation is ended."""
+SMALLEST = 2.0**-14
+FAST_ENOUGH = 0.75
+LOSSLESS = (IndexCoder, ByteCoder)
+"""Transforms that change bytes alone are left out, which halves the time."""
+REACH_USED = 0.9
+"""How far the random values are apart at most, of what the scheme can bridge."""
+HEADING = "  gamma  distance left  rounds  a round"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How far consensus came with one gamma."""
+
+    gamma: float
+    distances: tuple[float, ...]
+    """After each round the root mean square distance from the mean, over that at the start."""
+
+    @property
+    def rate(self) -> float:
+        """What the logarithm of the distance loses per round, from its mean over all rounds; 0: diverges.
+
+        So a distance that soon gets no smaller because of rounding counts more than one that falls as low
+        slowly. For a steady decay it is exact.
+        """
+        if not 0 < self.distances[-1] < 1:
+            return 0.0
+        logarithms = [math.log(distance) for distance in self.distances]
+        return max(0.0, -2 * fmean(logarithms) / (len(logarithms) + 1))
+
+    def __str__(self) -> str:
+        left = f"{self.distances[-1]:.1e}" if self.rate else "diverges"
+        factor = f"{math.exp(-self.rate):.4f}" if self.rate else "-"
+        return f"{self.gamma:>7.2g}  {left:>13}  {len(self.distances):>6}  {factor:>7}"
+
+
+Try = Callable[[float, int], Trial]
+"""Simulates (gamma, rounds)."""
+
+
+def report(settings: Settings) -> Iterator[str]:
+    """One line for each gamma that was tried, and what to add to the command; raises BadInput, RunFailed."""
+    graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+    check(settings, graph)
+    nodes = counted(graph.num_nodes, "node")
+    yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
+    yield HEADING
+    search = find(lambda gamma, rounds: simulate(settings, graph, gamma, rounds))
+    while True:
+        try:
+            yield str(next(search))
+        except StopIteration as ended:
+            best: Trial = ended.value
+            break
+    yield f"sharing.gamma={best.gamma:.2g}"
+
+
+def check(settings: Settings, graph: WeightedGraph) -> None:
+    """Raises BadInput where there is no gamma to find."""
+    name, options = settings.sharing.name, settings.sharing.options
+    if "gamma" not in options:
+        known = [n for n, cls in SHARINGS.classes().items() if "gamma" in parameters_of(cls)]
+        raise BadInput(f"sharing: {name} has no gamma to tune; {', '.join(known)} have one")
+    if options.get("server") is not None:
+        raise BadInput(f"sharing: {name} with a server makes no use of gamma")
+    if graph.num_nodes < 2:
+        raise BadInput("graph: one node alone has nobody to agree with")
+
+
+def find(attempt: Try) -> Generator[Trial, None, Trial]:
+    """Gives every trial, and returns the best one: octaves down from 1, then half octaves around the best."""
+    tried: dict[float, Trial] = {}
+
+    def trial(gamma: float) -> Trial:
+        tried[gamma] = attempt(rounded(gamma), ROUNDS)
+        return tried[gamma]
+
+    gamma, best, slower = 1.0, 0.0, 0
+    while slower < 2 and gamma >= SMALLEST:
+        found = trial(gamma)
+        yield found
+        slower = slower + 1 if found.rate <= best and best else 0
+        best, gamma = max(best, found.rate), gamma / 2
+    if not best:
+        raise RunFailed(
+            f"no gamma from 1 to {SMALLEST:.1g} converges on this graph: let the transforms keep more"
+        )
+    center = max(tried, key=lambda one: tried[one].rate)
+    for factor in (2**0.5, 2**-0.5):
+        if center * factor <= 1:
+            yield trial(center * factor)
+    return chosen(list(tried.values()), attempt)
+
+
+def chosen(trials: Sequence[Trial], attempt: Try) -> Trial:
+    """The smallest gamma that is nearly as fast as the best, because the best is not far from the limit.
+
+    It must go on converging: just beyond the limit, differences shrink at first and grow later.
+    """
+    enough = FAST_ENOUGH * max(trial.rate for trial in trials)
+    first = min(trial.gamma for trial in trials if trial.rate >= enough)
+    safe = sorted(
+        (trial for trial in trials if trial.rate and trial.gamma <= first), key=lambda trial: -trial.gamma
+    )
+    lasting = (t for t in safe if attempt(t.gamma, 2 * ROUNDS).distances[-1] <= 2 * t.distances[-1])
+    return next(lasting, safe[-1])
+
+
+def rounded(gamma: float) -> float:
+    """Two digits are enough, and are what is shown."""
+    return float(f"{gamma:.2g}")
+
+
+def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int) -> Trial:
+    """Consensus from random models; ends early where the outcome is clear."""
+    nodes = [_scheme(settings, graph, gamma) for _ in range(graph.num_nodes)]
+    models = _random_models(len(nodes), nodes[0].reach, settings.seed)
+    start, distances = _distance(models), []
+    for round in range(rounds):
+        try:
+            # What schemes have to say about a payload that they leave out is of no interest here.
+            with redirect_stdout(io.StringIO()):
+                models = mix(nodes, graph, models, round)
+        except RunFailed:
+            distances.append(math.inf)
+        else:
+            distances.append(_distance(models) / start)
+        if not CONVERGED < distances[-1] < DIVERGED:
+            break
+    return Trial(gamma, tuple(distances))
+
+
+def _scheme(settings: Settings, graph: WeightedGraph, gamma: float) -> Sharing:
+    plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
+    scheme: Sharing = plugin.make()
+    transforms = [t for t in (t.make() for t in settings.transforms) if not isinstance(t, LOSSLESS)]
+    chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
+    scheme.bind(TRIAL, graph.num_nodes, chain, settings.seed)
+    # All nodes start alike, as in a run; that they then differ is as if they had been trained.
+    scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
+    return scheme
+
+
+def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
+    """Normally distributed values, or evenly distributed ones where they must not be too far apart."""
+    random = generator(seed, "tune")
+    shape = (nodes, TRIAL.numel)
+    if math.isinf(reach):
+        return torch.from_numpy(random.standard_normal(shape))
+    return torch.from_numpy((random.random(shape) - 0.5) * REACH_USED * reach)
+
+
+def mix(nodes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round: int) -> Tensor:
+    """One round of communication of all nodes; gives the new models, shape (n, d)."""
+    mixed = torch.empty_like(models)
+    views = {rank: graph.view_now(rank, round) for rank in range(len(nodes))}
+    share_all(dict(enumerate(nodes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
+    return mixed
+
+
+def _distance(models: Tensor) -> float:
+    return float((models - models.mean(0)).square().mean().sqrt())

@@ -1,0 +1,1 @@
+"""Between a GPU and the host."""

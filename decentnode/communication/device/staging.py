@@ -1,0 +1,142 @@
+"""A node whose vector lives on an accelerator, behind any transport that carries host memory.
+
+Going out, a vector is copied once, into the inner endpoint's slot of the same number: peers on this machine
+read it there, where that is shared memory. Coming in, each payload is copied once, into memory of the device
+that is kept for its source, and is mixed there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.base import Endpoint, Memory
+from decentnode.communication.device.copies import Copies, copies_for, same_place
+from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.zeromq.received import SharedMessage
+from decentnode.core.payload import Layout, Payload
+from decentnode.errors import BadInput
+
+Place = TypeVar("Place")
+
+
+class OnDevice(Endpoint):
+    """Wraps an endpoint: payloads are copied to host memory going out, to the device coming in.
+
+    Host memory for payloads that are no vectors is kept, too: for each part two sets that take turns, because
+    the memory of an exchange is free again when the one after it is done.
+    """
+
+    def __init__(
+        self, inner: Endpoint, memory: Memory, device: torch.device, copies: Copies | None = None
+    ) -> None:
+        self.rank = inner.rank
+        self.counters = inner.counters
+        self.refused = inner.refused
+        self.device = device
+        self._inner = inner
+        self._copies = copies or copies_for(device)
+        self.slots = memory.slots(device)
+        for slot in inner.slots:
+            self._copies.lock(slot)
+        self._turns: Counter[int] = Counter()
+        self._outboxes: dict[tuple[int, int, int], Tensor] = {}
+        self._landings: dict[tuple[int, int], Tensor] = {}
+        self._read: dict[int, Tensor] = {}
+        """By source the shared memory that is locked."""
+
+    def exchange(
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
+    ) -> Handle:
+        part, on_host = key[2], dict[int, Payload]()
+        self._turns[part] ^= 1
+        for payload in outgoing.values():
+            if id(payload) not in on_host:
+                place = part, self._turns[part], len(on_host)
+                on_host[id(payload)] = self._taken_out(payload, place)
+        moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
+        self._copies.finish()
+        return self._inner.exchange(moved, sources, key, timeout)
+
+    def landed(self, payloads: Mapping[int, Payload], handle: Handle) -> dict[int, Payload]:
+        found = {}
+        for source, payload in payloads.items():
+            message = handle.arrived[source]
+            if isinstance(message, SharedMessage):
+                self._lock(source, message.segment.content)
+            landing = _kept(self._landings, (source, handle.key[2]), payload, self._device_memory)
+            self._copies.begin(landing, payload.buffer)
+            found[source] = Payload(payload.layout, landing, payload.counts)
+        self._copies.join()
+        return found
+
+    def _lock(self, source: int, content: Tensor) -> None:
+        """Locks a source's memory; when it was started again it has another, and the first is given back."""
+        before = self._read.get(source)
+        if before is not content:
+            if before is not None:
+                self._copies.unlock(before)
+            self._copies.lock(content, read_only=True)
+            self._read[source] = content
+
+    def finish_reading(self) -> None:
+        self._copies.finish()
+
+    def expect(self, layout: Layout) -> None:
+        self._inner.expect(layout)
+
+    def _taken_out(self, payload: Payload, place: tuple[int, int, int]) -> Payload:
+        """A payload in host memory; itself if it lies there already. `place`: part, turn, number."""
+        if payload.buffer.device != self.device:
+            return payload
+        target = same_place(payload.buffer, self.slots, self._inner.slots)
+        if target is None:
+            target = _kept(self._outboxes, place, payload, self._copies.host_memory)
+        self._copies.begin(target, payload.buffer)
+        return Payload(payload.layout, target, payload.counts)
+
+    def _device_memory(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def leave(self) -> None:
+        self._inner.leave()
+
+    def admit(self, round: int) -> list[int]:
+        return self._inner.admit(round)
+
+    @property
+    def ahead(self) -> int:
+        return self._inner.ahead
+
+    def skip_to(self, round: int) -> None:
+        self._inner.skip_to(round)
+
+    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        self._inner.offer(vector, may_have)
+
+
+def _kept(
+    memory: dict[Place, Tensor], place: Place, payload: Payload, made: Callable[[int], Tensor]
+) -> Tensor:
+    """Room for a payload in memory that is kept for its place, and made anew where it is too small."""
+    if place not in memory or memory[place].numel() < payload.nbytes:
+        memory[place] = made(max(payload.nbytes, payload.layout.max_bytes))
+    return memory[place][: payload.nbytes]
+
+
+def device_for(name: str, local_rank: int) -> torch.device:
+    """The device of a node: `cpu`, or one GPU of this machine after the other; to be asked after the fork.
+
+    `auto` takes GPUs where there are any; `cuda` was checked before the fork.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def check_device(name: str) -> None:
+    """Raises BadInput when GPUs are asked for and there are none; counting them makes no CUDA context."""
+    if name == "cuda" and not torch.cuda.device_count():
+        raise BadInput("device: cuda is asked for, but torch finds no GPU here; use cpu or auto")

@@ -1,0 +1,1 @@
+"""One node's exchanges in flight."""

@@ -1,0 +1,1 @@
+"""A node process and its launcher: heartbeats, snapshots, handshakes, reports."""

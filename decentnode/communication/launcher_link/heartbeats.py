@@ -1,0 +1,137 @@
+"""Where every local node is, in memory made before the fork; and the last round, once the run is to stop.
+
+A node marks each part of its rounds there, which takes less than a microsecond. Whoever shares the memory
+sees a trainer that is stuck although the threads around it answer: its marks no longer change.
+"""
+
+import mmap
+import time
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+WORDS = 5
+_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN = range(WORDS)
+GO_ON = (1 << 62) - 1
+"""The last round of a run that nobody has asked to stop."""
+UNDECIDED = -2
+"""The last round while it is being agreed on: no node begins another one."""
+
+
+class Activity(IntEnum):
+    """What a node does, in the order of a round."""
+
+    START = 0
+    """Before the first round."""
+    BEGIN = 1
+    """About to begin the round: it may be held up here when the run is to stop."""
+    TRAIN = 2
+    SEND = 3
+    RECEIVE = 4
+    """Waits for the neighbors."""
+    MIX = 5
+    EVALUATE = 6
+    CHECKPOINT = 7
+    END = 8
+    """After the last round."""
+
+
+_ACTIVITIES = tuple(Activity)
+
+
+class Sighting(NamedTuple):
+    """Where a node is."""
+
+    round: int
+    activity: Activity
+    marks: int
+    """How many marks it has made: a node that does something makes more of them."""
+    since: float
+    """When it made the last one, as `time.monotonic` counts on this machine."""
+
+
+class Beacon:
+    """One node's own."""
+
+    def __init__(self, words: "memoryview[int]", seconds: "memoryview[float]") -> None:
+        self._words = words
+        self._seconds = seconds
+
+    def mark(self, round: int, activity: Activity) -> None:
+        """The node now does this in this round."""
+        words = self._words
+        words[_ROUND] = round
+        words[_ACTIVITY] = activity
+        words[_MARKS] += 1
+        self._seconds[_SINCE] = now = time.monotonic()
+        if activity is Activity.BEGIN and not words[_BEGAN]:
+            self._seconds[_BEGAN] = now
+
+    def beat(self) -> None:
+        """The node gets on with what it marked last: another step is done."""
+        self._words[_MARKS] += 1
+        self._seconds[_SINCE] = time.monotonic()
+
+    @property
+    def marks(self) -> int:
+        """How many marks the node has made."""
+        return self._words[_MARKS]
+
+    def read(self) -> Sighting:
+        """Where the node is."""
+        round, activity, marks, _, _ = self._words
+        return Sighting(round, _ACTIVITIES[activity], marks, self._seconds[_SINCE])
+
+    @property
+    def began(self) -> float:
+        """When the node began its first round, also of a process before this one; 0.0: not yet."""
+        return self._seconds[_BEGAN]
+
+
+class Beacons:
+    """All nodes of a machine."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        content = memoryview(mmap.mmap(-1, 8 * (1 + WORDS * len(ranks))))
+        words, seconds = content.cast("q"), content.cast("d")
+        self._last_round = words[:1]
+        self._last_round[0] = GO_ON
+        starts = {rank: 1 + WORDS * row for row, rank in enumerate(ranks)}
+        self._beacons = {
+            rank: Beacon(words[start : start + WORDS], seconds[start : start + WORDS])
+            for rank, start in starts.items()
+        }
+        for beacon in self._beacons.values():
+            beacon.mark(-1, Activity.START)
+
+    @property
+    def last_round(self) -> int:
+        """No node begins a later round than this one."""
+        return int(self._last_round[0])
+
+    @last_round.setter
+    def last_round(self, round: int) -> None:
+        self._last_round[0] = round
+
+    @property
+    def highest_round(self) -> int:
+        """The highest round that any local node has announced."""
+        return max(beacon.read().round for beacon in self._beacons.values())
+
+    @property
+    def last_mark(self) -> float:
+        """When some local node got on last, as `time.monotonic` counts."""
+        return max(beacon.read().since for beacon in self._beacons.values())
+
+    @property
+    def last_to_begin(self) -> float:
+        """When the last local node that has begun a round began its first; 0.0 where none has."""
+        return max(beacon.began for beacon in self._beacons.values())
+
+    def activities(self, ranks: Iterable[int]) -> set[Activity]:
+        """What those of these ranks do that are local."""
+        return {self._beacons[rank].read().activity for rank in ranks if rank in self._beacons}
+
+    def of(self, rank: int) -> Beacon:
+        """The beacon of a local rank."""
+        return self._beacons[rank]

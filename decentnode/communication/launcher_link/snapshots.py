@@ -1,0 +1,67 @@
+"""Memory between a launcher and the nodes it forks: the run id, and each node's vector when it is evaluated.
+
+A further reader of the vectors, beside the neighbors, whatever transport carries the models.
+"""
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decentnode.core.clock import Clock
+
+PATIENCE = 5.0
+"""Seconds that a node waits for the observer before it goes on unobserved."""
+_PUBLISHED, _READ = 0, 1
+
+
+class Snapshots:
+    """One slot for each local rank; made before the fork, so that nothing has to be opened or removed."""
+
+    def __init__(self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32) -> None:
+        self.elements = elements
+        self._given_up: set[int] = set()
+        self._row = {rank: i for i, rank in enumerate(ranks)}
+        flags_bytes = 8 * (1 + 2 * len(ranks))
+        size = flags_bytes + len(ranks) * elements * dtype.itemsize
+        content = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+        words = content[:flags_bytes].view(torch.int64)
+        self._run_id = words[:1]
+        self._flags = words[1:].view(len(ranks), 2)
+        self._vectors = content[flags_bytes:].view(dtype).view(len(ranks), elements)
+
+    @property
+    def run_id(self) -> int:
+        """What the nodes' messages carry, agreed on at the rendezvous; 0 before the start."""
+        return int(self._run_id[0])
+
+    @run_id.setter
+    def run_id(self, run_id: int) -> None:
+        self._run_id[0] = run_id
+
+    async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
+        """Shows a copy of the vector to the observer; false when that still reads the last one.
+
+        An observer that was waited for in vain is not waited for again until it has read.
+        """
+        flags = self._flags[self._row[rank]]
+        deadline = clock.now() + (0.0 if rank in self._given_up else PATIENCE)
+        while flags[_READ] < flags[_PUBLISHED]:
+            if clock.now() > deadline:
+                self._given_up.add(rank)
+                return False
+            await clock.sleep(0.005)
+        self._given_up.discard(rank)
+        self._vectors[self._row[rank]].copy_(vector)
+        flags[_PUBLISHED] = round + 1
+        return True
+
+    def vector(self, rank: int) -> Tensor:
+        """What the rank published last, shape (d,); until it is released."""
+        return self._vectors[self._row[rank]]
+
+    def release(self, rank: int, round: int) -> None:
+        """Lets the rank publish again."""
+        flags = self._flags[self._row[rank]]
+        flags[_READ] = max(int(flags[_READ]), round + 1)

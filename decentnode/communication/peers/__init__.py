@@ -1,0 +1,1 @@
+"""The state of each peer: failure detection, rejoin, back-off."""

@@ -1,0 +1,1 @@
+"""Keys, authentication and signatures."""

@@ -1,0 +1,233 @@
+"""Who may talk to this machine: CURVE on every link between machines (RFC 25, 26), and one list of keys.
+
+A key stands for a machine. What a link claims otherwise, routing ids above all, is never asked.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from decentnode.communication.zmq_poll import has_input
+from decentnode.errors import StartError
+
+DOMAIN = b"decentnode"
+HANDSHAKE_MS = 5000
+"""A connection that has not shown a key by then is closed."""
+PATIENCE = 1.2 * HANDSHAKE_MS / 1000
+"""Seconds after which a connection of which nothing was heard counts as silent."""
+ENVELOPE_BYTES = 64
+"""More than encryption adds to a frame, which counts where frames are limited."""
+OLDEST_LIBZMQ = (4, 3, 5)
+"""Before it, strangers could reach defects of the handshake itself."""
+SELF_TEST_SECONDS = 2.0
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_USER_ID = "User-Id"
+_VERDICTS: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "unknown key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "handshake",
+}
+_EVENTS = reduce(or_, _VERDICTS, zmq.EVENT_ACCEPTED)
+
+Socket = zmq.Socket[bytes]
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE25519 key pair, both halves as 40 characters of Z85 (RFC 32)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def make(cls) -> "KeyPair":
+        """A new one, from the system's source of randomness."""
+        return cls(*zmq.curve_keypair())
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What this machine proves itself with, and whom it believes."""
+
+    machine: int
+    own: KeyPair
+    public: tuple[bytes, ...]
+    """The public keys of all machines, by index; nobody else is let in."""
+    signing: bytes = field(default=b"", repr=False)
+    """This machine's secret Ed25519 key."""
+    signers: tuple[bytes, ...] = ()
+    """The public Ed25519 keys of all machines; empty: nothing is signed."""
+
+    def guard_server(self, socket: Socket) -> None:
+        """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer.
+
+        The limit of frames, if any, has been set.
+        """
+        most = int(socket.get(zmq.MAXMSGSIZE))
+        socket.set(zmq.MAXMSGSIZE, most + ENVELOPE_BYTES if most >= 0 else most)
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.ZAP_DOMAIN, DOMAIN)
+        # Without a gatekeeper this lets nobody in; libzmq's default lets everybody in.
+        socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+    def guard_client(self, socket: Socket, machine: int) -> None:
+        """Lets a socket that will be connected talk to that machine alone."""
+        socket.set(zmq.CURVE_SERVERKEY, self.public[machine])
+        socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
+        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+
+def sender_of(frame: zmq.Frame) -> int:
+    """The machine with whose key a frame was sent that a guarded socket received."""
+    return int(frame.get(_USER_ID))
+
+
+def came_from(frame: zmq.Frame, machine: int) -> bool:
+    """Whether a frame that a guarded socket received was sent with that machine's key."""
+    return bool(frame.get(_USER_ID) == str(machine))
+
+
+class Gatekeeper:
+    """Answers whose key is admitted to the guarded sockets of one context, and counts who is refused.
+
+    It has no thread: whoever owns the context calls `serve` when `questions` is readable, and now and then
+    in any case. (ZAP, RFC 27)
+    """
+
+    def __init__(
+        self, context: "zmq.Context[Socket]", credentials: Credentials, refuse: Callable[[str], None]
+    ) -> None:
+        """`refuse` gets the reason for each connection that was turned away."""
+        self._context = context
+        self._credentials = credentials
+        self._refuse = refuse
+        self._machines = {z85.decode(key): str(i).encode() for i, key in enumerate(credentials.public)}
+        self._questions = context.socket(zmq.REP)
+        self._questions.set(zmq.LINGER, 0)
+        self._questions.bind(_ZAP_ENDPOINT)
+        self._guarded: list[tuple[Socket, Socket]] = []
+        self._undecided: deque[float] = deque()
+        """When connections came of which nothing else has been heard."""
+
+    @property
+    def questions(self) -> Socket:
+        """What to poll: readable when somebody waits for an answer; all else waits for the next `serve`."""
+        return self._questions
+
+    @property
+    def monitors(self) -> list[Socket]:
+        """To be polled, too: readable when a connection comes, or its fate is decided."""
+        return [monitor for _, monitor in self._guarded]
+
+    @property
+    def next_due(self) -> float:
+        """When the oldest connection counts as silent of which nothing was heard, if it stays so."""
+        return self._undecided[0] + PATIENCE if self._undecided else float("inf")
+
+    def guard(self, socket: Socket) -> None:
+        """Makes a socket admit the listed machines alone; before it is bound."""
+        self._credentials.guard_server(socket)
+        where = f"inproc://gate-{len(self._guarded)}"
+        socket.monitor(where, _EVENTS)
+        monitor = self._context.socket(zmq.PAIR)
+        # The thread that carries all links writes the events, and would wait for room.
+        monitor.set(zmq.RCVHWM, 0)
+        monitor.connect(where)
+        self._guarded.append((socket, monitor))
+
+    def serve(self) -> None:
+        """Answers what has been asked so far, and counts who was refused, also who did not even ask."""
+        while has_input(self._questions):
+            self._questions.send_multipart(self._answer(self._questions.recv_multipart(zmq.NOBLOCK)))
+        for _, monitor in self._guarded:
+            while has_input(monitor):
+                self._note(int(recv_monitor_message(monitor, zmq.NOBLOCK)["event"]))
+        while self.next_due < time.monotonic():
+            self._undecided.popleft()
+            self._refuse("no handshake")
+
+    def close(self) -> None:
+        """Before the guarded sockets and the context are closed."""
+        for socket, monitor in self._guarded:
+            socket.disable_monitor()
+            monitor.close(0)
+        self._questions.close(0)
+
+    def _answer(self, question: list[bytes]) -> list[bytes]:
+        version, request, domain, _, _, mechanism, *shown = question
+        machine = None
+        if (version, domain, mechanism) == (b"1.0", DOMAIN, b"CURVE") and len(shown) == 1:
+            machine = self._machines.get(shown[0])
+        if machine is None:
+            return [b"1.0", request, b"400", b"not on the list", b"", b""]
+        return [b"1.0", request, b"200", b"", machine, b""]
+
+    def _note(self, event: int) -> None:
+        """Books a step of some connection. Events do not say whose; the oldest undecided one stands for it.
+
+        So those that stay undecided are at least as young as they are taken for, and are as many.
+        """
+        if event == zmq.EVENT_ACCEPTED:
+            self._undecided.append(time.monotonic())
+            return
+        if self._undecided:
+            self._undecided.popleft()
+        if reason := _VERDICTS[event]:
+            self._refuse(reason)
+
+
+def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) -> None:
+    """Shows that a guarded socket lets this machine in and nobody else, or raises StartError.
+
+    A guard that is set up wrongly tends to let everybody in, and nothing else would tell.
+    """
+    context = zmq.Context()
+    refused: list[str] = []
+    gate = Gatekeeper(context, credentials, refused.append)
+    server = context.socket(zmq.ROUTER)
+    gate.guard(server)
+    try:
+        server.bind("tcp://127.0.0.1:*")
+        where = server.get_string(zmq.LAST_ENDPOINT)
+        stranger = _knock(context, where, replace(credentials, own=KeyPair.make()))
+        _serve_until(gate, seconds, lambda: bool(refused))
+        own = _knock(context, where, credentials)
+        _serve_until(gate, seconds, lambda: has_input(server))
+        heard = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
+        stranger.close(0)
+        own.close(0)
+    finally:
+        gate.close()
+        server.close(0)
+        context.term()
+    if refused[:1] != ["unknown key"]:
+        raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
+    if not heard or not came_from(heard[-1], credentials.machine):
+        raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")
+
+
+def _knock(context: "zmq.Context[Socket]", endpoint: str, credentials: Credentials) -> Socket:
+    """A socket that tries to deliver a message with these keys."""
+    client = context.socket(zmq.DEALER)
+    credentials.guard_client(client, credentials.machine)
+    client.connect(endpoint)
+    client.send(DOMAIN)
+    return client
+
+
+def _serve_until(gate: Gatekeeper, seconds: float, is_done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + seconds
+    while not is_done() and time.monotonic() < limit:
+        gate.serve()
+        time.sleep(0.001)

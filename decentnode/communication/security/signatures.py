@@ -1,0 +1,33 @@
+"""Each machine signs what its nodes say of themselves, so that machine 0 cannot change it (RFC 8032)."""
+
+from collections.abc import Mapping
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from decentnode.communication.security.curve import Credentials
+
+_PURPOSE = "decentnode introductions 1"
+
+
+def vouch(credentials: Credentials, digest: str, introductions: Mapping[int, bytes]) -> bytes:
+    """This machine's signature of its nodes' introductions, for a configuration with that digest."""
+    key = Ed25519PrivateKey.from_private_bytes(credentials.signing)
+    return key.sign(_statement(credentials.machine, digest, introductions))
+
+
+def is_vouched(
+    credentials: Credentials, machine: int, digest: str, introductions: Mapping[int, bytes], signature: bytes
+) -> bool:
+    """Whether `machine` has signed just these introductions."""
+    key = Ed25519PublicKey.from_public_bytes(credentials.signers[machine])
+    try:
+        key.verify(signature, _statement(machine, digest, introductions))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _statement(machine: int, digest: str, introductions: Mapping[int, bytes]) -> bytes:
+    return msgspec.msgpack.encode((_PURPOSE, machine, digest, sorted(introductions.items())))

@@ -1,0 +1,1 @@
+"""Payloads through shared memory."""

@@ -1,0 +1,1 @@
+"""Payloads through torch.distributed: gloo and NCCL."""

@@ -1,0 +1,121 @@
+"""Which backend carries the process group, and why: decided once for all ranks, by what each of them has."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from decentnode.communication.torch_distributed.messages import Facts, Plan
+
+Backend = Literal["auto", "gloo", "nccl"]
+UNFIT_NCCL = {
+    "2.25": "giving it up may hang (pytorch issue 149153)",
+    "2.26": "it may hang at any time (pytorch issue 153960)",
+}
+RECIPE = "share_gpu: true lets them share one, slowly, for tests"
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Makes the first plan: members, backend and reason, or an error in one line."""
+
+    wanted: Backend
+    shares_gpu: bool
+    key: str = "communication.backend"
+    """What the backend is called in a configuration."""
+
+    def __call__(self, facts: dict[int, Facts]) -> Plan:
+        members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
+        if len(members) < 2:
+            return Plan(0, [], None, "", f"fewer than two of the {len(facts)} nodes take part in a group")
+        backend, why = self._backend(members)
+        error = "" if backend else why
+        return Plan(0, sorted(members), None, backend, why, error=error)
+
+    def _backend(self, members: Mapping[int, Facts]) -> tuple[str, str]:
+        """A backend and the reason; an empty one with what is wrong."""
+        against_nccl = why_not_nccl(members, self.shares_gpu)
+        against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
+        if self.wanted == "nccl":
+            return ("", f"{self.key}: nccl: {against_nccl}") if against_nccl else ("nccl", "as asked")
+        if self.wanted == "gloo":
+            return ("", f"{self.key}: gloo: {against_gloo}") if against_gloo else ("gloo", "as asked")
+        if not against_nccl:
+            return "nccl", "every node has a GPU" + ("" if self.shares_gpu else " of its own")
+        if not against_gloo:
+            return "gloo", against_nccl
+        return "", f"{self.key}: auto: neither works: {against_nccl}; {against_gloo}"
+
+
+def why_not_nccl(members: Mapping[int, Facts], shares_gpu: bool) -> str:
+    """What keeps these ranks from using NCCL together; empty: nothing."""
+    without = [rank for rank, fact in members.items() if not fact.gpu]
+    if without:
+        return _without_gpu(without, len(members))
+    lacking = [rank for rank, fact in members.items() if not fact.nccl]
+    if lacking:
+        return f"torch of rank {lacking[0]} has no NCCL"
+    versions = {members[rank].nccl: rank for rank in sorted(members, reverse=True)}
+    if len(versions) > 1:
+        each = ", ".join(f"{version} (rank {rank})" for version, rank in versions.items())
+        return f"the versions of NCCL differ: {each}; install the same torch everywhere"
+    for version, why in UNFIT_NCCL.items():
+        if any(found.startswith(f"{version}.") for found in versions):
+            return f"NCCL {version}: {why}; install a torch with another"
+    by_gpu: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, fact in members.items():
+        by_gpu[fact.gpu].append(rank)
+    shared = next((ranks for ranks in by_gpu.values() if len(ranks) > 1), None)
+    if shared and not shares_gpu:
+        return f"ranks {', '.join(map(str, shared))} share one GPU ({RECIPE})"
+    return ""
+
+
+def _without_gpu(ranks: list[int], members: int) -> str:
+    if len(ranks) == members:
+        return "no node is on a GPU"
+    return f"rank {ranks[0]} is on no GPU" if len(ranks) == 1 else f"{len(ranks)} nodes are on no GPU"
+
+
+def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
+    """Why a machine whose nodes need that many GPUs cannot use a backend, in one line; empty when it can.
+
+    `device` is what the configuration says: cpu, cuda or auto.
+    """
+    gpus = torch.cuda.device_count()
+    if wanted == "gloo" and not dist.is_gloo_available():
+        return "gloo: this torch has no gloo; use another backend, or zeromq"
+    if wanted != "nccl":
+        return ""
+    if not dist.is_nccl_available():
+        return "nccl: this torch has no NCCL; install torch for CUDA, or use gloo"
+    if device == "cpu":
+        return "nccl: it carries what lies on GPUs; write device: cuda, or use gloo"
+    if not gpus:
+        return "nccl: torch finds no GPU here; use gloo"
+    if gpus < nodes:
+        return f"nccl: {nodes} nodes here, but {gpus} of the GPUs they need; use gloo, or zeromq ({RECIPE})"
+    return ""
+
+
+def facts_of(device: torch.device, machine: int, takes_part: bool) -> Facts:
+    """What this process says of itself; its node lives on that device."""
+    on_gpu = device.type == "cuda"
+    gpu = f"machine {machine}: {gpu_name(device)}" if on_gpu else ""
+    return Facts(takes_part, gpu, nccl_version(), dist.is_gloo_available())
+
+
+def gpu_name(device: torch.device) -> str:
+    """The same text for the same GPU, whatever processes number it like."""
+    properties = torch.cuda.get_device_properties(device)
+    return str(getattr(properties, "uuid", device.index))
+
+
+def nccl_version() -> str:
+    """The version of NCCL that torch was built with; empty: none."""
+    if not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

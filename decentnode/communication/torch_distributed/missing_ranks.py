@@ -1,0 +1,91 @@
+"""Who is missing when a collective has broken: asked once, answered by a thread of every process.
+
+A collective only says that a connection broke or that time is up: to each neighbor of the one that is gone,
+and to the others later. So whoever notices first calls the roll in the store. The threads answer with how far
+their node has come, also while it is blocked; whoever does not answer, or is behind, is the one.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from decentnode.communication.torch_distributed.baseline_group import MOST_NAMED
+from decentnode.core.text import ranks_in_words
+
+TICK = 0.2
+PATIENCE = 5.0
+"""Seconds within which a process that lives answers."""
+_CALL, _VERDICT, _WORD = "call", "verdict", "answer/{}"
+
+
+class RollCall:
+    """One node's part in it; `progress` is the number of collectives that the node has begun."""
+
+    def __init__(self, store: Store, rank: int, nodes: int, patience: float = PATIENCE) -> None:
+        """`store` is a connection of its own, because a thread waits at it."""
+        self.progress = 0
+        self._store = store
+        self._rank = rank
+        self._nodes = nodes
+        self._patience = patience
+        self._verdict: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._attend, name="roll call", daemon=True)
+        self._thread.start()
+
+    def verdict(self) -> str:
+        """Why a collective cannot go on, in words that follow `all-reduce cannot go on`."""
+        if self._verdict is None:
+            try:
+                self._store.set(_CALL, "y")
+                self._verdict = self._agreed(self._judge(self._answers()))
+            except RuntimeError:
+                self._verdict = " without rank 0, which keeps the store and is gone or does not answer"
+        return self._verdict
+
+    def close(self) -> None:
+        """Answers no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _attend(self) -> None:
+        """Answers when the roll is called, and takes in the verdict while whoever gave it is still there."""
+        try:
+            while not self._over.wait(TICK) and not self._store.check([_CALL]):
+                pass
+            self._store.set(_WORD.format(self._rank), str(self.progress))
+            while not self._over.wait(TICK):
+                if self._store.check([_VERDICT]):
+                    self._verdict = self._store.get(_VERDICT).decode()
+                    return
+        except RuntimeError:
+            return
+
+    def _answers(self) -> dict[int, int]:
+        """How far the nodes have come that answer in time."""
+        limit, found = time.monotonic() + self._patience, {self._rank: self.progress}
+        while len(found) < self._nodes and time.monotonic() < limit and self._verdict is None:
+            for rank in set(range(self._nodes)) - found.keys():
+                if self._store.check([_WORD.format(rank)]):
+                    found[rank] = int(self._store.get(_WORD.format(rank)))
+            time.sleep(TICK / 4)
+        return found
+
+    def _judge(self, progress: Mapping[int, int]) -> str:
+        silent = sorted(set(range(self._nodes)) - progress.keys())
+        if silent:
+            are = "is gone or does not answer" if len(silent) == 1 else "are gone or do not answer"
+            return f" without {ranks_in_words(silent, MOST_NAMED)}, which {are}"
+        behind = sorted(rank for rank, steps in progress.items() if steps < max(progress.values()))
+        if behind:
+            lives = "lives but does not get on" if len(behind) == 1 else "live but do not get on"
+            return f" without {ranks_in_words(behind, MOST_NAMED)}, which {lives}"
+        return " although every rank is there: the links between them broke"
+
+    def _agreed(self, verdict: str) -> str:
+        """The first verdict is that of all; leaves the others the time to read it, also where we keep it."""
+        first = self._store.compare_set(_VERDICT, "", verdict).decode()
+        time.sleep(3 * TICK)
+        return first or verdict

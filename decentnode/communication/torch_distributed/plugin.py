@@ -1,0 +1,139 @@
+"""Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from decentnode.communication.base import Memory, Place
+from decentnode.communication.shared_memory.segment import Segment
+from decentnode.communication.torch_distributed.backend_choice import (
+    Backend,
+    Chooser,
+    backend_defect,
+    facts_of,
+)
+from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
+from decentnode.communication.torch_distributed.group_membership import Formation
+from decentnode.communication.torch_distributed.process_group import Workshop, prepare_nccl
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.registry import COMMUNICATIONS
+from decentnode.errors import BadInput
+from decentnode.mapping.base import is_loopback
+from decentnode.options import NonNegative, Port
+
+ONE_NODE = "a process group has one rank in each process, so this must be 1; leave it out"
+
+
+@COMMUNICATIONS.register("torch_distributed")
+@dataclass
+class TorchDistributed(ZeroMQ):
+    """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
+
+    has_group: ClassVar[bool] = True
+
+    local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
+    """How control messages travel on one machine, and payloads while a group is being made anew."""
+    backend: Backend = "auto"
+    """auto: NCCL when every node has a GPU of its own, else gloo."""
+    group_port: Port = 29700
+    """Where the members of a group find each other; each process of a machine has one, from here on."""
+    share_gpu: bool = False
+    """Whether NCCL may run with several nodes on one GPU; slow, for tests."""
+    trusted_network: bool = False
+    """Says that nobody else is in the network between the machines, where payloads travel in plain."""
+
+    _formation: Formation | None = field(default=None, init=False, repr=False)
+    _place: Place | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.nodes_per_process != 1:
+            raise BadInput(f"nodes_per_process: {ONE_NODE}")
+
+    def prepare(self, place: Place, most_bytes: int) -> None:
+        prepare_nccl(place.process.ranks[0], self.share_gpu)
+        self._place, self._most_bytes = place, most_bytes
+        super().prepare(place, most_bytes)
+
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        """Whether payloads would travel in plain between such machines without anybody having allowed it."""
+        reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
+        return reachable and not self.trusted_network
+
+    def defect(self, device: str, ranks: Sequence[int]) -> str:
+        """Why a machine with these nodes on such a device cannot take part; empty when it can."""
+        return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
+
+    def takes_part(self, rank: int, memory: Memory) -> bool:
+        """Whether the edges of a local node may go through the group."""
+        return True
+
+    def _make(
+        self, rank: int, memory: Memory, slots: tuple[Tensor, Tensor], segment: Segment | None
+    ) -> GroupEndpoint:
+        place, sockets, device = self._place, self._sockets, memory.device
+        assert place is not None and sockets is not None, "prepare comes first"
+        if device.type != "cpu":
+            slots = memory.slots(device)
+        several = any(process.machine != place.process.machine for process in place.processes)
+        port = self.group_port + place.process.index if several else 0
+        workshop = Workshop(rank, place.process.address if several else "127.0.0.1", port, device)
+        facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
+        self._formation = Formation(
+            workshop, facts, lambda ranks, note: endpoint.post(ranks, note), place.grace
+        )
+        endpoint = GroupEndpoint(rank, sockets, slots, segment, self._formation, self._most_bytes)
+        sockets.listen(endpoint)
+        return endpoint
+
+    def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
+        super().open(peers, run_id, timeout, absent)
+        formation, place = self._formation, self._place
+        assert formation is not None and place is not None, "endpoint comes first"
+        endpoint = self._endpoints[formation.rank]
+        assert isinstance(endpoint, GroupEndpoint)
+        if place.incarnation:
+            formation.leave()  # the others have gone on: ZeroMQ carries this one's edges
+            return
+        candidates = place.home.keys() - set(absent)
+        formation.workshop.run_id = run_id
+        formation.workshop.peers = frozenset(candidates if place.meets_anybody else peers)
+        plan = formation.form_first(candidates, Chooser(self.backend, self.share_gpu), timeout)
+        if formation.rank == min(candidates):
+            self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
+
+    def close(self, timeout: float) -> None:
+        super().close(timeout)
+        if self._formation is not None:
+            self._formation.close(timeout)
+        for endpoint in self._endpoints.values():
+            if isinstance(endpoint, GroupEndpoint):
+                endpoint.courier.stop()
+
+
+@COMMUNICATIONS.register("hybrid")
+@dataclass
+class Hybrid(TorchDistributed):
+    """A group among the nodes on GPUs, ZeroMQ on other edges (multimethod, Foster et al., 1997)."""
+
+    local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
+    group_ranks: tuple[NonNegative, ...] | None = None
+    """The nodes in the group, wherever they live; null: those on GPUs."""
+
+    def defect(self, device: str, ranks: Sequence[int]) -> str:
+        # Unless they are named, a machine without GPUs has its nodes outside the group.
+        members = set(self.group_ranks or ()) & set(ranks)
+        return super().defect(device, sorted(members)) if members else ""
+
+    def takes_part(self, rank: int, memory: Memory) -> bool:
+        if self.group_ranks is not None:
+            return rank in self.group_ranks
+        return memory.device.type != "cpu"
+
+
+def _news(backend: str, reason: str, members: int, nodes: int) -> str:
+    if not backend:
+        return f"communication: all edges by ZeroMQ, as {reason}"
+    whom = "all nodes" if members == nodes else f"{members} of {nodes} nodes"
+    return f"communication: a {backend} group of {whom}: {reason}"

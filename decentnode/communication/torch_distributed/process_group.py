@@ -1,0 +1,367 @@
+"""Process groups of torch.distributed, made and given up as the nodes need them; never the default group.
+
+The classes behind `init_process_group` are used directly: a group can then be made anew among those who are
+left, whatever else in the process uses torch.distributed. Peers are named by their ranks in the run.
+"""
+
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from decentnode.communication.exchange.handle import Key
+from decentnode.communication.torch_distributed.baseline_group import (
+    NO_DUMPS,
+    gloo_options,
+    keep,
+    reason,
+    set_unless_given,
+    store_at,
+)
+from decentnode.communication.torch_distributed.messages import Plan
+from decentnode.errors import StartError
+
+SHIFTS_PER_BATCH = 128
+"""More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
+UNUSED_TAG = (1 << 31) - 1
+"""A prime, so tags of the same phase and part differ for as many rounds."""
+MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
+"""In a round whose tags differ from those of the next ones; as many parts as a header can tell."""
+LARGEST_BACKLOG = 1024
+LAST_SECONDS = 3600
+"""The limit of an operation that nobody waits for; all others have one of their own."""
+LONGEST_QUEUEING = 1.0
+"""Seconds after which whoever launches something surely waits for NCCL, which only an abort may end."""
+SECONDS_TO_ABORT = 5.0
+"""How long NCCL is waited for to give a group up; it may hang in that (pytorch issues 119215, 149153)."""
+_FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
+ONE_GPU = {
+    "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
+    "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0",
+}  # fmt: skip
+"""Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
+NCCL_SETTINGS = NO_DUMPS | {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60", "TORCH_NCCL_ENABLE_MONITORING": "0",
+}  # fmt: skip
+"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process, and so
+would its monitor when giving a group up takes long. NCCL has as many seconds to connect as a run has to
+start; half an hour if nothing were said."""
+
+
+class GroupBroken(Exception):
+    """The group cannot be used any more, or could not be made; says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One payload on its way to or from a peer."""
+
+    peer: int
+    buffer: Tensor
+    """The bytes, shape (n,), where the backend can reach them; neither changed nor freed until it is done."""
+    sends: bool
+
+
+class Pending(Protocol):
+    """Transfers that are done together."""
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What is done when this is."""
+
+    def wait(self, seconds: float) -> None:
+        """Blocks until they are done; raises GroupBroken, also when that takes longer."""
+
+
+class Group(ABC):
+    """One communicator among some ranks."""
+
+    device: torch.device
+    """Where tensors must lie."""
+    gathers: bool
+    """Whether all transfers of an exchange are posted at once, so that every rank's list matches."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.generation = plan.generation
+        self.members = tuple(plan.members)
+        self.rank = rank
+        self.index = {member: i for i, member in enumerate(self.members)}
+        self.is_broken = False
+
+    @abstractmethod
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        """Starts transfers of an exchange, peers in ascending order."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Ends everything that is under way; whoever waits for it, here or elsewhere, gets GroupBroken."""
+
+    def warm_up(self, peers: Iterable[int], seconds: float) -> None:
+        """All ranks meet once, and those that will exchange do so, because connections open at first use."""
+        own, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
+        others = sorted(set(peers) & set(self.members) - {self.rank})
+        received = [Transfer(peer, torch.empty_like(own), False) for peer in others]
+        self._wait_for_all(seconds)
+        for pending in self.post(key, received + [Transfer(peer, own, True) for peer in others]):
+            pending.wait(seconds)
+
+    @abstractmethod
+    def _wait_for_all(self, seconds: float) -> None:
+        """A barrier: the first operation of a communicator must be one of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GlooPending:
+    transfers: tuple[Transfer, ...]
+    work: Any
+
+    def wait(self, seconds: float) -> None:
+        try:
+            self.work.wait(timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
+
+
+class GlooGroup(Group):
+    """TCP between any two members, in host memory."""
+
+    device = torch.device("cpu")
+    gathers = False
+
+    def __init__(self, plan: Plan, rank: int, store: Any, address: str, seconds: float) -> None:
+        super().__init__(plan, rank)
+        options = gloo_options(address, timedelta(seconds=seconds))
+        options._threads = 1
+        self._backend: Any = dist.ProcessGroupGloo(store, self.index[rank], len(self.members), options)
+
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        tag = tag_of(key)
+        found: list[Pending] = []
+        for transfer in sorted(transfers, key=lambda transfer: transfer.sends):
+            start = self._backend.send if transfer.sends else self._backend.recv
+            try:
+                work = start([transfer.buffer], self.index[transfer.peer], tag)
+            except RuntimeError as error:
+                raise GroupBroken(reason(error)) from error
+            found.append(_GlooPending((transfer,), work))
+        return found
+
+    def abort(self) -> None:
+        """Gloo closes all connections of a group in which something takes too long, and has no other way."""
+        self.is_broken = True
+        # Nothing is waited for on a connection that is closed already; after the first open one all are.
+        for peer in self.members:
+            if peer != self.rank:
+                with contextlib.suppress(RuntimeError):
+                    nothing = torch.empty(1, dtype=torch.uint8)
+                    work = self._backend.recv([nothing], self.index[peer], UNUSED_TAG)
+                    work.wait(timedelta(milliseconds=1))
+
+    def _wait_for_all(self, seconds: float) -> None:
+        _GlooPending((), self._backend.barrier()).wait(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _NcclPending:
+    transfers: tuple[Transfer, ...]
+    work: Any
+    group: "NcclGroup"
+
+    def wait(self, seconds: float) -> None:
+        """Asks again and again: `work.wait` would only make the stream wait."""
+        limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while not self.group.completes(self.work):
+            if self.group.is_broken:
+                raise GroupBroken("NCCL was given up")
+            if time.monotonic() > limit:
+                raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+
+class NcclGroup(Group):
+    """NCCL between GPUs: one communicator, one launch for all transfers of an exchange."""
+
+    gathers = True
+
+    def __init__(self, plan: Plan, rank: int, store: Any, device: torch.device, seconds: float) -> None:
+        super().__init__(plan, rank)
+        self.device = device
+        self._launching = threading.Lock()
+        distributed: Any = dist
+        options = distributed.ProcessGroupNCCL.Options()
+        options.config.blocking = 0
+        options._timeout = timedelta(seconds=LAST_SECONDS)
+        torch.cuda.set_device(device)
+        backend = distributed.ProcessGroupNCCL(store, self.index[rank], len(self.members), options)
+        backend.eager_connect_single_device(device)
+        group: Any = dist.ProcessGroup
+        self._group = group(store, self.index[rank], len(self.members))
+        self._group._set_default_backend(group.BackendType.NCCL)
+        self._group._register_backend(device, group.BackendType.NCCL, backend)
+        self._backend = backend
+
+    def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
+        batches: dict[int, list[Transfer]] = {}
+        for transfer in transfers:
+            batches.setdefault(self._batch(transfer), []).append(transfer)
+        return [self._launch(batches[number]) for number in sorted(batches)]
+
+    def _batch(self, transfer: Transfer) -> int:
+        """A number that both ends find: how far apart they are, counted from the sender."""
+        ends = self.index[self.rank], self.index[transfer.peer]
+        start, end = ends if transfer.sends else ends[::-1]
+        return int((end - start) % len(self.members) // SHIFTS_PER_BATCH)
+
+    def _launch(self, transfers: list[Transfer]) -> Pending:
+        try:
+            with self._launching, torch.cuda.device(self.device):
+                if self.is_broken:
+                    raise GroupBroken("NCCL was given up")
+                work = self._in_one_launch(transfers)
+        except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
+        return _NcclPending(tuple(transfers), work, self)
+
+    def _in_one_launch(self, transfers: list[Transfer]) -> Any:
+        self._group._start_coalescing(self.device)
+        try:
+            for transfer in transfers:
+                start = self._group.send if transfer.sends else self._group.recv
+                start([transfer.buffer], self.index[transfer.peer], 0)
+            return self._group._end_coalescing(self.device)
+        except BaseException:
+            # NCCL counts what this thread has opened, over all communicators: it would launch nothing any
+            # more, and what was never launched counts as done. This end waits for nothing.
+            self.is_broken = True
+            with contextlib.suppress(RuntimeError):
+                self._backend._group_end()
+            raise
+
+    def completes(self, work: Any) -> bool:
+        """Has the stream wait for a launch that is done; false when it is not. Raises GroupBroken.
+
+        While another thread gives NCCL up, torch would wait for that, and no thread of Python with it; and
+        when something has failed it gives NCCL up by itself, for which others may be queueing operations.
+        """
+        if self.is_broken or not self._launching.acquire(timeout=_LAST_PAUSE):
+            return False
+        try:
+            if self.is_broken or not work.is_completed():
+                return False
+            with torch.cuda.device(self.device):
+                work.wait()
+        except RuntimeError as error:
+            self.is_broken = True
+            raise GroupBroken(reason(error)) from error
+        finally:
+            self._launching.release()
+        return True
+
+    def abort(self) -> None:
+        """Returns after a few seconds also when NCCL hangs: nothing of the group is used any more."""
+        self.is_broken = True
+        keep(self)
+        thread = threading.Thread(target=self._abort, name="decentnode-aborting", daemon=True)
+        thread.start()
+        thread.join(SECONDS_TO_ABORT)
+
+    def _abort(self) -> None:
+        # Frees what a launch in another thread may be queueing operations for.
+        is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
+        try:
+            with contextlib.suppress(RuntimeError):
+                self._backend.abort()
+        finally:
+            if is_free:
+                self._launching.release()
+
+    def _wait_for_all(self, seconds: float) -> None:
+        # Not `barrier`, which guesses a device by the rank.
+        work = self._group.allreduce([torch.zeros(1, device=self.device)])
+        _NcclPending((), work, self).wait(seconds)
+
+
+def tag_of(key: Key) -> int:
+    """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
+    round, phase, part = key
+    return ((round * MOST_PHASES + phase) * MOST_PARTS + part) % UNUSED_TAG
+
+
+@dataclass
+class Workshop:
+    """Makes the groups of one rank, one generation after the other; one may begin while another hangs."""
+
+    rank: int
+    address: str
+    """Of this machine."""
+    port: int
+    """Where this rank's store would listen; 0: the system chooses."""
+    device: torch.device
+    """Where the node lives."""
+    run_id: int = 0
+    peers: frozenset[int] = frozenset()
+    """With whom this rank may exchange."""
+    _store: Any = field(default=None, init=False, repr=False)
+
+    def open_store(self) -> tuple[str, int]:
+        """Listens for the members of the next group; returns where. Raises StartError."""
+        if self._store is None:
+            limit = timedelta(seconds=LAST_SECONDS)
+            try:
+                self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
+            except OSError as error:
+                why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
+                raise StartError(f"{why} (key communication.group_port)") from error
+        return self.address, self._store.port
+
+    def make(self, plan: Plan, seconds: float) -> Group:
+        """Meets the other members; raises GroupBroken when they do not all come in that time."""
+        limit = time.monotonic() + seconds
+        try:
+            store = self._reach(plan, seconds)
+            group = self._group(plan, store, seconds)
+        except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
+        try:
+            group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
+        except (GroupBroken, RuntimeError) as error:
+            group.abort()
+            raise GroupBroken(reason(error)) from error
+        return group
+
+    def _group(self, plan: Plan, store: Any, seconds: float) -> Group:
+        if plan.backend == "nccl":
+            return NcclGroup(plan, self.rank, store, self.device, seconds)
+        return GlooGroup(plan, self.rank, store, self.address, seconds)
+
+    def _reach(self, plan: Plan, seconds: float) -> Any:
+        limit = timedelta(seconds=seconds)
+        # A connection of its own for each group: whoever waits for something on one keeps it from others.
+        store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
+        found = PrefixStore(f"{self.run_id}/{plan.generation}", store)
+        found.set_timeout(limit)
+        return found
+
+
+def prepare_nccl(rank: int, shares_gpu: bool) -> None:
+    """Sets what NCCL and torch read before the first group is made; what the user has set stays."""
+    if shares_gpu:
+        share_gpu(rank)
+    set_unless_given(NCCL_SETTINGS)
+
+
+def share_gpu(rank: int) -> None:
+    """Lets this process's NCCL run beside others on its GPU; before the first group is made."""
+    set_unless_given(ONE_GPU | {"NCCL_HOSTID": f"node{rank}"})

@@ -1,0 +1,265 @@
+"""Carries one node's payloads through its process group; who waits for an exchange waits for them, too."""
+
+import math
+import queue
+import threading
+import time
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.huge_pages import new_bytes
+from decentnode.communication.torch_distributed.messages import Size
+from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, Pending, Transfer
+
+SHORTEST_WAIT = 0.05
+MOST_EARLY = 4096
+"""Sizes of payloads whose exchange has not begun here; nobody is ahead by more than one exchange."""
+
+
+@dataclass
+class Swap:
+    """What the group carries of one exchange."""
+
+    group: Group
+    key: Key
+    sends: dict[int, Tensor]
+    sizes: dict[int, Size | None]
+    """By source what is expected; None: the source has yet to say."""
+    patience: float
+    """Seconds of waiting after which the group is given up, so that what it holds can come by ZeroMQ."""
+    has_sent: bool = False
+    under_way: set[int] = field(default_factory=set)
+    """Sources whose payloads are waited for."""
+    _limit: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all sizes are known, or do not matter any more."""
+        return self.group.is_broken or None not in self.sizes.values()
+
+    def limit(self) -> float:
+        """When that is, as `time.monotonic` counts; whoever asks first begins to wait."""
+        self._limit = self._limit or time.monotonic() + self.patience
+        return self._limit
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the thread waits for."""
+
+    swap: Swap
+    pending: Pending
+    timer: Swap
+    """Whose patience counts."""
+
+
+class Customer(Protocol):
+    """What is told of payloads, in the thread that waits for them."""
+
+    def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
+        """A payload has come."""
+
+    def fell_through(self, group: Group, peers: set[int], why: str) -> None:
+        """The group has failed while it carried something from or to these peers; none are named when it is
+        of no use to the others either."""
+
+    def is_gone(self, peer: int) -> bool:
+        """Whether nothing that was sent to that peer will be read."""
+
+
+class Pool:
+    """Memory for what comes, of which there is as much as was ever in use at a time."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+        """Ascending in length."""
+        self._lock = threading.Lock()
+
+    def take(self, length: int, device: torch.device) -> Tensor:
+        """So many bytes, until they are given back."""
+        with self._lock:
+            for i, free in enumerate(self._free):
+                if free.numel() >= length and free.device == device:
+                    return self._free.pop(i)[:length]
+            if self._free:
+                self._free.pop()
+        return new_bytes(length, device)
+
+    def give_back(self, buffer: Tensor) -> None:
+        """What `take` gave is not read any more."""
+        whole = buffer.new_empty(0).set_(buffer.untyped_storage())
+        with self._lock:
+            insort(self._free, whole, key=Tensor.numel)
+
+    def clear(self) -> None:
+        """Lets go of what is free."""
+        with self._lock:
+            self._free.clear()
+
+
+class Courier:
+    """Posts transfers, in the threads that know of them, and delivers what has come to whoever waits for it.
+
+    What the group receives while nobody waits lies where it belongs, and is delivered later.
+    """
+
+    def __init__(self, customer: Customer) -> None:
+        self._customer = customer
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._swaps: dict[int, Swap] = {}
+        """The last exchange of each part."""
+        self._unreaped: dict[int, list[tuple[Swap, Pending]]] = {}
+        """Its sends: they are waited for in the next one of that part, which needs their memory."""
+        self._held: deque[Swap] = deque()
+        """What a group that gathers has yet to be given, in the order of the keys: with a peer it matches one
+        exchange after the other, so that order has to be the same at both ends, whoever is late."""
+        self._early: dict[tuple[int, Key], Size] = {}
+        self.pool = Pool()
+
+    def begin(self, swap: Swap) -> None:
+        """Starts an exchange; what the one before brought has been released."""
+        with self._lock:
+            part = swap.key[2]
+            self._swaps[part] = swap
+            for source, size in swap.sizes.items():
+                swap.sizes[source] = size or self._early.pop((source, swap.key), None)
+            self._early = {
+                at: size for at, size in self._early.items() if at[1] > swap.key or at[1][2] != part
+            }
+            unreaped = self._unreaped.pop(part, [])
+            if swap.group.gathers:
+                self._held.append(swap)
+            failed = self._post(swap)
+            for before, pending in unreaped:
+                self._tasks.put(Task(before, pending, swap))
+        self._report(swap, failed)
+
+    def told(self, source: int, key: Key, size: Size) -> bool:
+        """A source says how much it sends; false when it says too much ahead."""
+        failed: GroupBroken | None = None
+        with self._lock:
+            swap = self._swaps.get(key[2])
+            if swap is not None and swap.key == key and source in swap.sizes:
+                swap.sizes[source] = swap.sizes[source] or size
+                failed = self._post(swap)
+            elif (swap is None or key > swap.key) and len(self._early) < MOST_EARLY:
+                self._early[source, key] = size
+            else:
+                return swap is not None and key <= swap.key
+        if swap is not None:
+            self._report(swap, failed)
+        return True
+
+    def awaits(self, peer: int) -> bool:
+        """Whether something of that peer is under way or held, or of all peers together and so of it."""
+        with self._lock:
+            return bool(self._held) or any(
+                peer in swap.under_way or (swap.group.gathers and swap.under_way)
+                for swap in self._swaps.values()
+            )
+
+    def forget(self, group: Group) -> None:
+        """Drops what a group that was given up may still write to."""
+        with self._lock:
+            self.pool.clear()
+            self._early = {}
+            self._held = deque(swap for swap in self._held if swap.group is not group)
+            gone = [part for part, swap in self._swaps.items() if swap.group is group]
+            for part in gone:
+                del self._swaps[part]
+            for sends in self._unreaped.values():
+                sends[:] = [(swap, pending) for swap, pending in sends if swap.group is not group]
+
+    def stop(self) -> None:
+        """Lets go of everything; nothing is under way any more, or the group has been given up."""
+        with self._lock:
+            self._swaps, self._unreaped = {}, {}
+            self._held.clear()
+            self.pool.clear()
+
+    def _post(self, swap: Swap) -> GroupBroken | None:
+        """Posts what is known by now, with the lock held, and what was held back until then."""
+        if not swap.group.gathers:
+            return self._post_known(swap)
+        failed: GroupBroken | None = None
+        while failed is None and self._held and self._held[0].is_ready:
+            failed = self._post_known(self._held.popleft())
+        return failed
+
+    def _post_known(self, swap: Swap) -> GroupBroken | None:
+        if swap.group.is_broken:
+            return None
+        known = {
+            s: size for s, size in sorted(swap.sizes.items()) if size is not None and s not in swap.under_way
+        }
+        device = swap.group.device
+        transfers = [
+            Transfer(source, self.pool.take(size.length, device), False) for source, size in known.items()
+        ]
+        if not swap.has_sent:
+            transfers += [Transfer(target, swap.sends[target], True) for target in sorted(swap.sends)]
+        swap.has_sent = True
+        swap.under_way |= known.keys()
+        transfers.sort(key=lambda transfer: transfer.peer)
+        try:
+            posted = swap.group.post(swap.key, transfers) if transfers else []
+        except GroupBroken as error:
+            return error
+        for pending in posted:
+            if any(not transfer.sends for transfer in pending.transfers):
+                self._tasks.put(Task(swap, pending, swap))
+            else:
+                self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
+        return None
+
+    def attend(self, handle: Handle, timeout: float) -> bool:
+        """Waits for an exchange, and for one transfer after the other; false when it took longer.
+
+        A transfer is waited for until its own limit, whatever `timeout` says, or until its group is given up.
+        """
+        own, limit = threading.get_ident(), time.monotonic() + timeout
+        handle.call_when_done(lambda: None if threading.get_ident() == own else self._tasks.put(None))
+        while not handle.done:
+            try:
+                left = max(0.0, limit - time.monotonic())
+                task = self._tasks.get(timeout=None if left == math.inf else left)
+            except queue.Empty:
+                break
+            if task is not None:
+                self._carry_out(task)
+        return handle.done
+
+    def _carry_out(self, task: Task) -> None:
+        in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
+        if not (task.swap.group.is_broken or in_vain):
+            self._wait(task)
+
+    def _wait(self, task: Task) -> None:
+        swap, limit = task.swap, task.timer.limit()
+        try:
+            task.pending.wait(max(SHORTEST_WAIT, limit - time.monotonic()))
+        except GroupBroken as error:
+            took_too_long = time.monotonic() >= limit  # after which no backend's group is of use
+            peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}
+            self._customer.fell_through(swap.group, peers, str(error))
+            return
+        for transfer in task.pending.transfers:
+            if transfer.sends:
+                continue  # that it has left does not say that it was received before the group fails
+            size = swap.sizes[transfer.peer]
+            assert size is not None, "it was known when the transfer was posted"
+            with self._lock:
+                swap.under_way.discard(transfer.peer)
+                del swap.sizes[transfer.peer]
+            self._customer.brought(swap.group, transfer, swap.key, size.layout)
+
+    def _report(self, swap: Swap, failed: GroupBroken | None) -> None:
+        if failed is not None:
+            self._customer.fell_through(swap.group, set(), str(failed))

@@ -1,0 +1,1 @@
+"""Payloads over ZeroMQ sockets."""

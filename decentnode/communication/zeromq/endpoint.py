@@ -1,0 +1,334 @@
+"""Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.communication.base import Communication, Endpoint, Memory, Place, receivers_of
+from decentnode.communication.exchange.handle import Handle, Key, Message
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.retransmission import FIRST_ASK
+from decentnode.communication.inproc import LocalMessage
+from decentnode.communication.peers.rejoin import farewell
+from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
+from decentnode.communication.zeromq.io_thread import Sockets
+from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.payload import Payload, as_bytes
+from decentnode.core.registry import COMMUNICATIONS
+from decentnode.errors import PeerLost
+from decentnode.mapping.base import tcp_endpoint
+from decentnode.options import Port, Positive
+
+SLOW_LINK = 10e6
+"""Bytes per second below which a payload may be repeated although it is still on its way."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A payload that was sent, to be repeated should its reader miss it."""
+
+    header: wire.Header
+    body: wire.Body
+    due: float
+    """When it may be repeated at the earliest."""
+    pause: float = FIRST_ASK
+
+
+class ZeroMQEndpoint(Endpoint):
+    """One node's end: decides for each peer how its payload travels, and who is told that memory is free."""
+
+    def __init__(
+        self, rank: int, sockets: Sockets, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        siblings: dict[int, "ZeroMQEndpoint"],
+    ) -> None:  # fmt: skip
+        """`segment` is the memory that peers on this machine read; without one they get frames too."""
+        place = sockets.place
+        self.rank = rank
+        self.counters = ByteCounters()
+        # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
+        self._seq = place.incarnation << wire.SEQ_BITS
+        self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
+        self.mailbox.waits = place.waits
+        self.refused = self.mailbox.refused
+        self.segment = segment
+        self.slots = slots
+        self._sockets = sockets
+        self._siblings = siblings
+        self.mailbox.send_again = self._send_again
+        self.mailbox.make_void = self._make_void
+        self.mailbox.ask_for = self._ask_for
+        self.mailbox.look = lambda: self._sockets.post(self._sockets.look)
+        self._void: dict[int, int] = {}
+        self._sent: dict[Key, dict[int, Sent]] = {}
+        self._turns: Counter[int] = Counter()
+        self._last_read: dict[int, int] = {}
+        self._unsaid: set[int] = set()
+        self._staged = 0
+        """Bytes of this exchange's staging slot that are in use."""
+        self._targets: frozenset[int] = frozenset()
+        self._route = {
+            rank: 0 if process == place.own else 1 if segment and place.co_located(process) else 2
+            for rank, process in place.home.items()
+        }
+
+    def exchange(
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
+    ) -> Handle:
+        self._seq += 1
+        self._turns[key[2]] += 1
+        handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
+        self._targets = frozenset(outgoing)
+        self._keep_only_last(key)
+        self._staged = 0
+        messages: list[wire.Outgoing] = []
+        for payload, targets in receivers_of(outgoing, self.mailbox.gone):
+            self.counters.count_sent(payload, len(targets))
+            messages += self._send(payload, targets, key)
+        messages += self._acknowledgements()
+        if messages:
+            self._sockets.dispatch(messages)
+        return handle
+
+    def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
+        """Hands a payload over inside this process; returns the messages for those outside."""
+        messages: list[wire.Outgoing] = []
+        siblings, co_located, remote = self._by_route(targets)
+        for target in siblings:
+            message = LocalMessage(self.rank, self._seq, payload, target, self._void)
+            self._siblings[target].mailbox.deliver(self.rank, key, message)
+        if co_located:
+            reference = wire.pack_reference(self._lay_out(payload, key))
+            messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
+        if remote:
+            messages += self._frames(payload, remote, key, self._seq)
+        return messages
+
+    def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
+        """The payload itself, for readers that do not see this node's memory."""
+        return self._messages(wire.Kind.PAYLOAD, payload, targets, key, payload.buffer.numpy().data, seq)
+
+    def leave(self) -> None:
+        self.mailbox.ended = True
+        last = self.mailbox.sent_last
+        self._sockets.post(self._sockets.serve_bell)
+        messages = self._acknowledgements()
+        for rank, process in self._sockets.place.home.items():
+            if rank in self._siblings:
+                self._siblings[rank].mailbox.depart(self.rank, last)
+            elif self._sockets.knows(process):
+                header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
+                messages.append((process, header.pack(), b""))
+        self._sockets.dispatch(messages)
+
+    def admit(self, round: int) -> list[int]:
+        return self.mailbox.admit(round)
+
+    @property
+    def ahead(self) -> int:
+        return self.mailbox.ahead
+
+    def skip_to(self, round: int) -> None:
+        home, siblings = self._sockets.place.home, self._siblings
+        for rank in self.mailbox.skip_to(round, home.keys()):
+            header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+            if rank in siblings:
+                self._sockets.overhear(rank, header)
+            elif self._sockets.knows(home[rank]):
+                self._sockets.dispatch([(home[rank], header.pack(), b"")])
+
+    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        self.mailbox.give_model = lambda: self._give(vector, may_have)
+        self.mailbox.give_model()
+
+    def _give(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+        while self.mailbox.wanted:
+            peer = self.mailbox.wanted.pop()
+            if not may_have(peer):
+                self.mailbox.refuse("fetch")
+                continue
+            body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
+            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
+            header = header._replace(body_digest=wire.digest(body))
+            self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
+
+    def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
+        """Targets in this process, those that read this node's shared memory, and those that get frames."""
+        routes: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for target in targets:
+            routes[self._route[target]].append(target)
+        return routes
+
+    def _keep_only_last(self, key: Key) -> None:
+        """All readers have released what was sent before the last exchange of the same part."""
+        same = [sent for sent in self._sent if sent[2] == key[2]]
+        self._sent = {k: sent for k, sent in self._sent.items() if k not in same[:-1]} | {key: {}}
+
+    def _lay_out(self, payload: Payload, key: Key) -> int:
+        """Where a payload lies in shared memory, copied there if need be."""
+        assert self.segment is not None
+        offset = self.segment.offset(payload.buffer)
+        if offset is None:
+            turn = STAGING_SLOTS * key[2] + self._turns[key[2]] % STAGING_SLOTS
+            offset = self.segment.stage(turn, self._staged, payload.buffer)
+            self._staged += -(-payload.nbytes // 64) * 64
+        return offset
+
+    def _messages(
+        self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body,
+        seq: int | None = None,
+    ) -> list[wire.Outgoing]:  # fmt: skip
+        home, seq = self._sockets.place.home, self._seq if seq is None else seq
+        header = self._sockets.header(kind, self.rank, targets[0], key, seq, payload.nbytes)
+        header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
+        self._unsaid.difference_update(targets)
+        due = time.monotonic() + FIRST_ASK + payload.nbytes / SLOW_LINK
+        for target in targets:
+            self._sent.setdefault(key, {})[target] = Sent(header, body, due)
+        return [(home[target], self._addressed(header, target), body) for target in targets]
+
+    def _ask_for(self, peer: int, key: Key) -> None:
+        sockets, box = self._sockets, self.mailbox
+        sockets.post(lambda: sockets.patience.ask_for(box, peer, key))
+
+    def _make_void(self, peer: int) -> None:
+        self._void[peer] = self._seq
+        if self.segment is not None:
+            self.segment.make_void(peer, self._seq)
+
+    def _addressed(self, header: wire.Header, target: int) -> bytes:
+        knows = self._sockets.incarnation(self._sockets.place.home[target])
+        return header.pack(target, self._last_read.get(target, 0), knows)
+
+    def _send_again(self, peer: int, key: Key) -> bool:
+        """In the thread of the sockets: repeats a payload that its reader has not got, ever more seldom."""
+        if self._last_read.get(peer):
+            self._sockets.dispatch(self._acknowledgements(peer))
+        sent = self._sent.get(key, {}).get(peer)
+        if sent is None:
+            return False
+        now = time.monotonic()
+        if self.mailbox.is_unread(peer, sent.header.seq) and now >= sent.due:
+            sent.pause *= 2
+            sent.due = now + sent.pause + sent.header.length / SLOW_LINK
+            # In a run nothing is written before all have read it. A loop of one's own may change a model by
+            # hand meanwhile: then all throw this exchange away, but wait for it first, so it has to be sound.
+            header = sent.header._replace(body_digest=wire.digest(sent.body))
+            self._sockets.dispatch(
+                [(self._sockets.place.home[peer], self._addressed(header, peer), sent.body)]
+            )
+        return True
+
+    def _released(self, source: int, message: Message) -> None:
+        """Notes that a source's memory is free; whoever gets our next payload anyway learns it from that."""
+        if source in self._siblings:
+            self._siblings[source].mailbox.acknowledged(self.rank, message.seq)
+            return
+        self._last_read[source] = max(message.seq, self._last_read.get(source, 0))
+        self._unsaid.add(source)
+        if source not in self._targets:
+            self._sockets.dispatch(self._acknowledgements(source))
+
+    def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
+        messages: list[wire.Outgoing] = []
+        for source in sources or sorted(self._unsaid):
+            self._unsaid.discard(source)
+            header = self._sockets.header(wire.Kind.ACKNOWLEDGE, self.rank, source)
+            header = header._replace(ack=self._last_read[source])
+            messages.append((self._sockets.place.home[source], header.pack(), b""))
+        return messages
+
+
+@COMMUNICATIONS.register("zeromq")
+@dataclass
+class ZeroMQ(Communication):
+    """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""
+
+    local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
+    base_port: Port = 29600
+    nodes_per_process: Positive = 1
+
+    _endpoints: dict[int, ZeroMQEndpoint] = field(default_factory=dict, init=False, repr=False)
+    _sockets: Sockets | None = field(default=None, init=False, repr=False)
+
+    def nodes_in_one_process(self, local_nodes: int) -> int:
+        return min(self.nodes_per_process, local_nodes)
+
+    def prepare(self, place: Place, most_bytes: int) -> None:
+        self._sockets = Sockets(place, lambda process: self._endpoint_of(place, process), most_bytes)
+        if self.local == "shared_memory":
+            self._sockets.hang_bells()
+        if self.local != "tcp":
+            self._sockets.bind(ipc_endpoint(place, place.own))
+        if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
+            self._sockets.bind(self.tcp_endpoint(place, place.own))
+
+    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+        assert self._sockets is not None, "prepare comes first"
+        segment = (
+            Segment(rank, memory, len(self._sockets.place.home)) if self.local == "shared_memory" else None
+        )
+        endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
+        endpoint.mailbox.parts = memory.parts
+        self._endpoints[rank] = endpoint
+        self._sockets.carry(endpoint.mailbox, segment.public if segment else None, memory.peers)
+        return endpoint
+
+    def _make(
+        self, rank: int, memory: Memory, slots: tuple[Tensor, Tensor], segment: Segment | None
+    ) -> ZeroMQEndpoint:
+        assert self._sockets is not None, "prepare comes first"
+        return ZeroMQEndpoint(rank, self._sockets, slots, segment, self._endpoints)
+
+    def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
+        assert self._sockets is not None, "prepare comes first"
+        for mailbox in self._sockets.mailboxes.values():
+            for rank in absent:
+                mailbox.lose(rank, PeerLost(rank, "has not come yet"))
+        self._sockets.run_id = run_id
+        self._sockets.start()
+        home = self._sockets.place.home
+        self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, timeout)
+
+    def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
+        assert self._sockets is not None, "open comes first"
+        return self._sockets.come_back(peers, timeout, enough)
+
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+        assert self._sockets is not None, "open comes first"
+        return self._sockets.come_back(peers, timeout)
+
+    def start_at(self, round: int) -> None:
+        assert self._sockets is not None and self._sockets.homecoming is not None, "open comes first"
+        self._sockets.homecoming.settle(round)
+
+    def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
+        assert self._sockets is not None, "open comes first"
+        content, dtype = self._sockets.fetch(rank, peer, timeout), self._endpoints[rank].slots[0].dtype
+        return None if content is None or content.numel() % dtype.itemsize else content.view(dtype)
+
+    def close(self, timeout: float) -> None:
+        if self._sockets is not None:
+            self._sockets.stop(timeout)
+        for endpoint in self._endpoints.values():
+            if endpoint.segment is not None:
+                endpoint.segment.close()
+
+    def tcp_endpoint(self, place: Place, process: int) -> str:
+        """The TCP endpoint of a host process: its machine's address, and base_port + its number there."""
+        host = place.processes[process]
+        return tcp_endpoint(host.address, self.base_port + host.index)
+
+    def _endpoint_of(self, place: Place, process: int) -> str:
+        if place.co_located(process) and self.local != "tcp":
+            return ipc_endpoint(place, process)
+        return self.tcp_endpoint(place, process)
+
+
+def ipc_endpoint(place: Place, process: int) -> str:
+    """The ipc endpoint of a host process on this machine."""
+    return f"ipc://{place.directory}/{place.processes[process].index}"

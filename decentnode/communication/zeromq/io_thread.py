@@ -1,0 +1,400 @@
+"""The sockets of a host process, and the thread that serves them while a node computes.
+
+One ROUTER receives from everybody; it, the making and ending of links, and all timers belong to the thread
+alone. Links send behind a lock: a node's own thread may send over a link that exists, since waking the other
+thread for it costs more than the sending (libzmq lets a socket change threads behind a full fence).
+"""
+
+import errno
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import product
+
+import zmq
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.communication.base import Place
+from decentnode.communication.exchange.handle import Key
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.interceptor import Received
+from decentnode.communication.peers.failure_detector import Patience
+from decentnode.communication.peers.rejoin import Edges, Homecoming
+from decentnode.communication.security.curve import Gatekeeper
+from decentnode.communication.shared_memory.doorbell import Bell
+from decentnode.communication.wire import Kind
+from decentnode.communication.zeromq.commands import Commands
+from decentnode.communication.zeromq.flood_guard import Connections, make_router
+from decentnode.communication.zeromq.hello_barrier import Meeting
+from decentnode.communication.zeromq.links import LOCAL_GRACE, NEVER, Links
+from decentnode.communication.zeromq.receiver import Listener, Reception
+from decentnode.communication.zmq_poll import Poller, has_input
+from decentnode.errors import PeerLost, StartError
+
+TICK = 1.0
+"""Seconds between two proposals to exchange again with those that are lost."""
+LOOK_AGAIN = 0.005
+MOST_TAKING = 0.5  # seconds in one look: who sends without a pause must not keep this thread there
+
+
+class Sockets(threading.Thread):
+    """Sends, receives, notices who is gone, and judges deadlines by what has really arrived."""
+
+    def __init__(self, place: Place, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
+        """`endpoint_of` says where a peer process is reached; `most_bytes` is the largest frame accepted."""
+        super().__init__(name="decentnode-sockets", daemon=True)
+        self.place = place
+        self.mailboxes: dict[int, Mailbox] = {}
+        self.hello = wire.Hello([], [])
+        self._sieve = place.sieve
+        self._context = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
+        self._router = make_router(self._context, most_bytes)
+        # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
+        self._gate: Gatekeeper | None = None
+        self._guarded: zmq.Socket[bytes] | None = None
+        if place.credentials is not None:
+            self._guarded = make_router(self._context, most_bytes)
+            self._gate = Gatekeeper(self._context, place.credentials, lambda why: self._reception.refuse(why))
+            self._gate.guard(self._guarded)
+        self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
+        self._meeting = Meeting(place, self._links)
+        self._connections = Connections(most_bytes, len(place.processes))
+        self._edges = Edges(self.mailboxes, self._tell, self._is_reachable)
+        self.homecoming = Homecoming(self.mailboxes, self._tell, place.waits) if place.incarnation else None
+        self._edges.homecoming = self.homecoming
+        self.patience = Patience(self.mailboxes, self._tell, self._edges)
+        self._reception = Reception(
+            place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
+            self._connections.blame,
+        )  # fmt: skip
+        self._bell: Bell | None = None
+        self._commands = Commands()
+        self._routers = [self._router, *([self._guarded] if self._guarded is not None else [])]
+        self._poller = Poller()
+        for router in self._routers:
+            self._poller.add(router, partial(self._receive, router))
+        for known in [self._gate.questions, *self._gate.monitors] if self._gate else ():
+            self._poller.add(known, self._guard)
+        self._poller.add(self._commands.fd, self._commands.obey)
+        self._poller.add(self._links.fileno(), self._links.watch)
+        self._next_look = self._next_proposal = NEVER
+        self._linger, self._stopping = 0.0, False
+
+    @property
+    def run_id(self) -> int:
+        """Messages of other runs are refused."""
+        return self._reception.run_id
+
+    @run_id.setter
+    def run_id(self, run_id: int) -> None:
+        self._reception.run_id = run_id
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Messages that were not used, by reason, of all nodes here."""
+        return sum((mailbox.refused for mailbox in self.mailboxes.values()), Counter())
+
+    # What other threads call.
+
+    def bind(self, endpoint: str) -> None:
+        """Listens there too; before the thread is started. Raises StartError."""
+        router = self._guarded if self._guarded is not None and endpoint.startswith("tcp") else self._router
+        try:
+            router.bind(endpoint)
+        except zmq.ZMQError as error:
+            busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
+            raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
+        self._connections.listen(endpoint)
+        if self._gate is None and endpoint.startswith("tcp"):
+            self._poller.add(self._connections.follow(router), self._connections.greet)
+
+    def hang_bells(self) -> None:
+        """Has the processes of this machine ring, and rings them; before `carry`. Raises StartError."""
+        if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
+            self._bell = Bell(self.place, self._take, self._reception.refuse)
+            self._reception.ringer = self._bell.ringer
+
+    def carry(
+        self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None
+    ) -> None:
+        """Adds a local node, and its shared memory, to the greeting; before the thread is started.
+
+        `peers`: who may send to it; None: anybody.
+        """
+        self.mailboxes[mailbox.rank] = mailbox
+        self._links.parts = max(self._links.parts, mailbox.parts)
+        if peers is not None:
+            self._reception.peers[mailbox.rank] = peers
+        segments = [*self.hello.segments, segment] if segment else self.hello.segments
+        self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
+        if self._bell is not None and mailbox.alone and self._sieve is None and mailbox.attend is None:
+            mailbox.attend = self._bell.attend
+        else:
+            self.serve_bell()
+
+    def serve_bell(self) -> None:
+        """Has the thread take in what is rung, because no node does so while it waits."""
+        if self._bell is not None:
+            self._poller.add(self._bell.fileno(), self._bell.hear)
+
+    def listen(self, listener: Listener) -> None:
+        """Has somebody told what peers say of a process group; before the thread is started."""
+        self._reception.listener = listener
+        # Who waits for a group may be unable to start a look.
+        self.patience.most_pause, self._next_look = TICK, 0.0
+
+    def knows(self, process: int) -> bool:
+        """True when there is a link to that process."""
+        return self._links.holds(process)
+
+    def header(
+        self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0
+    ) -> wire.Header:
+        """The header of a message from a local node."""
+        return wire.Header(
+            kind, self.run_id, sender, receiver, *key, seq=seq, length=length,
+            incarnation=self.place.incarnation, knows=self.incarnation(self.place.home[receiver]),
+        )  # fmt: skip
+
+    def incarnation(self, process: int) -> int:
+        """How often a process was started before, as far as this one knows."""
+        return self._reception.incarnations.get(process, 0)
+
+    def overhear(self, rank: int, header: wire.Header) -> None:
+        """Tells a node of this process what another one here says of itself."""
+        self._reception.hear(self.mailboxes[rank], header)
+
+    def look(self) -> None:
+        """Has the thread, which posts this, do what is due for its nodes."""
+        self._next_look = 0.0
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Has the thread run a command soon, in the order of the posts."""
+        self._commands.post(command)
+
+    def dispatch(self, messages: list[wire.Outgoing]) -> None:
+        """Sends at once over links that exist, which spares waking the thread; it makes the others first."""
+        unsent = self._bell.ringer.ring(messages) if self._bell else messages
+        if unsent and not self._links.send_over_existing(unsent):
+            self.post(lambda: self._links.send(unsent))
+
+    def meet(self, processes: set[int], timeout: float) -> None:
+        """Connects and waits for a hello from every process; raises StartError naming silent ranks.
+
+        Who has died by then is lost as in any round, and not waited for.
+        """
+        self.post(lambda: self._connect_all(sorted(processes)))
+        self._meeting.wait(processes, timeout, lambda silent: self.post(lambda: self._greet_again(silent)))
+
+    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
+        """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
+        assert self.homecoming is not None, "only a process that was started again comes back"
+        home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
+        found: int | None = None
+        while found is None and time.monotonic() < limit and self._any_lives(pairs):
+            found = self.homecoming.seek(pairs, limit, self.post, enough)
+        if found is None:
+            raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
+        return found
+
+    def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
+        return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)
+
+    def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
+        """The bytes of the model of a peer, or of one that was asked before; None when none comes."""
+        limit, pair = time.monotonic() + timeout, (rank, peer)
+        self._reception.models.setdefault(pair, None)
+        self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
+        found = None
+        while found is None and time.monotonic() < limit and self._any_lives([pair]):
+            time.sleep(LOOK_AGAIN)
+            found = self._reception.take_model_for(rank)
+        return found
+
+    def stop(self, linger: float) -> None:
+        """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
+        self._linger = linger
+        if self.ident is None:
+            self._close()
+        else:
+            self.post(self._end)
+            self.join(linger + 1.0)
+        if not self.is_alive():
+            self._commands.close()
+
+    # Everything below runs in the thread.
+
+    def run(self) -> None:
+        """Serves sockets and timers until stopped; a defect in here ends every exchange with its error."""
+        try:
+            while not self._stopping:
+                self._serve()
+            self._see_off(time.monotonic() + self._linger)
+        except BaseException as error:
+            for mailbox in self.mailboxes.values():
+                mailbox.fail(error)
+            self._meeting.end()
+            raise
+        finally:
+            self._close()
+
+    def _serve(self) -> None:
+        if self._next_proposal == NEVER and self._edges.has_lost():
+            self._next_proposal = time.monotonic() + TICK
+        watched = self._connections
+        self._poller.serve(self._due, {watched.fileno(): watched.wake} if watched.are_asleep else {})
+        if (now := time.monotonic()) >= self._due:
+            self._look_around(now)
+
+    def _guard(self) -> None:
+        if self._gate is not None:
+            self._gate.serve()
+        self._connections.greet()
+
+    @property
+    def _due(self) -> float:
+        """When there is something to do although nothing arrives."""
+        held = self._sieve.next_release if self._sieve else NEVER
+        silent = self._gate.next_due if self._gate else NEVER
+        looks = min(self._next_look, self._next_proposal, self._connections.next_look)
+        return min(looks, self._links.next_verdict, held, silent)
+
+    def _look_around(self, now: float) -> None:
+        # What has arrived counts, however late this thread comes to look.
+        self._receive_all()
+        if self._sieve:
+            self._reception.take(self._sieve.released(now))
+        for process in self._links.give_up_broken(now):
+            self._lose_process(process)
+        if now >= self._connections.next_look:
+            for reason in self._connections.look():
+                self._reception.refuse(reason)
+            self._connections.rest()
+        if self._gate is not None and now >= self._gate.next_due:
+            self._gate.serve()
+        if now >= self._next_look:
+            self._next_look = self.patience.look(now, self._links.ranks)
+        if now >= self._next_proposal:
+            self._edges.propose()
+            self._next_proposal = NEVER
+
+    def _connect_all(self, processes: Iterable[int]) -> None:
+        for process in processes:
+            self._links.make(process)
+
+    def _greet_again(self, processes: Iterable[int]) -> None:
+        for process in processes:
+            self._links.greet_again(process)
+
+    def _greeting(self, process: int) -> wire.Outgoing:
+        """The first message to a process: who is here, and where on this machine their memory is."""
+        hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
+        body = wire.pack_hello(hello)
+        receiver = self.place.processes[process].ranks[0]
+        header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body))
+        return process, header._replace(body_digest=wire.digest(body)).pack(), body
+
+    def _receive_all(self) -> None:
+        for router in self._routers:
+            limit = time.monotonic() + MOST_TAKING
+            while has_input(router) and time.monotonic() < limit:
+                self._receive(router)
+        if self._bell is not None:
+            self._bell.hear()
+
+    def _receive(self, router: "zmq.Socket[bytes]") -> None:
+        """Takes in one message: routing id, header, body; further frames are counted and dropped."""
+        if self._bell is not None:
+            # A sender rings before it says anything else: what it rang with has been there before.
+            self._bell.hear()
+        router.recv(zmq.NOBLOCK)
+        header = router.recv(copy=False)
+        frames = [header]
+        while frames[-1].more:
+            frame = router.recv(copy=False)
+            frames = [*frames[:2], frame]
+        if self._connections.next_look != NEVER:
+            self._connections.note(header)
+        self._take((frames, router is self._guarded))
+
+    def _take(self, message: Received) -> None:
+        """Takes in a message; in any thread if it came by the bell and there is no sieve."""
+        taken = self._sieve.sift(message, time.monotonic()) if self._sieve else [message]
+        self._reception.take(taken)
+
+    def _book_unsent(self, header: bytes) -> None:
+        """Books a message that its receiver was too slow to take under its sender."""
+        self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
+
+    def _greeted(self, process: int) -> None:
+        self._links.make(process)
+        if self._meeting.note(process):
+            self._links.greet_again(process)  # it may not have heard the answer to its first hello
+
+    def _restarted(self, process: int) -> None:
+        """Another process has taken the place of one that may not have been missed yet, and begins anew."""
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            mailbox.left.discard(rank)
+            mailbox.forget(rank)
+        self._lose_process(process)
+        self._links.renew(process)
+
+    def _lose_process(self, process: int) -> None:
+        self._reception.forget(process)
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            if self.place.waits and rank not in mailbox.left:
+                mailbox.suspend(rank)
+            else:
+                mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+        self._meeting.lose(process)
+
+    def _is_reachable(self, rank: int) -> bool:
+        process = self.place.home[rank]
+        return process == self.place.own or self._links.holds(process)
+
+    def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
+        sibling = self.mailboxes.get(peer)
+        header = self.header(kind, sender, peer, key, seq=seq)
+        if sibling is None:
+            self._links.send([(self.place.home[peer], header.pack(), b"")])
+        else:
+            self._reception.hear(sibling, header)
+
+    def _end(self) -> None:
+        self._stopping = True
+
+    def _see_off(self, limit: float) -> None:
+        """Serves on until every living reader has released what it was sent; hears who else is leaving."""
+        self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
+        # Peers that are leaving, too, have said so by then; what is for them would be kept in vain.
+        grace = min(limit, time.monotonic() + LOCAL_GRACE)
+        self._serve_until(grace, lambda: all(map(self._has_left, self._links.processes)))
+        self._linger = max(0.0, limit - time.monotonic())
+
+    def _serve_until(self, limit: float, is_done: Callable[[], bool]) -> None:
+        while not is_done() and time.monotonic() < limit:
+            self._next_look = min(self._next_look, limit)
+            self._serve()
+
+    def _has_left(self, process: int) -> bool:
+        """True when no node there needs anything more: it would be waited for in vain."""
+        ranks = self.place.processes[process].ranks
+        return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
+
+    def _close(self) -> None:
+        for process in self._links.every:
+            self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
+        if self._gate is not None:
+            self._gate.close()
+        self._connections.close()
+        for router in self._routers:
+            router.close(0)
+        if self._bell is not None:
+            self._bell.close()
+        self._links.close()
+        self._context.term()

@@ -1,0 +1,102 @@
+"""Received messages of the ZeroMQ transport, unread until the node takes them out of its inbox."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import zmq
+from torch import Tensor
+
+from decentnode.communication import wire
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.errors import PeerError, PeerLost, ProtocolError
+
+Read = tuple[Payload | None, PeerError | None]
+
+
+@dataclass
+class PeerSegment:
+    """A peer's shared memory; payloads that were read once are kept, since slots come back in turn."""
+
+    content: Tensor
+    words: "memoryview[int]" = field(init=False)
+    """For each reader, from the end: the last number whose payload is void for it."""
+    _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The memory is made of whole pages.
+        self.words = self.content.numpy().data.cast("q")
+
+    def payload(self, offset: int, length: int, layout: Layout) -> Payload:
+        """The payload at a place; raises PayloadError."""
+        place = (offset, length, layout.hash)
+        payload = self._known.get(place)
+        if payload is None:
+            if offset + length > self.content.numel():
+                raise PayloadError("reaches beyond the shared memory")
+            payload = Payload.parse(layout, self.content[offset : offset + length])
+            if not layout.variable:
+                self._known[place] = payload
+        return payload
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMessage:
+    """A payload that lies in its sender's shared memory."""
+
+    header: wire.Header
+    segment: PeerSegment
+    offset: int
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the sender has given this reader up, and may write there again."""
+        return self.segment.words[-1 - self.header.receiver] >= self.header.seq
+
+    def read(self, layout: Layout) -> Read:
+        if self.is_void:
+            return None, PeerLost(self.header.sender, "gave up on this node while it stood still")
+        if self.header.layout != layout.hash:
+            return _refuse(self.header, "sent another payload layout", "layout")
+        try:
+            return self.segment.payload(self.offset, self.header.length, layout), None
+        except PayloadError as error:
+            return _refuse(self.header, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class FramedMessage:
+    """A payload that came in a frame."""
+
+    header: wire.Header
+    body: zmq.Frame
+    is_void: ClassVar[bool] = False
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    def read(self, layout: Layout) -> Read:
+        content = self.body.buffer
+        if self.header.layout != layout.hash:
+            return _refuse(self.header, "sent another payload layout", "layout")
+        buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
+        try:
+            return Payload.parse(layout, buffer), None
+        except PayloadError as error:
+            return _refuse(self.header, str(error))
+
+
+def header_bytes(frame: zmq.Frame) -> bytes:
+    """The bytes of a header; a frame of another length is not even copied."""
+    if len(frame) != wire.HEADER_BYTES:
+        raise wire.WireError("header length")
+    return frame.bytes
+
+
+def _refuse(header: wire.Header, reason: str, counted_as: str = "payload") -> Read:
+    return None, ProtocolError(header.sender, reason, counted_as)

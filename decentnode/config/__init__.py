@@ -1,0 +1,1 @@
+"""YAML to settings: every error with file, line and key."""

@@ -1,0 +1,380 @@
+"""What two or more sections must agree on; each check runs when everything that it names was read.
+
+The names of a check's parameters say what it needs: the document, and instances by section.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
+from typing import Any, Protocol
+
+import torch
+
+from decentnode.communication.base import Communication
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.config.settings import FailureSettings
+from decentnode.config.yaml_source import Document
+from decentnode.core.precision import DTYPES, HALVES, needs_float32
+from decentnode.core.registry import name_of
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
+from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.mapping.base import Mapping
+from decentnode.sharing.base import Sharing
+from decentnode.training.gradient_sync import Coupling
+from decentnode.training.training import TrainingSettings
+from decentnode.transforms.base import Transform
+from decentnode.transforms.chain import Chain, Wrapper
+
+LAST_PORT = 65535
+MOST_RESTARTS = 15
+"""Of one host process: its incarnation is part of every message, in 8 bits."""
+TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
+"""A model to try a chain with."""
+
+
+class Injected(Protocol):
+    """A fault that is to be injected; it checks itself."""
+
+    def defects(
+        self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
+    ) -> Iterable[tuple[str, str]]:
+        """Options, or "" for the fault as a whole, and what is wrong with each in such a run."""
+
+
+def check_all(document: Document, made: dict[str, Any]) -> None:
+    """Adds the defects of all checks that can run."""
+    for check in CHECKS:
+        needed = list(signature(check).parameters)[1:]
+        if all(made.get(name) is not None for name in needed):
+            check(document, *(made[name] for name in needed))
+
+
+def _count(document: Document, graph: Graph, mapping: Mapping) -> None:
+    if mapping.num_nodes != graph.num_nodes:
+        origin = f" ({mapping.origin})" if mapping.origin else ""
+        document.add(
+            ("mapping",),
+            f"the machines carry {mapping.num_nodes} nodes{origin}, the graph has {graph.num_nodes}; "
+            "correct either, they must be equal",
+        )
+
+
+def _start(document: Document, graph: Graph, failures: FailureSettings) -> None:
+    least = failures.start.removeprefix("at_least ")
+    if least.isdigit() and int(least) > graph.num_nodes:
+        key = ("failures", "start")
+        document.add(key, f"must be at most the {graph.num_nodes} nodes of the graph, not {least}")
+
+
+def _machine(document: Document, mapping: Mapping, machine: int) -> None:
+    count = len(mapping.machines)
+    if machine >= count:
+        document.add(("machine",), f"must be the index of a machine, 0..{count - 1}, not {machine}")
+
+
+def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> None:
+    machines, nodes = len(mapping.machines), mapping.num_nodes
+    for name in ("steps_per_round", "epochs_per_round"):
+        value = getattr(training, name)
+        if isinstance(value, tuple) and len(value) not in (machines, nodes):
+            each = f"{nodes} ranks" if machines == 1 else f"{nodes} ranks or {machines} machines"
+            what = f"must be one number, or one for each of the {each}, not a list of {len(value)}"
+            document.add(("training", name), what)
+
+
+def _order(
+    document: Document, sharing: Sharing, transforms: Sequence[Transform], training: TrainingSettings
+) -> None:
+    """A chain for a model of one small matrix: what is wrong with its order is wrong for every model."""
+    first, dtype = sharing.first_transforms(), DTYPES[training.dtype]
+    for index in range(len(transforms)):
+        if isinstance(transforms[index], Wrapper) and index + 1 < len(transforms):
+            continue  # it can only be judged with what it is around
+        try:
+            Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, TRIAL)
+        except BadInput as error:
+            _add_defects_of_chain(document, sharing, error)
+            return
+    try:
+        sharing.make_chain(copy.deepcopy(transforms), TRIAL.numel, dtype, TRIAL)
+    except BadInput as error:
+        _add_defects_of_chain(document, sharing, error)
+
+
+def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput) -> None:
+    """Puts each defect where the transform that it begins with stands in the configuration."""
+    first = sharing.first_transforms()
+    own = len(first)
+    begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
+    for line in error.defects:
+        named = re.match(r"transforms\[(\d+)\] ", line)
+        index, what = (int(named[1]), line[named.end() :]) if named else (own, line)
+        if index < own:
+            document.add(("sharing",), f"{what} ({name_of(sharing)} itself puts it into the chain)")
+        else:
+            place = ("sharing", "transforms", index - own) if named else ("sharing", "transforms")
+            document.add(place, what + begun)
+
+
+def _precision(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
+    dtype = DTYPES[training.dtype]
+    if sharing.needs_float32 and dtype in HALVES:
+        document.add(("training", "dtype"), f"{name_of(sharing)} {needs_float32(dtype)}")
+
+
+def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:
+    scheme = name_of(sharing)
+    if sharing.carries_errors:
+        why = f"would count errors twice, because {scheme} itself sends later what was dropped; leave it out"
+    elif sharing.sends == "models" and not sharing.takes_correction:
+        why = f"is right for differences, but {scheme} sends models; leave it out"
+    else:
+        return
+    for index, transform in enumerate(transforms):
+        if transform.needs_differences:
+            document.add(("sharing", "transforms", index), f"{name_of(transform)} {why}")
+
+
+def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
+    unmet = [
+        (sharing.needs_static_graph and not graph.static, "that is the same in every round"),
+        (sharing.needs_undirected_graph and graph.directed, "that is undirected"),
+        (
+            sharing.needs_complete_graph and not is_complete(graph),
+            "where everyone hears everyone, such as fully_connected",
+        ),
+        (sharing.needs_tree and not is_tree(graph), "that is a tree, such as chain, star or binary_tree"),
+    ]
+    scheme = name_of(sharing)
+    document.add(
+        ("sharing",), *(f"{scheme} needs a graph {what}; this one is not" for fails, what in unmet if fails)
+    )
+
+
+def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing) -> None:
+    try:
+        weighted = WeightedGraph(graph, weights)
+    except BadInput:
+        return
+    try:
+        sharing.check(weighted)
+    except BadInput as error:
+        document.add(("sharing",), *error.defects)
+
+
+def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
+    if not sharing.needs_plain_sgd:
+        return
+    options = training.optimizer.options
+    wrong = [f"{name} {options[name]}" for name in ("momentum", "weight_decay") if options.get(name)]
+    if options.get("maximize"):
+        wrong.append("maximize: true")
+    if training.optimizer.cls is not torch.optim.SGD:
+        wrong = [training.optimizer.cls.__name__]
+    if wrong:
+        what = (
+            f"{name_of(sharing)} needs plain SGD, as its equations are about gradient steps; not {wrong[0]}"
+        )
+        document.add(("training", "optimizer"), what)
+
+
+def _overlap(document: Document, sharing: Sharing, overlap: bool) -> None:
+    if overlap and not sharing.overlaps:
+        what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
+        document.add(("communication", "overlap"), what)
+
+
+def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> None:
+    if failures.on_loss == "continue" and not sharing.tolerates_loss:
+        what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
+        document.add(("failures", "on_loss"), what)
+    if reason := why_not_taken_back(sharing):
+        why = f"{reason}; leave it out, and go on with all of them from checkpoints: checkpoint.every and "
+        why += "`decentnode resume`"
+        if failures.restart.attempts:
+            document.add(("failures", "restart", "attempts"), why)
+        if failures.on_loss == "wait":
+            document.add(("failures", "on_loss"), why)
+        if failures.start != "all":
+            document.add(("failures", "start"), why)
+    elif failures.start != "all" and failures.on_loss in ("stop", "wait"):
+        document.add(
+            ("failures", "start"),
+            f"would end in round 1 with failures.on_loss: {failures.on_loss}; use continue there",
+        )
+    if failures.restart.attempts > MOST_RESTARTS:
+        document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
+
+
+def why_not_taken_back(sharing: Sharing, coupling: Coupling | None = None) -> str:
+    """Why a node that was lost cannot take part again under this scheme; empty when it can."""
+    if coupling is not None and coupling.one_model:
+        return f"{name_of(coupling)} cannot go on without a node"
+    taken = sharing.tolerates_loss and sharing.takes_back
+    return "" if taken else f"{name_of(sharing)} does not take a node back that was lost"
+
+
+def _one_model(
+    document: Document, coupling: Coupling, sharing: Sharing, failures: FailureSettings,
+    communication: Communication, mapping: Mapping, overlap: bool,
+) -> None:  # fmt: skip
+    """Where all nodes step together there is nothing to share, and nobody may be missing."""
+    if not coupling.one_model:
+        return
+    name = name_of(coupling)
+    if sharing.sends != "nothing":
+        document.add(
+            ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
+        )
+    if overlap:
+        what = f"{name} overlaps its all-reduce with the backward pass by itself; leave it out"
+        document.add(("communication", "overlap"), what)
+    fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+    if isinstance(communication, TorchDistributed):
+        document.add(
+            ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
+        )
+    if communication.one_process or fullest > 1:
+        what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
+        document.add(("communication",), what)
+    why = f"{name} cannot go on without a node; leave it out, and go on with all of them from checkpoints: "
+    why += "checkpoint.every and `decentnode resume`"
+    if failures.on_loss in ("continue", "wait"):
+        document.add(("failures", "on_loss"), why)
+    if failures.restart.attempts:
+        document.add(("failures", "restart", "attempts"), why)
+    if failures.start != "all":
+        document.add(("failures", "start"), why)
+
+
+def _same_steps(document: Document, coupling: Coupling, training: TrainingSettings) -> None:
+    """Nodes that step together make as many steps as each other, and evaluate as often in each."""
+    if not coupling.one_model:
+        return
+    name = name_of(coupling)
+    for key in ("steps_per_round", "epochs_per_round"):
+        value = getattr(training, key)
+        if isinstance(value, tuple) and len(set(value)) > 1:
+            document.add(("training", key), f"{name} makes the same steps on all ranks; give one number")
+    if training.optimizer.cls is torch.optim.LBFGS:
+        what = f"LBFGS looks at each rank's own loss, and {name} has one step for all; use another"
+        document.add(("training", "optimizer"), what)
+
+
+def is_tree(graph: Graph) -> bool:
+    """Whether an undirected graph that is the same in every round is connected by n - 1 edges."""
+    if graph.directed or not graph.static:
+        return False
+    edges = sum(len(graph.targets(rank, 0)) for rank in range(graph.num_nodes)) // 2
+    seen, queue = {0}, [0]
+    while queue:
+        new = [j for j in graph.targets(queue.pop(), 0) if j not in seen]
+        seen.update(new)
+        queue += new
+    return edges == graph.num_nodes - 1 == len(seen) - 1
+
+
+def is_complete(graph: Graph) -> bool:
+    """Whether every node sends to all others, in every round."""
+    most, ranks = graph.num_nodes - 1, range(graph.num_nodes)
+    known = graph.period is not None
+    return known and all(len(graph.targets(rank, round)) == most for round in graph.cycle for rank in ranks)
+
+
+def _weights(document: Document, graph: Graph, weights: Mixing) -> None:
+    try:
+        weights.check(graph)
+    except BadInput as error:
+        document.add(("sharing", "weights"), *error.defects)
+
+
+def _faults(
+    document: Document, faults: Sequence[Injected], graph: Graph, communication: Communication,
+    mapping: Mapping, rounds: int,
+) -> None:  # fmt: skip
+    for index, fault in enumerate(faults):
+        for option, what in fault.defects(communication, mapping, graph.num_nodes, rounds):
+            document.add(("faults", index, option) if option else ("faults", index), what)
+
+
+def _one_process(document: Document, communication: Communication, mapping: Mapping) -> None:
+    if getattr(communication, "one_process", False) and len(mapping.machines) > 1:
+        what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
+        document.add(("communication",), what)
+
+
+def _ports_of_training(
+    document: Document, coupling: Coupling, communication: Communication, mapping: Mapping
+) -> None:
+    first, nodes = vars(communication).get("base_port"), mapping.machines[0].nodes
+    if coupling.port is None or len(mapping.machines) == 1:
+        return
+    key = ("training", "port")
+    if coupling.port == mapping.rendezvous_port:
+        document.add(key, f"{coupling.port} is mapping.rendezvous_port; take another")
+    elif first is not None and first <= coupling.port < first + nodes:
+        what = f"{coupling.port} is one of the ports from communication.base_port on; take another"
+        document.add(key, what)
+
+
+def _waiting(document: Document, communication: Communication, failures: FailureSettings) -> None:
+    if isinstance(communication, TorchDistributed) and failures.on_loss == "wait":
+        what = f"{name_of(communication)} goes on without who is lost; use continue or stop, or zeromq"
+        document.add(("failures", "on_loss"), what)
+
+
+def _members(document: Document, communication: Communication, graph: Graph) -> None:
+    ranks = getattr(communication, "group_ranks", None) or ()
+    if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
+        key = ("communication", "group_ranks")
+        document.add(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
+
+
+def _trust(document: Document, communication: Communication, coupling: Coupling, mapping: Mapping) -> None:
+    """What goes through a process group is neither encrypted nor proven to come from a node."""
+    addresses = [machine.address for machine in mapping.machines]
+    what = (
+        "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
+        "where nobody else is in that network, or use"
+    )
+    if isinstance(communication, TorchDistributed) and communication.crosses_network(addresses):
+        document.add(("communication", "trusted_network"), f"{what} zeromq")
+    if coupling.crosses_network(addresses):
+        document.add(("training", "trusted_network"), f"{what} training.name: local")
+
+
+def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
+    options = vars(communication)
+    several = len(mapping.machines) > 1
+    if "base_port" not in options or not (several or options.get("local") == "tcp"):
+        return
+    nodes = max(machine.nodes for machine in mapping.machines)
+    first, processes = options["base_port"], -(-nodes // options.get("nodes_per_process", 1))
+    key, needed = ("communication", "base_port"), range(first, first + processes)
+    if needed[-1] > LAST_PORT:
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
+    elif several and mapping.rendezvous_port in needed:
+        port = mapping.rendezvous_port
+        document.add(
+            key, f"the ports {first}..{needed[-1]} are needed, but {port} is mapping.rendezvous_port"
+        )
+    if several and isinstance(communication, TorchDistributed):
+        _group_ports(document, communication.group_port, nodes, {*needed, mapping.rendezvous_port})
+
+
+def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -> None:
+    key, needed = ("communication", "group_port"), range(first, first + nodes)
+    if needed[-1] > LAST_PORT:
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
+    elif taken := others & set(needed):
+        document.add(key, f"the ports {first}..{needed[-1]} are needed, but {min(taken)} has another use")
+
+
+CHECKS: tuple[Callable[..., None], ...] = (
+    _count, _start, _machine, _lists, _order, _precision, _corrections, _capabilities, _weights, _scheme,
+    _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _waiting, _ports, _faults,
+    _one_model, _same_steps, _ports_of_training,
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""The JSON schema of configurations, by which editors complete and check them while they are written."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from decentnode.config.plugin_parser import GRAPH_FILE, Kind, Parameters, parameters_for
+from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
+from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
+from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
+from decentnode.config.type_check import REQUIRED, json_schema, parameters_of
+from decentnode.core.registry import (  # fmt: skip
+    COMMUNICATIONS,
+    DATASETS,
+    FAULTS,
+    GRAPHS,
+    MAPPINGS,
+    MIXINGS,
+    MODELS,
+    PARTITIONS,
+    SHARINGS,
+    TRAININGS,
+    TRANSFORMS,
+)
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+REQUIRED_KEYS = ("rounds", "graph", "dataset", "model", "training")
+
+
+def schema() -> Schema:
+    """The schema of a whole configuration, with the options of every registered plug-in."""
+    builder = SchemaBuilder()
+    top = builder.object(scalar_parameters("quickstart"), builder.sections(), REQUIRED_KEYS)
+    return {"$schema": DIALECT, "title": "decentnode configuration", **top, "$defs": builder.definitions}
+
+
+class SchemaBuilder:
+    """Builds schemas of sections; gathers the definitions that they refer to."""
+
+    def __init__(self) -> None:
+        self.definitions: Schema = {}
+
+    def sections(self) -> Schema:
+        """The schemas of all keys that are no plain values."""
+        weights, partition = self.plugin(MIXINGS), self.plugin(PARTITIONS, "iid")
+        transforms = {"type": ["array", "null"], "items": self.plugin(TRANSFORMS)}
+        every = {name: self.value(*given) for name, given in communication_parameters().items()}
+        torch_classes = {
+            "optimizer": self.plugin(OPTIMIZERS),
+            "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
+            "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
+        }
+        return {
+            "graph": self.plugin(GRAPHS),
+            "mapping": self.plugin(MAPPINGS, "linear"),
+            "dataset": self.plugin(DATASETS, "", {"partition": partition}),
+            "model": self.plugin(MODELS),
+            "training": self.training(torch_classes),
+            "sharing": self.plugin(SHARINGS, "gossip", {"weights": weights, "transforms": transforms}),
+            "communication": self.plugin(COMMUNICATIONS, "zeromq", every),
+            "evaluation": self.object(parameters_of(EvaluationSettings)),
+            "failures": self.object(parameters_of(FailureSettings)),
+            "checkpoint": self.object(parameters_of(CheckpointSettings)),
+            "records": self.object(parameters_of(RecordSettings)),
+            "faults": {"type": ["array", "null"], "items": self.plugin(FAULTS)},
+        }
+
+    def training(self, torch_classes: Schema) -> Schema:
+        """A mapping whose `name` decides about some of its keys; the others are always there."""
+        shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
+        section: Schema = self.plugin(TRAININGS, "local", shared)["anyOf"][1]
+        section["properties"] |= shared
+        return section | {"required": ["optimizer"]}
+
+    def plugin(self, kind: Kind, default: str = "", generic: Schema | None = None) -> Schema:
+        """A plug-in by its name alone, or a mapping whose `name` decides about the other keys."""
+        classes = kind.classes()
+        named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}
+        if kind.kind == "graph":
+            named["anyOf"].append({"pattern": f"^{GRAPH_FILE}$"})
+        choices = []
+        for name, cls in classes.items():
+            options = self.object(parameters_for(kind, cls), {"name": {"const": name}} | (generic or {}))
+            # Without `required` the condition holds where there is no name at all: so for the default.
+            asked = [] if name == default else ["name"]
+            choices.append(
+                {"if": {"properties": {"name": {"const": name}}, "required": asked}, "then": options}
+            )
+        section = {"type": "object", "properties": {"name": named}, "allOf": choices}
+        return {"anyOf": [{"type": "string"} | named, section]}
+
+    def object(
+        self, parameters: Parameters, more: Schema | None = None, required: Iterable[str] = ()
+    ) -> Schema:
+        """A mapping with these parameters and no other keys than those in `more`."""
+        properties = {name: self.value(*parameter) for name, parameter in parameters.items()} | (more or {})
+        needed = [name for name, (_, default) in parameters.items() if default is REQUIRED]
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(dict.fromkeys([*needed, *required])),
+            "additionalProperties": False,
+        }
+
+    def value(self, hint: Any, default: Any) -> Schema:
+        """One value of a type, with the default where it can be written down."""
+        found = json_schema(hint, "#/$defs/{model}")
+        self.definitions |= found.pop("$defs")
+        plain = default is None or isinstance(default, bool | int | float | str)
+        return found | {"default": default} if plain else found

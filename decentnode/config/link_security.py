@@ -1,0 +1,96 @@
+"""What others on the network can reach of a run: the ports that it binds, and whether its links need keys."""
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.config.settings import KeyFolder, Settings
+from decentnode.mapping.base import Mapping, is_loopback
+from decentnode.training.gradient_sync import Coupling
+
+FIRST_FREE_FOR_ALL = 1024
+"""Lower ports belong to root."""
+
+
+KEY_FOLDER = "keys"
+
+
+_REASONS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may be bound by root only"}
+
+
+@dataclass(frozen=True)
+class Ports:
+    """TCP ports that one machine binds before the start, one after the other, and the key they come from."""
+
+    address: str
+    first: int
+    count: int
+    key: str
+
+    def defect(self) -> str:
+        """What is wrong with the first port that cannot be bound; empty when all can."""
+        for port in range(self.first, self.first + self.count):
+            error = bind_error(self.address, port)
+            if error is not None:
+                return self._explain(port, error)
+        return ""
+
+    def _explain(self, port: int, error: OSError) -> str:
+        reason = _REASONS.get(error.errno or 0, f"cannot be bound: {error.strerror}")
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            return f"mapping: {self.address} is no address of this host; correct it, or say machine=K"
+        last = self.first + self.count - 1
+        needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
+        remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"
+        return f"{self.key}: port {port} at {self.address} {reason}; {remedy}"
+
+
+def ports_needed(settings: Settings, machine: int) -> list[Ports]:
+    """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
+    mapping: Mapping = settings.mapping.make()
+    address, several = mapping.address(machine), len(mapping.machines) > 1
+    coupling: Coupling = settings.coupling.make()
+    needed = []
+    if several and machine == 0:
+        needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
+    if several and coupling.port is not None and machine == mapping.machine_of(0):
+        needed.append(Ports(address, coupling.port, 1, "training.port"))
+    communication = settings.communication.make()
+    if isinstance(communication, ZeroMQ) and (several or communication.local == "tcp"):
+        nodes = len(mapping.ranks_of(machine))
+        processes = -(-nodes // communication.nodes_in_one_process(nodes))
+        needed.append(Ports(address, communication.base_port, processes, "communication.base_port"))
+        if isinstance(communication, TorchDistributed) and several:
+            needed.append(Ports(address, communication.group_port, nodes, "communication.group_port"))
+    return needed
+
+
+def bind_error(address: str, port: int) -> OSError | None:
+    """Why a TCP port cannot be bound; None when it can."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As ZeroMQ binds: a port that is only waiting for old connections to die out is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        return error
+    return None
+
+
+def needs_keys(settings: Settings) -> bool:
+    """Whether others on the network could reach this run's ports."""
+    mapping: Mapping = settings.mapping.make()
+    used = any(ports_needed(settings, machine) for machine in range(len(mapping.machines)))
+    return used and not all(is_loopback(machine.address) for machine in mapping.machines)
+
+
+def keys_beside(settings: Settings, folder: Path) -> Literal["auto", "none"] | KeyFolder:
+    """`settings.security`, where `auto` has found the keys that it needs beside the configuration."""
+    found = folder / KEY_FOLDER
+    wanted = settings.security == "auto" and found.exists() and needs_keys(settings)
+    return KeyFolder(found) if wanted else settings.security

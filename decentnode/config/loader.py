@@ -1,0 +1,160 @@
+"""YAML -> typed, validated settings, and back; every error names file, line and key."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from decentnode.communication.security.key_files import load_manifest
+from decentnode.config import json_schema as config_schema
+from decentnode.config import overrides as command_line
+from decentnode.config import yaml_source
+from decentnode.config.consistency import check_all
+from decentnode.config.link_security import keys_beside
+from decentnode.config.plugin_parser import PluginReader
+from decentnode.config.sections import SHARING_KEYS, Sections
+from decentnode.config.settings import KeyFolder, Plugin, Settings
+from decentnode.config.type_check import is_path, parameters_of
+from decentnode.datasets.locate import path_beside
+from decentnode.graph.base import Graph, StaticGraph
+from decentnode.mapping.base import Mapping as RankMapping
+from decentnode.training.training import TrainingSettings
+
+PER_HOST = ("run_dir", "machine", "device")
+"""What may differ between the machines of one run."""
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+    """The settings in a YAML file; raises one ConfigError with every defect of file and overrides."""
+    return understand(yaml_source.read(path), overrides)
+
+
+def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
+    """The settings in a file that was read; raises as `load` does."""
+    folder = Path(document.file).resolve().parent
+    for override in overrides:
+        command_line.apply(document, override)
+    sections = Sections(PluginReader(document, folder))
+    arguments = sections.read()
+    check_all(document, sections.made)
+    document.raise_any()
+    mapping = sections.made["mapping"]
+    settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
+    settings = replace(settings, security=keys_beside(settings, folder))
+    if found := path_beside(sections.made["dataset"], folder):
+        # Named from here on, so that the run goes on from its own directory, too.
+        options = {**settings.dataset.options, "path": found}
+        settings = replace(settings, dataset=replace(settings.dataset, options=options))
+    return settings
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
+    return config_schema.schema()
+
+
+def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettings:
+    """The same settings with a list of one number per machine spelled out to one per rank."""
+
+    def spelled_out(value: Any) -> Any:
+        if not isinstance(value, tuple) or len(value) == mapping.num_nodes:
+            return value
+        return tuple(value[mapping.machine_of(rank)] for rank in range(mapping.num_nodes))
+
+    steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
+    return replace(training, steps_per_round=steps, epochs_per_round=epochs)
+
+
+def dump(settings: Settings) -> str:
+    """The resolved configuration as YAML, defaults filled in; loading it gives equal settings."""
+    return yaml_source.dump(resolved(settings))
+
+
+def resolved(settings: Settings) -> dict[str, Any]:
+    """The settings as plain values, in the shape of the YAML file."""
+    found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
+    found["dataset"]["partition"] = found.pop("partition")
+    found["training"] = found.pop("coupling") | found["training"]
+    found["training"]["mix_buffers"] = found.pop("mix_buffers")
+    found["communication"]["overlap"] = found.pop("overlap")
+    for name in SHARING_KEYS:
+        found["sharing"][name] = found.pop(name)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """The same in dicts, lists, texts and numbers."""
+    if isinstance(value, Plugin):
+        return {"name": value.name} | plain(value.options)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def digest(settings: Settings, graph: Graph) -> str:
+    """A hash that all machines of a run must agree on: settings, the graph's edges, and this version.
+
+    It leaves out what may differ between machines: run_dir, machine, device, and where files lie. Of a
+    weights file and of the list of keys it has the content; which samples a machine really read, nobody
+    compares.
+    """
+    found = resolved(
+        replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset))
+    )
+    content = {name: value for name, value in found.items() if name not in PER_HOST}
+    content["sharing"]["weights"] |= file_hashes(settings.weights)
+    content["adjacency"] = graph.adjacency if isinstance(graph, StaticGraph) else None
+    content["security"] = agreed_keys(settings)
+    content["version"] = version()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def agreed_keys(settings: Settings) -> str:
+    """A hash of all machines' public keys, or `none`."""
+    if not isinstance(settings.security, KeyFolder):
+        return "none"
+    return load_manifest(settings.security.keys, len(settings.mapping.make().machines)).digest
+
+
+def without_paths(plugin: Plugin) -> Plugin:
+    """The plug-in without the options that name files."""
+    paths = path_options(plugin)
+    return replace(
+        plugin, options={name: value for name, value in plugin.options.items() if name not in paths}
+    )
+
+
+def file_hashes(plugin: Plugin) -> dict[str, str]:
+    """A hash of the content of every file that an option names."""
+    return {
+        name: hashlib.sha256(Path(plugin.options[name]).read_bytes()).hexdigest()
+        for name in path_options(plugin)
+    }
+
+
+def path_options(plugin: Plugin) -> list[str]:
+    """The names of the options that name a file or directory."""
+    parameters = parameters_of(plugin.cls)
+    return [
+        name
+        for name, (hint, _) in parameters.items()
+        if is_path(name, hint) and plugin.options.get(name) is not None
+    ]
+
+
+def version() -> str:
+    """The version of this package, where it is installed."""
+    try:
+        return metadata.version("decentnode")
+    except metadata.PackageNotFoundError:
+        return "not installed"

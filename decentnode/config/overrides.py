@@ -1,0 +1,62 @@
+"""Overrides of the command line: `training.optimizer.lr=0.05`, `mapping.machines[0].nodes=4`."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from decentnode.config.type_check import show
+from decentnode.config.yaml_source import Defect, Document, Key, Place, key_text, read_value
+from decentnode.core.text import shortened
+
+_KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
+_PART = re.compile(r"\w+")
+MOST_DIGITS = 9
+"""Of an entry's number: no list has more entries."""
+
+
+class _Misfit(Exception):
+    """An override that does not fit the file."""
+
+
+def apply(document: Document, override: str) -> None:
+    """Puts the value of `key=value` into the document; a key that is wrong becomes a defect."""
+    name, sign, text = override.partition("=")
+    typed: tuple[str, ...] = (override,)
+    try:
+        if not sign or not _KEY.fullmatch(name):
+            raise _Misfit("an override is key=value, such as training.optimizer.lr=0.05")
+        typed = tuple(_PART.findall(name))
+        container, key = _reach(document, typed)
+    except _Misfit as misfit:
+        document.defects.append(Defect(Place(0, typed), typed, str(misfit)))
+        return
+    for old in [place for place in document.places if place[: len(key)] == key]:
+        del document.places[old]
+    container[key[-1]] = read_value(text, document, key)
+
+
+def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
+    """The container that the last word names an entry of, and that entry's key; makes what is missing."""
+    container, key = document.value, cast(Key, ())
+    for word in words[:-1]:
+        part = _part(container, word, key)
+        inner = container[part] if isinstance(part, int) else container.get(part)
+        key = (*key, part)
+        if inner is None:
+            document.places[key] = Place(0, tuple(words))
+            inner = container[part] = {}
+        elif isinstance(inner, str):
+            # The short form of a plug-in: just its name.
+            inner = container[part] = {"name": inner}
+        container = inner
+    return container, (*key, _part(container, words[-1], key))
+
+
+def _part(container: Any, word: str, key: Key) -> str | int:
+    if isinstance(container, dict):
+        return word
+    if not isinstance(container, list):
+        raise _Misfit(f"{key_text(key)} is {show(container)} and has no keys")
+    if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(container):
+        raise _Misfit(f"{key_text(key)} has the entries 0..{len(container) - 1}, not {shortened(word)}")
+    return int(word)

@@ -1,0 +1,55 @@
+"""Which plug-in an unexpected error came out of: the plug-in, its method and its line of code in one line."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.optim import Optimizer
+
+from decentnode.core.frames import explained, is_foreign
+from decentnode.core.registry import REGISTRIES
+from decentnode.errors import BadInput, DecentnodeError, is_out_of_memory
+from decentnode.training.objective import Objective
+
+KEYS = {"weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition"}
+"""Where a plug-in is named in YAML, where that is not the name of its kind."""
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """An error out of the code of a plug-in from outside becomes BadInput; all others pass."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DecentnodeError) or is_out_of_memory(error):
+            raise
+        if all(is_foreign(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+        raise BadInput(line_of(error)) from error
+
+
+def line_of(error: BaseException) -> str:
+    """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; the error alone where none is seen."""
+    seen = [
+        (key, f"{type(owner).__name__}.{frame.f_code.co_name}", is_foreign(frame))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if (key := _key_of(owner := frame.f_locals.get("self"), error))
+    ]
+    own = [(key, method) for key, method, foreign in seen if not foreign]
+    if not seen:
+        return explained(error)
+    key, method = own[-1] if own else seen[0][:2] if seen[0][0] == "model" else seen[-1][:2]
+    return f"{key}: {method} raises {explained(error)}"
+
+
+def _key_of(owner: object, error: BaseException) -> str:
+    """Where in the configuration the plug-in is named that an object is of; empty for what is none."""
+    if isinstance(owner, nn.Module):
+        frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        losses = [objective.loss for objective in frames if isinstance(objective, Objective)]
+        return "training.loss" if any(owner is loss for loss in losses) else "model"
+    if isinstance(owner, Optimizer):
+        return "training.optimizer"
+    kind = next((registry.kind for registry in REGISTRIES if isinstance(owner, registry.bases)), "")
+    return KEYS.get(kind, kind)

@@ -1,0 +1,197 @@
+"""Reads plug-ins and their options out of a document; whatever is wrong becomes a defect of it."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from decentnode.config.settings import ModelPlugin, Plugin
+from decentnode.config.torch_classes import TorchClasses, plain_defaults
+from decentnode.config.type_check import (
+    REQUIRED,
+    Unfit,
+    describe,
+    is_path,
+    parameters_of,
+    show,
+    typed,
+    unknown,
+)
+from decentnode.config.yaml_source import Document, Key
+from decentnode.core.registry import import_from, near_file
+from decentnode.core.text import quoted
+from decentnode.errors import BadInput
+
+T = TypeVar("T")
+Parameters = Mapping[str, tuple[Any, Any]]
+"""Type and default (or REQUIRED) by name."""
+
+GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
+"""What a graph is called that is a file."""
+_ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
+_WORD = re.compile(r"\w+")
+
+
+class Kind(Protocol):
+    """What Registry and TorchClasses have in common."""
+
+    kind: str
+
+    @property
+    def bases(self) -> tuple[type, ...]:
+        """A class from elsewhere derives from one of these."""
+
+    def find(self, name: str) -> type:
+        """The class called `name`; raises UnknownPlugin."""
+
+    def classes(self) -> dict[str, type]:
+        """All classes by name."""
+
+
+@dataclass
+class PluginReader:
+    """Reads from one document; relative paths start at `folder`, where the document lies."""
+
+    document: Document
+    folder: Path
+
+    def get(self, key: Key) -> Any:
+        """The value at `key`; None when it is null or nothing is there."""
+        value = self.document.value
+        for part in key:
+            if isinstance(value, list) and isinstance(part, int):
+                value = value[part]
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def plugin(self, key: Key, kind: Kind, default: str = "", generic: Iterable[str] = ()) -> Plugin | None:
+        """The plug-in at `key`, its options checked; `generic` keys belong to every one of its kind."""
+        name, section = self._named(key, kind, default)
+        cls = self._find(key, kind, name) if name else None
+        if cls is None:
+            return None
+        parameters = parameters_for(kind, cls)
+        own = {option: value for option, value in section.items() if option not in generic}
+        # Most keys of `training` are there under every name.
+        what = "key" if kind.kind == "training" else f"option of {name}"
+        options = self.options(key, own, parameters, what, [*parameters, *generic])
+        if options is None:
+            return None
+        if not is_dataclass(cls):
+            options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
+        made = ModelPlugin if kind.kind == "model" else Plugin
+        return made(cls=cls, options=options, kind=kind.kind, name=name)
+
+    def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
+        """What `make` gives; None when it raises BadInput: its lines become defects at `key`."""
+        try:
+            return make()
+        except BadInput as error:
+            for line in error.defects:
+                where, what = self._anchored(key, line)
+                self.document.add(where, what)
+        return None
+
+    def options(
+        self, key: Key, section: Mapping[str, Any], parameters: Parameters, what: str, known: Sequence[str]
+    ) -> dict[str, Any] | None:
+        """Typed values of all parameters; None when there were defects. `what` names an unknown one."""
+        before = len(self.document.defects)
+        for name in [name for name in section if name not in parameters]:
+            self.document.add((*key, name), unknown(what, name, known))
+        found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
+        unread = any(place[: len(key)] == key for place in self.document.unreadable)
+        return found if len(self.document.defects) == before and not unread else None
+
+    def _option(self, key: Key, name: str, section: Mapping[str, Any], hint: Any, default: Any) -> Any:
+        if name not in section:
+            if default is REQUIRED:
+                wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
+                self.document.add((*key, name), f"missing; {wanted}")
+            return default
+        try:
+            value = typed(hint, section[name])
+        except Unfit as unfit:
+            for inner, problem in unfit.problems.items():
+                self.document.add((*key, name, *inner), problem)
+            return default
+        return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
+
+    def _path(self, key: Key, hint: Any, value: Any) -> Any:
+        """The absolute path; relative to the file, else to the current folder (overrides: vice versa)."""
+        folders = [self.folder, Path.cwd()]
+        if self.document.place(key).override:
+            folders.reverse()
+        try:
+            candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
+            found = next((path for path in candidates if path.exists()), None)
+        except (OSError, RuntimeError) as error:  # too long, a loop of links, or the home of nobody
+            reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+            self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
+            return value
+        # Who looks for datasets and keys knows the command that would make what is missing.
+        if found is None and key[0] not in ("dataset", "security"):
+            places = list(dict.fromkeys(map(str, candidates)))
+            meant = next(filter(None, map(near_file, places)), "")
+            self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
+        return type(value)(found or candidates[0])
+
+    def _named(self, key: Key, kind: Kind, default: str) -> tuple[str, Mapping[str, Any]]:
+        """Name and options of the plug-in at `key`; an empty name when it has none."""
+        section = self.get(key)
+        if isinstance(section, str):
+            section = {"name": section}
+        if section is None and not default:
+            self.document.add(key, f"missing; name one of: {', '.join(kind.classes())}")
+            return "", {}
+        if not isinstance(section, dict | None):
+            self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
+            return "", {}
+        options = dict(section or {})
+        name = options.pop("name", None) or default
+        if not isinstance(name, str) or not name:
+            wrong = f"must be a name, not {show(name)}" if name else "missing"
+            self.document.add((*key, "name"), f"{wrong}; name one of: {', '.join(kind.classes())}")
+            return "", {}
+        if kind.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
+            self.document.places[(*key, "path")] = self.document.place((*key, "name"))
+            return "file", {"path": name, **options}
+        return name, options
+
+    def _find(self, key: Key, kind: Kind, name: str) -> type | None:
+        where = (*key, "name") if isinstance(self.get(key), dict) else key
+        if ":" in name:
+            import_from(Path.cwd(), self.folder)
+        try:
+            cls = kind.find(name)
+        except BadInput as error:
+            self.document.add(where, *error.defects)
+            return None
+        if ":" in name and not issubclass(cls, kind.bases):
+            wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in kind.bases)
+            self.document.add(where, f"'{name}' is no {kind.kind}; it must be a subclass of {wanted}")
+            return None
+        return cls
+
+    def _anchored(self, key: Key, line: str) -> tuple[Key, str]:
+        """A line that begins with a key of this section or of the file belongs to that key."""
+        match = _ANCHOR.fullmatch(line)
+        if match is None:
+            return key, line
+        parts = tuple(int(word) if word.isdigit() else word for word in _WORD.findall(match[1]))
+        for where in ((*key, *parts), parts):
+            if where in self.document.places:
+                return where, match[2]
+        return key, line
+
+
+def _tupled(value: Any) -> Any:
+    """Lists as tuples, as the defaults of such options are."""
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
+def parameters_for(kind: Kind, cls: type) -> Parameters:
+    """The options of a class of that kind."""
+    return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)

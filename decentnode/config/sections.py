@@ -1,0 +1,243 @@
+"""The sections of a configuration, read into the arguments of Settings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from torch import nn
+
+from decentnode.config.plugin_parser import Kind, Parameters, PluginReader
+from decentnode.config.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    FailureSettings,
+    KeyFolder,
+    Plugin,
+    RecordSettings,
+    Settings,
+)
+from decentnode.config.torch_classes import (
+    LOSSES,
+    OPTIMIZERS,
+    SCHEDULERS,
+    try_loss,
+    try_optimizer,
+    try_scheduler,
+)
+from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
+from decentnode.config.yaml_source import Document, Key
+from decentnode.core.registry import (  # fmt: skip
+    COMMUNICATIONS,
+    DATASETS,
+    FAULTS,
+    GRAPHS,
+    MAPPINGS,
+    MIXINGS,
+    MODELS,
+    PARTITIONS,
+    SHARINGS,
+    TRAININGS,
+    TRANSFORMS,
+)
+from decentnode.graph.base import Graph, StaticGraph
+from decentnode.graph.declared import check_declared
+from decentnode.graph.mixing import default_weights
+from decentnode.mapping.environment import takes_over
+from decentnode.training.training import Factory, TrainingSettings
+
+SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
+SECTIONS = (
+    "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
+    "evaluation", "failures", "checkpoint", "records", "faults", "security", "device", "run_dir", "machine",
+)  # fmt: skip
+SHARING_KEYS = ("weights", "transforms")
+DATASET_KEYS = ("partition",)
+COMMUNICATION_KEYS = ("overlap",)
+TORCH_KEYS = ("optimizer", "scheduler", "loss")
+
+
+@dataclass
+class Sections:
+    """Reads all sections; `made` has an instance of everything that was read without a defect."""
+
+    reader: PluginReader
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Document:
+        """What is read, and the defects found so far."""
+        return self.reader.document
+
+    def read(self) -> dict[str, Any]:
+        """The arguments of Settings by name; those with a defect are None or missing."""
+        for name in [name for name in self.document.value if name not in SECTIONS]:
+            self.document.add((name,), unknown("key", name, SECTIONS))
+        return {
+            **self._scalars(),
+            "graph": self._plugin(("graph",), GRAPHS),
+            "mapping": self._mapping(),
+            "dataset": self._plugin(("dataset",), DATASETS, generic=DATASET_KEYS),
+            "partition": self._plugin(("dataset", "partition"), PARTITIONS, "iid"),
+            "model": self._plugin(("model",), MODELS),
+            **self._training(),
+            **self._sharing(),
+            **self._communication(),
+            "evaluation": self._settings(("evaluation",), EvaluationSettings),
+            "failures": self._settings(("failures",), FailureSettings),
+            "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
+            "records": self._settings(("records",), RecordSettings),
+            "faults": self._plugins(("faults",), FAULTS),
+        }
+
+    def _scalars(self) -> dict[str, Any]:
+        parameters = scalar_parameters(Path(self.document.file).stem)
+        # A null is the same as no entry, so that an override can take one back.
+        given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
+        if isinstance(given.get("security"), dict):
+            del given["security"]
+        found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
+        self.made |= {name: found.get(name) for name in ("machine", "rounds")}
+        if isinstance(self.reader.get(("security",)), dict):
+            found["security"] = self._settings(("security",), KeyFolder)
+        return found
+
+    def _settings(self, key: Key, cls: type) -> Any:
+        section, parameters = self.reader.get(key), parameters_of(cls)
+        if not isinstance(section, dict | None):
+            self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
+            return None
+        options = self.reader.options(key, section or {}, parameters, "key", list(parameters))
+        made = None if options is None else self.reader.attempt(key, lambda: cls(**options))
+        self.made[str(key[-1])] = made
+        return made
+
+    def _plugin(
+        self, key: Key, kind: Kind, default: str = "", generic: tuple[str, ...] = ()
+    ) -> Plugin | None:
+        """A plug-in that could be made, too: what its constructor refuses is a defect of its section."""
+        plugin = self.reader.plugin(key, kind, default, generic)
+        if plugin:
+            self.made[kind.kind] = self.reader.attempt(key, lambda: _tried(plugin))
+        return plugin
+
+    def _mapping(self) -> Plugin | None:
+        graph: Graph | None = self.made.get("graph")
+        if self.reader.get(("mapping",)) is None and graph is not None:
+            self.document.value["mapping"] = default_mapping(graph)
+        elif self.reader.get(("mapping",)) is None:
+            return None
+        return self._plugin(("mapping",), MAPPINGS, "linear")
+
+    def _sharing(self) -> dict[str, Any]:
+        graph: Graph | None = self.made.get("graph")
+        weights = "metropolis_hastings" if graph is None else default_weights(graph)
+        return {
+            "sharing": self._plugin(("sharing",), SHARINGS, "gossip", SHARING_KEYS),
+            "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),
+            "transforms": self._plugins(("sharing", "transforms"), TRANSFORMS),
+        }
+
+    def _communication(self) -> dict[str, Any]:
+        key = ("communication",)
+        section = self.reader.get(key)
+        given = section if isinstance(section, dict) else {}
+        own = {name: value for name, value in given.items() if name in COMMUNICATION_KEYS}
+        options = self.reader.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
+        self.made |= options
+        return {"communication": self._plugin(key, COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS), **options}
+
+    def _plugins(self, key: Key, kind: Kind) -> tuple[Plugin | None, ...]:
+        """A list of plug-ins, by default none; `made` has all or nothing of it, under the key's last word."""
+        given = self.reader.get(key) or []
+        if not isinstance(given, list):
+            self.document.add(key, f"must be a list of {key[-1]}, not {show(given)}")
+            return ()
+        found, made = [], []
+        for index in range(len(given)):
+            self.made[kind.kind] = None
+            found.append(self._plugin((*key, index), kind))
+            made.append(self.made.pop(kind.kind))
+        self.made[str(key[-1])] = made if None not in made else None
+        return tuple(found)
+
+    def _training(self) -> dict[str, Any]:
+        key = ("training",)
+        section = self.reader.get(key)
+        if not isinstance(section, dict):
+            wanted = "a mapping with optimizer and steps_per_round or epochs_per_round"
+            missing = f"missing; it must be {wanted}"
+            self.document.add(key, missing if section is None else f"must be {wanted}, not {show(section)}")
+            return {}
+        classes = self._torch_classes(key)
+        parameters = training_parameters()
+        shared = (*parameters, *TORCH_KEYS)
+        coupling = self._plugin(key, TRAININGS, "local", shared)
+        self.made["coupling"] = self.made.pop("training", None)
+        own = {name: value for name, value in section.items() if name in parameters}
+        options = self.reader.options(key, own, parameters, "key", list(parameters))
+        if options is None:
+            return {}
+        mix_buffers = options.pop("mix_buffers")
+        training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options))
+        self.made["training"] = training
+        return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
+
+    def _torch_classes(self, key: Key) -> dict[str, Any]:
+        optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)
+        loss = self.reader.plugin((*key, "loss"), LOSSES, "CrossEntropyLoss")
+        scheduler = None
+        if self.reader.get((*key, "scheduler")) is not None:
+            scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
+        self._try_torch(key, optimizer, scheduler, loss)
+        # The stand-in lets the numbers be checked although the optimizer has a defect.
+        return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
+
+    def _try_torch(
+        self, key: Key, optimizer: Plugin | None, scheduler: Plugin | None, loss: Plugin | None
+    ) -> None:
+        attempt, made, rounds = self.reader.attempt, None, self.made.get("rounds") or 1
+        if optimizer:
+            made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
+        if scheduler and made:
+            attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, rounds))
+        if loss:
+            attempt((*key, "loss"), lambda: try_loss(loss))
+
+
+def scalar_parameters(name: str) -> Parameters:
+    """Types and defaults of the keys that are no sections; `name` is the run's when the file gives none."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = {key: getattr(Settings, key, REQUIRED) for key in SCALARS} | {"name": name}
+    return {key: (hints[key], defaults[key]) for key in SCALARS}
+
+
+def training_parameters() -> dict[str, tuple[Any, Any]]:
+    """Types and defaults of the keys of `training` that are no classes of torch."""
+    own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
+    return {name: parameter for name, parameter in own.items() if name not in TORCH_KEYS}
+
+
+def communication_parameters() -> dict[str, tuple[Any, Any]]:
+    """Types and defaults of the keys that every transport has."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {name: (hints[name], getattr(Settings, name)) for name in COMMUNICATION_KEYS}
+
+
+def default_mapping(graph: Graph) -> dict[str, Any]:
+    """The machines that torchrun or srun has started; else all nodes on this one."""
+    if takes_over():
+        return {"name": "environment"}
+    return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
+
+
+def _tried(plugin: Plugin) -> Any:
+    """An instance; of a graph also its neighbors, because a file is read when they are asked for.
+
+    A graph from outside the package is compared with what it says of itself.
+    """
+    instance = plugin.make()
+    if isinstance(instance, StaticGraph):
+        _ = instance.adjacency
+    if isinstance(instance, Graph):
+        check_declared(instance)
+    return instance

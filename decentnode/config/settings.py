@@ -1,0 +1,172 @@
+"""What a run is made of, typed and checked; `config.load` reads it from YAML."""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from decentnode.models.base import model_of
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.training.evaluation import BATCH_SIZE
+from decentnode.training.training import Factory, TrainingSettings
+
+_AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def check_name(name: str) -> str:
+    """The name of a run; it becomes part of a directory's name."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"must be made of letters, digits, '_', '-' and '.', at most 100, not '{name[:40]}'")
+    return name
+
+
+def check_start(start: str) -> str:
+    """Who must be here when the first round begins: `all`, or `at_least N` nodes."""
+    if start != "all" and not _AT_LEAST.fullmatch(start):
+        raise ValueError(f"must be 'all' or 'at_least N' with the number of nodes, not '{start[:40]}'")
+    return start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin(Factory):
+    """A class that YAML names, with its checked options; `make()` gives a fresh instance each time."""
+
+    kind: str
+    name: str
+    """As in YAML: a registered name or `module:Class`."""
+
+    def make(self, *args: object) -> Any:
+        """An instance that shares nothing with others; raises BadInput when the class refuses its options."""
+        return Factory(self._maker, copy.deepcopy(dict(self.options))).make(*args)
+
+    @property
+    def _maker(self) -> Callable[..., Any]:
+        return self.cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlugin(Plugin):
+    """A model: a Model class, or any torch.nn.Module from outside, which is wrapped."""
+
+    @property
+    def _maker(self) -> Callable[..., Any]:
+        return lambda **options: model_of(self.cls, options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """When and how models are tested."""
+
+    every: NonNegative = 10
+    """Rounds between evaluations; 0: only at the end."""
+    final: bool = True
+    """Whether models are tested after the last round, whatever `every` says."""
+    batch_size: Positive = BATCH_SIZE
+    average_model: bool = True
+    """Whether the mean of all models is tested too."""
+    figures: bool = True
+    """Whether pictures are drawn after the nodes have ended."""
+
+    def happens(self, rounds: int) -> bool:
+        """Whether models are tested at all in a run of so many rounds."""
+        return self.final or 0 < self.every <= rounds
+
+
+@dataclass(frozen=True)
+class RestartSettings:
+    """Whether a node whose process died is started again."""
+
+    attempts: NonNegative = 0
+    """How often, for each host process."""
+
+
+@dataclass(frozen=True)
+class FailureSettings:
+    """What the loss of a node means, and how long anything is waited for, in seconds."""
+
+    on_loss: Literal["auto", "continue", "wait", "stop"] = "auto"
+    """auto: continue, unless the sharing scheme does not tolerate a loss; wait: until it is back."""
+    deadline: PositiveFloat = 60.0
+    """How long a silent peer is waited for in a round."""
+    grace: NonNegativeFloat = 5.0
+    """How long a broken link may take to come back before the peer counts as lost."""
+    start_deadline: PositiveFloat = 60.0
+    """How long the nodes have to meet."""
+    start: Annotated[str, AfterValidator(check_start)] = "all"
+    """Who must be here to begin: all, or at_least N nodes; the others may come later."""
+    restart: RestartSettings = RestartSettings()
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """How often whole nodes are saved, so that the run or a node can go on from there."""
+
+    every: NonNegative = 0
+    """Rounds between checkpoints; 0: only when the run is asked to stop."""
+
+
+@dataclass(frozen=True)
+class ModelRecordSettings:
+    """Which models are kept as results."""
+
+    every: NonNegative = 0
+    """Rounds between them; 0: only that after the last round, which is always kept."""
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What is recorded beside the numbers of each round."""
+
+    models: ModelRecordSettings | None = None
+    """None: no models."""
+
+
+@dataclass(frozen=True)
+class KeyFolder:
+    """Where this machine's key files lie."""
+
+    keys: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that a run needs; two runs with equal settings give equal models."""
+
+    name: Annotated[str, AfterValidator(check_name)]
+    rounds: Positive
+    seed: NonNegative = 1
+    graph: Plugin
+    mapping: Plugin
+    dataset: Plugin
+    partition: Plugin
+    model: Plugin
+    coupling: Plugin
+    """How the local steps of all nodes belong together: `training.name` and its own options."""
+    training: TrainingSettings
+    """Numbers per round are one for all ranks or one for each rank."""
+    mix_buffers: bool = False
+    """Whether float buffers (running statistics) are part of the shared vector."""
+    sharing: Plugin
+    weights: Plugin
+    transforms: tuple[Plugin, ...] = ()
+    communication: Plugin
+    overlap: bool = False
+    """Whether models are exchanged as they are at the start of a round, while the nodes train."""
+    evaluation: EvaluationSettings
+    failures: FailureSettings
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    records: RecordSettings = RecordSettings()
+    faults: tuple[Plugin, ...] = ()
+    """What goes wrong on purpose."""
+    security: Literal["auto", "none"] | KeyFolder = "auto"
+    """Keys for links between machines; auto: those in `keys` beside the file, where others can reach them."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    run_dir: str | None = None
+    """Where results go; None: runs/<name>-<time>."""
+    machine: NonNegative | None = None
+    """The index of this machine; None: found by its addresses."""

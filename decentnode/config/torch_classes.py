@@ -1,0 +1,137 @@
+"""Optimizers, schedulers and losses by their class names: torch's, and ours that are made like them."""
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from decentnode.config.settings import Plugin
+from decentnode.config.type_check import parameters_of
+from decentnode.core.registry import guess, import_class
+from decentnode.core.text import quoted
+from decentnode.errors import BadInput, UnknownPlugin
+from decentnode.training import optim as optimizers
+from decentnode.training.objective import Objective
+from decentnode.training.training import first_line
+
+_Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
+# What these are made of cannot be written in YAML: functions, or other schedulers.
+_NOT_FROM_YAML = {"LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}
+# These compare other things than scores and labels, or are another's old name.
+_NOT_FROM_YAML |= {
+    "CTCLoss", "CosineEmbeddingLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "KLDivLoss",
+    "LinearCrossEntropyLoss", "MarginRankingLoss", "MultiLabelMarginLoss", "NLLLoss2d", "PoissonNLLLoss",
+    "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
+}  # fmt: skip
+_WHAT_TORCH_RAISES = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError)
+MOST_TRIAL_ROUNDS = 100
+
+
+class TorchClasses:
+    """The public classes of some modules under a base class; the first `given` arguments come from us."""
+
+    def __init__(
+        self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None
+    ) -> None:
+        """`outside` is what a class from elsewhere must be, by default the same base."""
+        self.kind = kind
+        self.bases = (outside or base,)
+        self._given = given
+        self._modules = modules
+        self._base = base
+
+    def classes(self) -> dict[str, type]:
+        """All of them by name, sorted."""
+        public = (item for module in self._modules for item in vars(module).items())
+        return dict(sorted((name, cls) for name, cls in public if self._is_one(name, cls)))
+
+    def _is_one(self, name: str, cls: object) -> bool:
+        public = not name.startswith("_") and name not in _NOT_FROM_YAML
+        return public and isinstance(cls, type) and issubclass(cls, self._base) and cls is not self._base
+
+    def find(self, name: str) -> type:
+        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+        if ":" in name:
+            return import_class(name)
+        known = self.classes()
+        if name not in known:
+            spelled = {other.lower(): other for other in known}
+            near = spelled.get(name.lower())
+            hint = f"; did you mean '{near}'?" if near else guess(name, list(known))
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{hint} (known: {', '.join(known)})")
+        return known[name]
+
+    def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
+        """The options of a class; types as the defaults tell, since torch's hints are not made for checks."""
+        found = parameters_of(cls, skip=self._given)
+        return {name: (_type_of(default), default) for name, (_, default) in found.items()}
+
+
+OPTIMIZERS = TorchClasses("optimizer", (torch.optim, optimizers), Optimizer, given=1)
+SCHEDULERS = TorchClasses("scheduler", (lr_scheduler, optimizers), LRScheduler, given=1)
+LOSSES = TorchClasses("loss", (torch.nn,), _Loss, given=0, outside=torch.nn.Module)
+
+
+def _type_of(default: Any) -> Any:
+    if isinstance(default, bool | str):
+        return type(default)
+    if isinstance(default, int | float):
+        return float if isinstance(default, float) else int | float
+    return Any
+
+
+def plain_defaults(parameters: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """The defaults that can be written into YAML and mean something there."""
+    return {name: value for name, (_, value) in parameters.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str) and value != "deprecated"
+
+
+def try_optimizer(optimizer: Plugin) -> Optimizer:
+    """An optimizer of one small layer, to see what torch says; raises BadInput with its words."""
+    cls: Any = optimizer.cls
+    # Without the wrapper around this method, which imports a compiler for a second when it is first called.
+    plain = {"add_param_group": inspect.unwrap(cls.add_param_group)}
+    quick = Plugin(
+        cls=type(cls.__name__, (cls,), plain),
+        options=optimizer.options,
+        kind=optimizer.kind,
+        name=optimizer.name,
+    )
+    made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
+    return made
+
+
+def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
+    """Follows the schedule for some rounds, since torch looks at many options only then; raises BadInput."""
+    made = scheduler.make(optimizer)
+    arguments = (1.0,) if isinstance(made, ReduceLROnPlateau) else ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(min(rounds, MOST_TRIAL_ROUNDS)):
+                made.step(*arguments)
+    except _WHAT_TORCH_RAISES as error:
+        raise BadInput(f"{scheduler.name}: cannot be stepped once per round: {first_line(error)}") from error
+
+
+def try_loss(loss: Plugin) -> None:
+    """The loss of scores and labels as training gives them; raises BadInput."""
+    objective = Objective(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), loss.make())
+    if ":" in loss.name:  # somebody's own loss may be made for so many classes
+        return
+    try:
+        _, value = objective(torch.eye(2), torch.tensor([0, 1]))
+    except _WHAT_TORCH_RAISES as error:
+        raise BadInput(f"{loss.name}: no loss of scores and labels: {first_line(error)}") from error
+    if value.dim():
+        raise BadInput(f"{loss.name}: gives {tuple(value.shape)} for a batch; it must give one number")

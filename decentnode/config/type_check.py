@@ -1,0 +1,245 @@
+"""Checks a value from YAML against a type, and says in plain words what the type allows.
+
+Types are as strict as JSON: "16" is no number, true is no number, 1.0 is no whole number; a whole number
+is fine where a number is wanted, and a list where a tuple is.
+"""
+
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from decentnode.config.yaml_source import Key
+from decentnode.core.registry import guess
+from decentnode.core.text import quoted
+
+REQUIRED = Parameter.empty
+UNIONS = (Union, types.UnionType)
+
+_RULES = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+_NOUNS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "true or false"),
+    str: ("text", "texts"),
+    Path: ("a path", "paths"),
+    types.NoneType: ("null", "null"),
+    Any: ("a value", "values"),
+}
+_SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+
+
+class Unfit(Exception):
+    """A value that its type does not allow; `problems` are (key within the value, what is wrong)."""
+
+    def __init__(self, problems: dict[Key, str]) -> None:
+        super().__init__(str(problems))
+        self.problems = problems
+
+
+def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
+    """Type and default (or REQUIRED) of each constructor argument by name, without the first `skip`."""
+    hints = _hints(cls if is_dataclass(cls) else cls.__init__)
+    made = {f.name: f.default_factory() for f in _fields(cls) if f.default_factory is not MISSING}
+    return {
+        p.name: (hints.get(p.name, Any), made.get(p.name, p.default))
+        for p in list(signature(cls).parameters.values())[skip:]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _fields(cls: Any) -> tuple[Field[Any], ...]:
+    return fields(cls) if is_dataclass(cls) else ()
+
+
+def _hints(source: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(source, include_extras=True)
+    except Exception:  # a hint of somebody else's class may name what is only imported for type checkers
+        return {}
+
+
+def typed(hint: Any, value: Any) -> Any:
+    """The value as its type wants it; raises Unfit."""
+    try:
+        return _adapter(hint).validate_json(json.dumps([value]))[0]
+    except ValidationError as error:
+        problems: dict[Key, str] = {}
+        for one in error.errors(include_url=False):
+            key, what = _problem(hint, value, one)
+            problems.setdefault(key, what)
+        raise Unfit(_deepest(problems)) from error
+
+
+def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
+    """Without those of a whole where one of its parts has a problem: the other choices of a union."""
+    inner = {key[:length] for key in problems for length in range(len(key))}
+    return {key: what for key, what in problems.items() if key not in inner}
+
+
+def json_schema(hint: Any, ref_template: str) -> dict[str, Any]:
+    """The JSON schema of one value of that type, its definitions under `$defs`."""
+    try:
+        schema = _adapter(hint).json_schema(ref_template=ref_template)
+    except PydanticInvalidForJsonSchema:  # a class of somebody else's
+        return {"$defs": {}}
+    return {**schema["prefixItems"][0], "$defs": schema.get("$defs", {})}
+
+
+def _adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
+    # The tuple around it lets the rules apply to a dataclass too, which refuses them when it stands alone.
+    try:
+        return _cached_adapter(hint)
+    except TypeError:  # an unhashable annotation
+        return TypeAdapter(tuple[hint], config=_RULES)
+
+
+@cache
+def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
+    return TypeAdapter(tuple[hint], config=_RULES)
+
+
+def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]:
+    path = error["loc"][1:]
+    key, inner = _locate(hint, path, value)
+    last = path[-1] if path else None
+    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return path, unknown("key", str(last), list(_hints(_bare(inner))))
+    if error["type"] == "missing" and isinstance(last, str) and key == path:
+        return key, f"missing; it must be {describe(inner)}"
+    if error["type"] in ("value_error", "assertion_error"):
+        return key, str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        key, inner = _locate(hint, path[:-1], value)
+    return key, unfit_text(inner, _dig(value, key))
+
+
+def unfit_text(hint: Any, value: Any) -> str:
+    """`must be this, not that`."""
+    return f"must be {describe(hint)}, not {show(value)}"
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """`unknown key; did you mean 'x'?`, or all that are known when nothing is near."""
+    listed = f" (known: {', '.join(known)})" if known else ""
+    return f"unknown {what}{guess(name, list(known)) or listed}"
+
+
+def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:
+    """Follows a path as far as the types are unambiguous; the key that far, and the type there."""
+    key: Key = ()
+    for part in path:
+        if get_origin(_bare(hint)) in UNIONS:
+            # Here the path only names one of the choices; the value tells which one was meant.
+            inner = _meant(_bare(hint), _dig(value, key))
+        else:
+            inner = _inside(hint, part)
+            key = (*key, part) if inner is not None else key
+        if inner is None:
+            break
+        hint = inner
+    return key, hint
+
+
+def _meant(union: Any, value: Any) -> Any:
+    wanted: tuple[Any, ...] = (dict, Mapping) if isinstance(value, dict) else (list, tuple, Sequence)
+    if not isinstance(value, list | dict):
+        return None
+    fitting = [choice for choice in get_args(union) if get_origin(_bare(choice)) in wanted]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _inside(hint: Any, part: str | int) -> Any:
+    bare = _bare(hint)
+    arguments = get_args(bare)
+    if is_dataclass(bare):
+        return _hints(bare).get(str(part))  # type: ignore[arg-type]
+    if get_origin(bare) in (list, tuple, Sequence) and isinstance(part, int):
+        fixed = get_origin(bare) is tuple and Ellipsis not in arguments
+        return arguments[part if fixed and part < len(arguments) else 0]
+    if get_origin(bare) in (dict, Mapping):
+        return arguments[1]
+    return None
+
+
+def _bare(hint: Any) -> Any:
+    """The type without its ranges, and without null where there is one other choice."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in UNIONS:
+        choices = [choice for choice in get_args(hint) if choice is not types.NoneType]
+        return _bare(choices[0]) if len(choices) == 1 else hint
+    return hint
+
+
+def _dig(value: Any, key: Key) -> Any:
+    for part in key:
+        value = value[part]
+    return value
+
+
+def is_path(name: str, hint: Any) -> bool:
+    """Whether an option names a file or directory: by its type, or by its name."""
+    return _bare(hint) is Path or ((name == "path" or name.endswith("_path")) and _bare(hint) is str)
+
+
+def show(value: Any) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, list | tuple | dict):
+        return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
+    if isinstance(value, str):
+        return quoted(value)
+    return json.dumps(value)
+
+
+def describe(hint: Any, many: bool = False) -> str:
+    """What a type allows, in words: `a whole number > 0`, `a list of numbers or null`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([describe(arguments[0], many), *_bounds(arguments[1:])]).rstrip()
+    if origin in UNIONS:
+        choices = [choice for choice in arguments if choice is not int or float not in arguments]
+        return " or ".join(describe(choice, many) for choice in choices)
+    if origin is Literal:
+        return _choices(arguments)
+    if origin is not None:
+        return _describe_container(origin, arguments, many)
+    if hint in _NOUNS:
+        return _NOUNS[hint][many]
+    return _describe_class(hint, many)
+
+
+def _bounds(marks: Sequence[Any]) -> list[str]:
+    found = [(_SIGNS[type(mark)], mark) for mark in marks if type(mark) in _SIGNS]
+    texts = [f"{sign} {getattr(mark, attribute)}" for (sign, attribute), mark in found]
+    return [" and ".join(texts)] if texts else []
+
+
+def _choices(values: Sequence[Any]) -> str:
+    return " or ".join(show(value) for value in values)
+
+
+def _describe_container(origin: Any, arguments: Sequence[Any], many: bool) -> str:
+    if origin in (dict, Mapping):
+        return f"{'mappings' if many else 'a mapping'} to {describe(arguments[1], many=True)}"
+    lists = "lists" if many else "a list"
+    if origin is tuple and Ellipsis not in arguments:
+        return f"{lists} of exactly {len(arguments)} ({', '.join(map(describe, arguments))})"
+    return f"{lists} of {describe(arguments[0], many=True)}" if arguments else lists
+
+
+def _describe_class(cls: Any, many: bool) -> str:
+    if is_dataclass(cls):
+        return f"{'mappings' if many else 'a mapping'} with {' and '.join(_hints(cls))}"  # type: ignore[arg-type]
+    if isinstance(cls, type) and issubclass(cls, Enum):
+        return _choices([member.value for member in cls])
+    return f"a {getattr(cls, '__name__', cls)}"

@@ -1,0 +1,347 @@
+"""YAML text -> plain values, and for every value the place where it was written.
+
+The scalars follow YAML 1.2 (core schema), not 1.1: `1e-3` is a number; `on`, `off`, `yes`, `no` and
+dates are text. Only plain values are read: no tag can name a type. Size, nesting and the expansion of
+aliases are bounded, so that no file can fill the memory.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from decentnode.core.registry import near_file
+from decentnode.core.text import printable, shortened
+from decentnode.errors import ConfigError
+
+Key = tuple[str | int, ...]
+"""Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
+
+MOST_BYTES = 1 << 18
+MOST_VALUES = 100_000
+MOST_DEPTH = 32
+MOST_BITS = 63
+
+_TAG = "tag:yaml.org,2002:"
+_SCALARS: list[tuple[str, str, Iterable[str]]] = [
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+]
+_BASES = {"0x": 16, "0o": 8}
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    rules: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for kind, pattern, first_letters in _SCALARS:
+        for letter in first_letters:
+            rules.setdefault(letter, []).append((_TAG + kind, re.compile(f"^(?:{pattern})$")))
+    return rules
+
+
+class ScalarRules:
+    """How plain scalars are read and, the other way round, which texts are written in quotes."""
+
+    yaml_implicit_resolvers: ClassVar = _resolvers()
+
+
+class _Loader(ScalarRules, yaml.SafeLoader):
+    """Gives nodes with positions, and stops where nesting gets too deep."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.depth == MOST_DEPTH:
+            mark = self.get_mark()
+            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MOST_DEPTH} levels", problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+class Dumper(ScalarRules, yaml.SafeDumper):
+    """Writes what this module reads back as the same values."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was written: a line of the file, or an override of the command line."""
+
+    line: int
+    override: Key | None = None
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One thing to correct, in the words that the user sees."""
+
+    place: Place
+    key: Key
+    what: str
+
+    def render(self, file: str) -> str:
+        """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
+        if self.place.override is None:
+            where = f"{file}:{self.place.line}"
+            where += f" {key_text(self.key)}" if self.key else ""
+        else:
+            where = f"command line: {key_text(max(self.key, self.place.override, key=len))}"
+        return printable(f"{where}: {self.what}")
+
+
+@dataclass
+class Document:
+    """A file's values, where each was written, and the defects found so far."""
+
+    file: str
+    value: Any = None
+    places: dict[Key, Place] = field(default_factory=dict)
+    defects: list[Defect] = field(default_factory=list)
+    unreadable: set[Key] = field(default_factory=set)
+
+    def place(self, key: Key) -> Place:
+        """Where the value was written; for one that was not, where the section around it begins."""
+        while key and key not in self.places:
+            key = key[:-1]
+        return self.places.get(key, Place(1))
+
+    def add(self, key: Key, *what: str) -> None:
+        """Notes defects of the value at `key`; one that could not be read has its defect already."""
+        if key not in self.unreadable:
+            self.defects += [Defect(self.place(key), key, line) for line in what]
+
+    def lines(self) -> list[str]:
+        """All defects in the file's order, those of the command line last."""
+        ordered = sorted(self.defects, key=lambda d: (d.place.override is not None, d.place.line))
+        return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
+
+    def raise_any(self) -> None:
+        """Raises one ConfigError with all defects, if there are any."""
+        if self.defects:
+            raise ConfigError(*self.lines())
+
+
+def key_text(key: Key) -> str:
+    """The dotted form, for instance `sharing.transforms[0].fraction`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in key)
+    return "".join(parts).lstrip(".")
+
+
+def read(path: str | Path) -> Document:
+    """The values of a YAML file; raises ConfigError when it cannot be read at all."""
+    document = Document(str(path))
+    try:
+        node = _compose(_text(path))
+        if not isinstance(node, yaml.MappingNode):
+            given = "the file is empty" if node.tag == _TAG + "null" else "this is not a mapping"
+            raise _Unreadable(_line(node), f"{given}; a configuration has lines such as 'seed: 1'")
+        document.value = _Builder(document).value(node, ())
+    except _Unreadable as error:
+        raise ConfigError(f"{path}:{error.line}: {error.what}") from error
+    return document
+
+
+def read_value(text: str, document: Document, key: Key) -> Any:
+    """The value of an override `key=text`; its defects and places go to `document`."""
+    try:
+        node = _compose(text)
+        return _Builder(document, override=key).value(node, key)
+    except _Unreadable as error:
+        document.places[key] = Place(0, key)
+        document.add(key, error.what)
+        document.unreadable.add(key)
+        return None
+
+
+def dump(values: dict[str, Any]) -> str:
+    """YAML text that `read` turns into the same values."""
+    return yaml.dump(values, Dumper=Dumper, sort_keys=False, width=110)
+
+
+class _Unreadable(Exception):
+    """Text that gives no values at all."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+        self.what = what
+
+
+def _instead(path: str) -> str:
+    """What to write in place of a path where no file is."""
+    if "=" in path and not Path(path).exists():
+        return "; the configuration comes first, then what it changes"
+    return near_file(path)
+
+
+def _text(path: str | Path) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path))}") from error
+    if len(content) > MOST_BYTES:
+        raise ConfigError(f"{path}: too large for a configuration; at most {MOST_BYTES} bytes are read")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise _Unreadable(
+            line, f"not UTF-8 text (byte 0x{content[error.start]:02x}); save it as UTF-8"
+        ) from error
+
+
+def _compose(text: str) -> yaml.Node:
+    loader = None
+    try:
+        loader = _Loader(text)
+        node: yaml.Node | None = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = 1 + text.count("\n", 0, error.position)
+        raise _Unreadable(
+            line, f"character {int(error.character):#06x} is not allowed in YAML; remove it"
+        ) from error
+    except yaml.MarkedYAMLError as error:
+        what, mark = _syntax(error)
+        raise _Unreadable(mark.line + 1 if mark else 1, what) from error
+    except (ValueError, OverflowError) as error:  # the number of a character that does not exist
+        what = "not valid YAML: \\U is followed by a character's number, at most 0010FFFF"
+        raise _Unreadable(loader.line + 1 if loader else 1, what) from error
+    return node or yaml.ScalarNode(_TAG + "null", "", _START, _START)
+
+
+_REMEDIES = (
+    ("end of stream", "a quote that begins here has no end", True),
+    ("could not find expected ':'", "write 'key: value', with a blank after the colon", True),
+    ("mapping values are not allowed", "one 'key: value' per line; put text with a colon in quotes", False),
+    ("<block end>", "the entries of one section begin in the same column", False),
+    ("expected ',' or", "close what is open with } or ], and put commas between its entries", False),
+    ("cannot start any token", "put text that begins with it in quotes", False),
+    ("undefined alias", "put text that begins with * in quotes", False),
+    ("found unknown escape", "write \\\\ for a backslash, or use single quotes", False),
+    ("alphabetic or numeric character", "put text that begins with &, * or % in quotes", False),
+    ("document start", "a configuration has lines such as 'seed: 1'", False),
+    ("node content", "write a value, or null", False),
+)
+"""Words of a parser's complaint, what to do about it, and whether it began where the parser was before."""
+_START = yaml.Mark("", 0, 0, 0, "", 0)
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
+    """What is wrong, what would be right, and where that is."""
+    problem, mark = error.problem or "incomplete", error.problem_mark or error.context_mark
+    if "'\\t'" in problem:
+        return "a tab; YAML is indented with spaces", mark
+    if "expected a single document" in (error.context or ""):
+        return "a second document begins; a configuration is one document", mark
+    if problem.startswith("nested"):
+        return problem, mark
+    for words, remedy, from_context in _REMEDIES:
+        if words in problem:
+            # What has no end, or no colon, is noticed lines after the one that is to be corrected.
+            return f"not valid YAML: {problem}; {remedy}", (from_context and error.context_mark) or mark
+    return f"not valid YAML: {problem}", mark
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+@dataclass
+class _Builder:
+    """Turns nodes into plain values; notes places and defects in the document."""
+
+    document: Document
+    override: Key | None = None
+    values: int = 0
+
+    def value(self, node: yaml.Node, key: Key, line: int = 0) -> Any:
+        """The plain value of a node that was written at `line` (default: where the node begins)."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")
+        if len(key) > MOST_DEPTH:
+            raise _Unreadable(_line(node), f"nested deeper than {MOST_DEPTH} levels")
+        self.document.places[key] = Place(line or _line(node), self.override)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, key)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*key, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, key)
+
+    def _mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name_node, node_of_value in node.value:
+            name = self._name(name_node, key)
+            if name is None:
+                continue
+            place = Place(_line(name_node), self.override)
+            if name in found:
+                first = self.document.places[(*key, name)].line
+                what = "this key appears twice" + ("" if self.override else f"; the first is in line {first}")
+                self.document.defects.append(Defect(place, (*key, name), what))
+            else:
+                found[name] = self.value(node_of_value, (*key, name), place.line)
+        return found
+
+    def _name(self, node: yaml.Node, key: Key) -> str | None:
+        what = f"the key {str(node.value)[:40]} is not text; put it in quotes"
+        if not isinstance(node, yaml.ScalarNode):
+            what = "a key is a word, not a list or a mapping"
+        elif node.tag == _TAG + "str" and node.value != "<<" and _is_text(node.value):
+            return str(node.value)
+        elif node.value == "<<":
+            what = "merge keys (<<) are not read; write the keys out, or use an alias for a whole section"
+        self.document.defects.append(Defect(Place(_line(node), self.override), key, what))
+        return None
+
+    def _scalar(self, node: yaml.Node, key: Key) -> Any:
+        try:
+            return _convert(node.tag.removeprefix(_TAG), node.value)
+        except ValueError as error:
+            self.document.add(key, str(error))
+            self.document.unreadable.add(key)
+            return None
+
+
+def _convert(kind: str, text: str) -> Any:
+    if kind == "str":
+        if not _is_text(text):
+            raise ValueError(
+                "this text has a character that is not allowed (null, or half of a surrogate pair)"
+            )
+        return text
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind in ("int", "float"):
+        return _number(kind, text)
+    raise ValueError(f"the tag '{kind}' is not read; write a plain value")
+
+
+def _number(kind: str, text: str) -> int | float:
+    short = text if len(text) <= 40 else text[:40] + "..."
+    if text.lstrip("+-").lower() in (".inf", ".nan"):
+        raise ValueError(f"{text} is not a finite number")
+    try:
+        # More digits than this are out of range anyway, and the time to convert them grows with the square.
+        number = int(text[:100], _BASES.get(text[:2], 10)) if kind == "int" else float(text)
+    except ValueError:
+        raise ValueError(f"'{short}' is not a number") from None
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"{short} is not a finite number")
+    if isinstance(number, int) and number.bit_length() > MOST_BITS:
+        raise ValueError(f"{short} is too large; whole numbers have at most {MOST_BITS} bits")
+    return number
+
+
+def _is_text(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,1 @@
+"""The ground that every package stands on: payloads, vectors, registries, randomness, files."""

@@ -1,0 +1,43 @@
+"""Bytes that nodes have sent and received, as the wire format carries them."""
+
+from dataclasses import dataclass
+
+from decentnode.core.payload import Payload
+
+HEADER_BYTES = 64
+
+
+@dataclass
+class ByteCounters:
+    """What the wire format carries, counted once per receiver and equal over all transports."""
+
+    sent_payload: int = 0
+    sent_index: int = 0
+    sent_header: int = 0
+    received_payload: int = 0
+    received_index: int = 0
+    received_header: int = 0
+
+    @property
+    def sent(self) -> int:
+        """All bytes sent so far."""
+        return self.sent_payload + self.sent_index + self.sent_header
+
+    @property
+    def received(self) -> int:
+        """All bytes received so far."""
+        return self.received_payload + self.received_index + self.received_header
+
+    def count_sent(self, payload: Payload, receivers: int) -> None:
+        """Books one message to each of several receivers."""
+        index = payload.index_bytes
+        self.sent_payload += receivers * (payload.nbytes - index)
+        self.sent_index += receivers * index
+        self.sent_header += receivers * HEADER_BYTES
+
+    def count_received(self, payload: Payload) -> None:
+        """Books one message from one sender."""
+        index = payload.index_bytes
+        self.received_payload += payload.nbytes - index
+        self.received_index += index
+        self.received_header += HEADER_BYTES

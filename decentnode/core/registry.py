@@ -1,0 +1,143 @@
+"""Plug-ins by name: one registry per kind, and `module:Class` for code outside this package.
+
+A plug-in is a dataclass whose fields are its YAML options and whose docstring's first line
+says what it is. Registering is one decorator: `@SHARING.register("gossip")`.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from decentnode.core.text import quoted
+from decentnode.errors import UnknownPlugin
+
+T = TypeVar("T", bound=type)
+
+
+def guess(word: str, known: Iterator[str] | list[str]) -> str:
+    """Returns `; did you mean 'x'?` for the known word nearest to `word`, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def near_file(path: str) -> str:
+    """`guess` among the files beside a path where there is none, whatever their endings."""
+    missing = Path(path)
+    try:
+        if missing.exists() or not missing.parent.is_dir():
+            return ""
+        files = list(missing.parent.iterdir())
+    except OSError:  # a name that is too long, or a folder that is not ours
+        return ""
+    beside = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
+    names = {file.stem: file.name for file in beside}
+    near = difflib.get_close_matches(missing.stem, list(names), n=1, cutoff=0.6)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+class Registry:
+    """The plug-ins of one kind, which derive from one of the classes `bases` (`module:Class`).
+
+    `home` is imported on first use, so that its plug-ins register.
+    """
+
+    def __init__(self, kind: str, home: str, *bases: str) -> None:
+        self.kind = kind
+        self._home = home
+        self._bases = bases
+        self._classes: dict[str, type] = {}
+
+    @property
+    def bases(self) -> tuple[type, ...]:
+        """The classes of which every plug-in of this kind derives from one."""
+        return tuple(map(import_class, self._bases))
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Makes the decorated class available in YAML as `name`."""
+
+        def add(cls: T) -> T:
+            if name in self._classes:
+                raise ValueError(f"two {self.kind} plug-ins are named '{name}'")
+            self._classes[name] = cls
+            cls.registered_name = name  # type: ignore[attr-defined]
+            return cls
+
+        return add
+
+    def classes(self) -> dict[str, type]:
+        """All registered classes by name, sorted."""
+        importlib.import_module(self._home)
+        return dict(sorted(self._classes.items()))
+
+    def find(self, name: str) -> type:
+        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+        if ":" in name:
+            return import_class(name)
+        known = self.classes()
+        if name not in known:
+            near = guess(name, list(known))
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{near} (known: {', '.join(known)})")
+        return known[name]
+
+
+def name_of(plugin: object) -> str:
+    """What a plug-in is called in YAML; its class where it comes from outside."""
+    cls = type(plugin)
+    # Not what it inherits: a plug-in from outside may derive from one that has a name.
+    named = vars(cls) | getattr(plugin, "__dict__", {})
+    return str(named.get("registered_name", cls.__name__))
+
+
+def is_own(plugin: object) -> bool:
+    """Whether its class is a researcher's own: from outside this package."""
+    return type(plugin).__module__.partition(".")[0] != "decentnode"
+
+
+def import_class(path: str) -> type:
+    """The class at `module:Class`; raises UnknownPlugin when the module or the class is missing."""
+    module_name, _, class_name = path.partition(":")
+    if not (module_name and class_name) or module_name.startswith("."):
+        raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        where = (
+            "" if error.name != module_name else f" in {Path.cwd()}, beside the configuration, or installed"
+        )
+        raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
+    except (Exception, SystemExit) as error:  # whatever the module itself raises while it is imported
+        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UnknownPlugin(f"cannot import '{path}': {what}") from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
+    return found
+
+
+def import_from(*folders: Path) -> None:
+    """Makes modules in these folders importable, after all that is installed."""
+    for folder in map(str, folders):
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph")
+MAPPINGS = Registry("mapping", "decentnode.mapping.environment", "decentnode.mapping.base:Mapping")
+MIXINGS = Registry("weights", "decentnode.graph.mixing", "decentnode.graph.mixing:Mixing")
+SHARINGS = Registry("sharing", "decentnode.sharing", "decentnode.sharing.base:Sharing")
+TRANSFORMS = Registry("transform", "decentnode.transforms", "decentnode.transforms.base:Transform")
+COMMUNICATIONS = Registry(
+    "communication", "decentnode.communication", "decentnode.communication.base:Communication"
+)
+MODELS = Registry("model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module")
+DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
+PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
+TRAININGS = Registry("training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:Coupling")
+FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
+REGISTRIES = (
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TRAININGS,
+    FAULTS,
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Numbers as a person reads them, and what a person wrote as a message repeats it."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+LARGE = 1000.0
+MOST_QUOTED = 40
+"""Letters of somebody's text that a message repeats."""
+UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def readable_bytes(count: float) -> str:
+    """Three or four digits and a decimal unit: `49.4 MB`."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in UNITS:
+        count /= 1000
+        if count < 999.5 or unit == UNITS[-1]:
+            break
+    return f"{count:.{0 if count >= 99.95 else 1}f} {unit}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """`4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def clock_time(seconds: float) -> str:
+    """`0:07`, `12:40` or `2:05:09`, for a figure that changes while one looks."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def percent(fraction: float | None) -> str:
+    """`97.00`, or a dash where nothing is known."""
+    return "-" if fraction is None else f"{100 * fraction:.2f}"
+
+
+def decimal(value: float | None) -> str:
+    """Four decimals (three from 100 on), or powers of ten where they would not do; a dash where unknown."""
+    if value is None or not isfinite(value):
+        return "-"
+    if value != 0 and not 1e-3 <= abs(value) < LARGE:
+        return f"{value:.1e}"
+    return f"{value:.{4 if abs(value) < LARGE / 10 else 3}f}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and three dots."""
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+
+
+def quoted(text: str) -> str:
+    """The text in quotes, shortened, and with what cannot be printed in one line written as an escape."""
+    return f"'{printable(text[:MOST_QUOTED])}{'...' if len(text) > MOST_QUOTED else ''}'"
+
+
+def printable(text: str) -> str:
+    """The text with line breaks and control characters as escapes, so that it stays in one line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def ranks_in_words(ranks: Sequence[int], most: int) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; at most so many are named."""
+    named = list(map(str, ranks[:most]))
+    more = len(ranks) - len(named)
+    if more:
+        named.append(f"{more} {'other' if more == 1 else 'others'}")
+    text = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+def how_it_ended(status: int) -> str:
+    """A process's end in words; `status` is its exit code, or minus the signal that killed it."""
+    if status < 0:
+        return f"killed by signal {-status}"
+    return f"its process ended with exit code {status}"

@@ -1,0 +1,285 @@
+"""Mixing weights: what each node gives to the models it hears, and to its own.
+
+W is doubly stochastic where rows and columns sum to 1; then mixing keeps the mean of all models.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import fsum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decentnode.core.registry import MIXINGS, name_of
+from decentnode.core.text import quoted
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph, View
+from decentnode.graph.text import INTEGER, Defects, Line, filled, read_lines
+
+Weights = dict[int, float]
+"""Weights by rank, ascending, the own rank included; they sum to 1."""
+
+ROW_SUM_TOLERANCE = 1e-6
+
+
+class Mixing(ABC):
+    """A rule for the weights of one round."""
+
+    def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
+        """Raises BadInput when this rule cannot serve that graph."""
+
+    @abstractmethod
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        """What `rank` gives to each model it hears in `round` and to its own: row `rank` of W."""
+
+
+@MIXINGS.register("metropolis_hastings")
+@dataclass(frozen=True)
+class MetropolisHastings(Mixing):
+    """w_ij = 1/(1 + max(deg_i, deg_j)), rest to self: doubly stochastic (Xiao, Boyd and Lall, 2006)."""
+
+    def check(self, graph: Graph) -> None:
+        if graph.directed:
+            raise BadInput("metropolis_hastings weights need an undirected graph; use uniform or file")
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        neighbors = graph.sources(rank, round)
+        degree = len(neighbors)
+        given = {j: 1 / (1 + max(degree, len(graph.sources(j, round)))) for j in neighbors}
+        return complete(given, rank)
+
+
+@MIXINGS.register("uniform")
+@dataclass(frozen=True)
+class Uniform(Mixing):
+    """The plain mean of what a node hears and its own model (De Vos et al., 2023, Algorithm 1).
+
+    w_ij = 1/(1 + deg_i): doubly stochastic only where all degrees are equal.
+    """
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        sources = graph.sources(rank, round)
+        return complete(dict.fromkeys(sources, 1 / (1 + len(sources))), rank)
+
+
+@MIXINGS.register("from_graph")
+@dataclass(frozen=True)
+class FromGraph(Mixing):
+    """The weights that a graph itself comes with (Takezawa et al., 2023: each edge has its own)."""
+
+    def check(self, graph: Graph) -> None:
+        if not graph.has_weights:
+            raise BadInput(
+                "from_graph weights need a graph that comes with its own, such as base_k_plus_one; "
+                f"use {default_weights(graph)}"
+            )
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        return complete(graph.weights(rank, round), rank)
+
+
+def default_weights(graph: Graph) -> str:
+    """The rule that a graph is mixed with unless another is asked for."""
+    if graph.has_weights:
+        return "from_graph"
+    return "uniform" if graph.directed else "metropolis_hastings"
+
+
+@MIXINGS.register("file")
+@dataclass(frozen=True)
+class WeightFile(Mixing):
+    """W from a text file: n rows of n numbers, or one `i j w_ij` per line (Xiao and Boyd, 2004: any W).
+
+    Row i is what node i gives to the models it hears. Rows sum to 1 within 1e-6; what rounding in the
+    file left over goes to self.
+    """
+
+    path: str
+
+    def check(self, graph: Graph) -> None:
+        if not graph.static:
+            raise BadInput("weights from a file need a graph that is the same in every round")
+        entries, syntax = self._read
+        defects = Defects(self.path, list(syntax.found))
+        _check_support(entries, graph, defects)
+        if entries or not syntax.found:
+            _check_sums(entries, graph.num_nodes, defects)
+        defects.raise_any()
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        entries, _ = self._read
+        sources = graph.sources(rank, round)
+        return complete({j: entries[rank, j].weight if (rank, j) in entries else 0.0 for j in sources}, rank)
+
+    @cached_property
+    def _read(self) -> tuple["Entries", Defects]:
+        defects, lines = Defects(self.path), filled(read_lines(self.path))
+        if not lines:
+            defects.add(1, "the file is empty; it holds n rows of n weights, or lines 'i j weight'")
+        return _read_weights(lines, defects), defects
+
+
+class Entry(NamedTuple):
+    """One weight of a file and its line."""
+
+    weight: float
+    line: int
+
+
+Entries = dict[tuple[int, int], Entry]
+"""Weights other than 0 by (row, column)."""
+
+
+class WeightedGraph:
+    """A graph with its mixing weights: one node's view of each round."""
+
+    def __init__(self, graph: Graph, mixing: Mixing) -> None:
+        """Raises BadInput when the weights cannot serve the graph, or it does not know whether it changes."""
+        if graph.static != (graph.period == 1):
+            raise BadInput(
+                f"graph {name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
+                "a graph that changes and repeats is a PeriodicGraph"
+            )
+        mixing.check(graph)
+        self.graph = graph
+        self.mixing = mixing
+        self.num_nodes = graph.num_nodes
+        self.directed = graph.directed
+        self.static = graph.static
+        self._period = graph.period
+        self._views: dict[tuple[int, int], View] = {}
+
+    async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
+        """One node's place in one round, with its learning rate, as a node of the run asks for it."""
+        return self.view_now(rank, round, learning_rate)
+
+    def view_now(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
+        """One node's place in one round, with its learning rate; computed once where the graph repeats."""
+        if self._period is None:
+            view = self._compute(rank, round)
+        else:
+            phase = (rank, round % self._period)
+            if phase not in self._views:
+                self._views[phase] = self._compute(rank, round)
+            view = self._views[phase]
+        return replace(view, round=round, learning_rate=learning_rate)
+
+    def most_targets(self, rank: int) -> int:
+        """The most nodes that `rank` can send to in one round."""
+        if self._period is None:
+            return self.num_nodes - 1
+        return max(len(self.graph.targets(rank, round)) for round in self.graph.cycle)
+
+    def matrix(self, round: int = 0) -> NDArray[np.float64]:
+        """W of one round, float64, shape (n, n)."""
+        matrix = np.zeros((self.num_nodes, self.num_nodes))
+        for rank in range(self.num_nodes):
+            for j, weight in self.mixing.incoming(self.graph, rank, round).items():
+                matrix[rank, j] = weight
+        return matrix
+
+    def _compute(self, rank: int, round: int) -> View:
+        targets = self.graph.targets(rank, round)
+        return View(
+            rank=rank,
+            round=round,
+            targets=targets,
+            sources=self.graph.sources(rank, round),
+            weights=self.mixing.incoming(self.graph, rank, round),
+            outgoing_weights={
+                j: self.mixing.incoming(self.graph, j, round)[rank] for j in sorted((*targets, rank))
+            },
+            co_senders={j: self.graph.sources(j, round) for j in targets},
+        )
+
+
+def complete(given: Mapping[int, float], rank: int) -> Weights:
+    """Adds the own weight, 1 minus what others are given, in its place by rank."""
+    own = 1 - fsum(given.values())
+    return {j: given[j] if j != rank else own for j in sorted((*given, rank))}
+
+
+def live_weights(weights: Weights, rank: int, heard: Container[int]) -> Weights:
+    """The weights of a round in which only `heard` arrived: those of the others go to self.
+
+    W stays doubly stochastic when both ends of every lost edge do this (and symmetric where it was).
+    """
+    lost = [j for j in weights if j != rank and j not in heard]
+    if not lost:
+        return weights
+    own = fsum([weights[rank], *(weights[j] for j in lost)])
+    return {j: own if j == rank else weight for j, weight in weights.items() if j == rank or j in heard}
+
+
+def _read_weights(lines: list[Line], defects: Defects) -> Entries:
+    """The weights other than 0; three lines of three words are a matrix, else three words are `i j w`."""
+    entries: Entries = {}
+    for row, line in enumerate(lines):
+        if len(lines[0].words) == 3 and len(lines) != 3:
+            columns = _read_triple(line, defects)
+        else:
+            columns = _read_row(line, row, len(lines), defects)
+        for (i, j), word in columns.items():
+            weight = _weight(word, line, defects)
+            if (i, j) in entries:
+                defects.add(
+                    line.number, f"a second weight for {i} {j}; the first is in line {entries[i, j].line}"
+                )
+            elif weight:
+                entries[i, j] = Entry(weight, line.number)
+    return entries
+
+
+def _read_triple(line: Line, defects: Defects) -> dict[tuple[int, int], str]:
+    if len(line.words) != 3 or not all(INTEGER.fullmatch(word) for word in line.words[:2]):
+        defects.add(
+            line.number, f"expected 'i j weight', two ranks and a number, not {quoted(' '.join(line.words))}"
+        )
+        return {}
+    return {(int(line.words[0]), int(line.words[1])): line.words[2]}
+
+
+def _read_row(line: Line, row: int, rows: int, defects: Defects) -> dict[tuple[int, int], str]:
+    if len(line.words) != rows:
+        defects.add(
+            line.number, f"{len(line.words)} weights in a file of {rows} rows; the matrix is n times n"
+        )
+    return {(row, j): word for j, word in enumerate(line.words)}
+
+
+def _weight(word: str, line: Line, defects: Defects) -> float:
+    try:
+        weight = float(word)
+    except ValueError:
+        weight = -1.0
+    if 0 <= weight <= 1:
+        return weight
+    defects.add(line.number, f"{quoted(word)} is not a weight; expected a number from 0 to 1")
+    return 0.0
+
+
+def _check_support(entries: Entries, graph: Graph, defects: Defects) -> None:
+    ranks = range(graph.num_nodes)
+    for (i, j), entry in entries.items():
+        if i not in ranks or j not in ranks:
+            defects.add(
+                entry.line, f"weight {i} {j} is out of range; ranks of this graph are 0..{len(ranks) - 1}"
+            )
+        elif i != j and j not in graph.sources(i, 0):
+            defects.add(entry.line, f"node {i} does not hear node {j} in this graph; its weight must be 0")
+
+
+def _check_sums(entries: Entries, nodes: int, defects: Defects) -> None:
+    rows: list[list[Entry]] = [[] for _ in range(nodes)]
+    for (i, _), entry in entries.items():
+        if 0 <= i < nodes:
+            rows[i].append(entry)
+    last = max((entry.line for entry in entries.values()), default=1)
+    for i, row in enumerate(rows):
+        total = fsum(entry.weight for entry in row)
+        if abs(total - 1) > ROW_SUM_TOLERANCE:
+            line = row[0].line if row else last
+            defects.add(line, f"the weights that node {i} gives sum to {total:g}; they must sum to 1")

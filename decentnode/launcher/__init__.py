@@ -1,0 +1,1 @@
+"""One launcher per machine: it starts the host processes and watches them."""

@@ -1,0 +1,1 @@
+"""Launchers among themselves: rendezvous, messages, late join."""

@@ -1,0 +1,194 @@
+"""The sockets by which launchers talk: machine 0 binds one, the others connect to it.
+
+What is as large as a model has a connection of its own, so that nothing else waits behind it.
+"""
+
+import math
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import zmq
+
+from decentnode.communication.security.curve import Credentials, Gatekeeper, sender_of
+from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection, Connections, connection_of
+from decentnode.communication.zmq_poll import has_input
+from decentnode.errors import StartError
+
+SLACK_BYTES = 16 << 20
+"""What a message may have beside a model's sum: introductions of all nodes, or a full pipe of reports."""
+WAITING_MESSAGES = 16
+"""Of one connection, that this process keeps before it is asked for them; the rest waits at the sender's."""
+UNSENT_MESSAGES = 64
+"""To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
+LINGER_MS = 2000
+KEEPALIVE_SECONDS = 30
+ID_BYTES = 15
+TALK, VECTORS = b"\x01", b"\x02"
+"""What the routes of a launcher begin with; the rest is random, so that nobody else comes by it."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One message, not yet decoded."""
+
+    content: bytes
+    route: bytes = b""
+    """What answers go by; empty on machines that only talk to machine 0."""
+    machine: int | None = None
+    """Whose key it came with; None on plain links."""
+    connection: Connection = NOWHERE
+    """That by which it came."""
+
+
+class Rendezvous:
+    """Guarded with keys where there are some: then only listed machines are heard, only machine 0 told.
+
+    Everything happens in the thread that calls.
+    """
+
+    def __init__(
+        self, endpoint: str, machine: int, credentials: Credentials | None,
+        most_bytes: int = SLACK_BYTES, machines: int = 2,
+    ) -> None:  # fmt: skip
+        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted;
+        `machines`: how many there are.
+        """
+        self.most_bytes = most_bytes
+        self.refused: Counter[str] = Counter()
+        """Connections that were turned away, by reason."""
+        self.is_turned_away = False
+        """Machine 0 does not know this machine's key."""
+        self._hosts = machine == 0
+        self._endpoint = endpoint
+        self._credentials = credentials
+        self._context = zmq.Context()
+        self._socket = self._make(zmq.ROUTER if self._hosts else zmq.DEALER)
+        self._sockets = [self._socket]
+        """That, and on machines other than 0 the one for vectors, once there was one to send."""
+        self._connections = Connections(most_bytes, 2 * machines)
+        self._name = os.urandom(ID_BYTES)
+        self._gate: Gatekeeper | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            self._attach()
+        except zmq.ZMQError as error:
+            self.close()
+            reason = zmq.strerror(error.errno or 0)
+            raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
+        watch = self._connections.listen if self._hosts else self._connections.reach
+        watch(endpoint)
+
+    def _make(self, kind: int) -> "zmq.Socket[bytes]":
+        made = self._context.socket(kind)
+        made.set(zmq.IPV6, 1)
+        made.set(zmq.LINGER, 0)
+        made.set(zmq.MAXMSGSIZE, self.most_bytes)
+        made.set(zmq.RCVHWM, WAITING_MESSAGES)
+        if self._hosts:
+            made.set(zmq.SNDHWM, UNSENT_MESSAGES)
+            made.set(zmq.ROUTER_HANDOVER, 1)
+        elif self._credentials is not None:
+            self._credentials.guard_client(made, 0)
+        return made
+
+    def _attach(self) -> None:
+        if not self._hosts:
+            if self._credentials is not None:
+                self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            # A launcher whose connection breaks is none that was started twice: its route stays.
+            self._socket.set(zmq.ROUTING_ID, TALK + self._name)
+            self._socket.connect(self._endpoint)
+            return
+        if self._credentials is not None:
+            self._gate = Gatekeeper(self._context, self._credentials, self._refuse)
+            self._gate.guard(self._socket)
+        self._socket.bind(self._endpoint)
+
+    def _own_link(self) -> "zmq.Socket[bytes]":
+        """A second connection to machine 0, for vectors; at most one more waits behind that under way."""
+        if len(self._sockets) == 1:
+            made = self._make(zmq.DEALER)
+            made.set(zmq.SNDHWM, 1)
+            made.set(zmq.ROUTING_ID, VECTORS + self._name)
+            # Nothing else keeps it alive between two evaluations.
+            made.set(zmq.TCP_KEEPALIVE, 1)
+            made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
+            made.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)
+            made.connect(self._endpoint)
+            self._sockets.append(made)
+        return self._sockets[1]
+
+    def _refuse(self, reason: str) -> None:
+        self.refused[reason] += 1
+
+    def wait(self, timeout: float) -> bool:
+        """Whether a message is here, or comes within `timeout` seconds."""
+        limit = time.monotonic() + timeout
+        gates = [self._gate.questions] if self._gate else []
+        polled = [(socket, zmq.POLLIN) for socket in (*self._sockets, *gates)]
+        while True:
+            zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
+            if self._gate is not None:
+                self._gate.serve()
+            if self._monitor is not None and has_input(self._monitor):
+                self.is_turned_away = True
+            if any(map(has_input, self._sockets)):
+                return True
+            if time.monotonic() >= limit:
+                return False
+
+    def receive(self) -> Arrival | None:
+        """The next message, if one is here; who sends others than ours in form is cut at the third time."""
+        while (socket := next(filter(has_input, self._sockets), None)) is not None:
+            *routes, frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            source = connection_of(self._connections.note(frame))
+            if len(routes) == self._hosts:
+                route = routes[0].bytes if routes else b""
+                return Arrival(frame.bytes, route, self._machine_of(frame), source)
+            self.refused["frame count"] += 1
+            self._connections.blame(frame)
+        return None
+
+    def _machine_of(self, frame: zmq.Frame) -> int | None:
+        if self._credentials is None:
+            return None
+        return sender_of(frame) if self._hosts else 0
+
+    def look(self) -> None:
+        """Cuts connections that bring a message without an end; to be called when what is here was taken."""
+        if time.monotonic() >= self._connections.next_look:
+            self.refused.update(self._connections.look())
+
+    def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> bool:
+        """Sends one message; false where it was dropped, because the other end does not keep up. Never waits.
+
+        The route that a vector goes by is on machine 0 the one that vectors of that machine come by.
+        """
+        socket = self._own_link() if is_vector and not self._hosts else self._socket
+        try:
+            socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def cut(self, connection: Connection = NOWHERE) -> None:
+        """Ends a connection, and what waits in it: the one given, else the own one for vectors."""
+        if self._hosts:
+            self._connections.end(connection)
+        else:
+            for socket in self._sockets[1:]:
+                socket.close(0)
+            del self._sockets[1:]
+
+    def close(self) -> None:
+        """Lets what was sent leave within two seconds, and frees the sockets."""
+        if self._gate is not None:
+            self._gate.close()
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+        for socket in self._sockets:
+            socket.close(LINGER_MS)
+        self._context.term()

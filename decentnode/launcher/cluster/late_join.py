@@ -1,0 +1,151 @@
+"""Machines that come after the start or come again, and nodes that somebody wants to have started again."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
+from decentnode.config.consistency import why_not_taken_back
+from decentnode.core.text import how_it_ended, ranks_in_words
+from decentnode.errors import RunFailed
+from decentnode.launcher.cluster.messages import Join, Relay, Start
+from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD
+from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.fork_server import INCARNATIONS, ForkServer
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.node.experiment import Experiment
+
+RESTART = "restart"
+"""The name of the request."""
+MOST_RANKS = 8
+MOST_TIMES = 15
+"""How often a machine may come after the start: its processes' incarnations go into 8 bits."""
+
+
+class Latecomers:
+    """One machine's launcher's part in it."""
+
+    def __init__(
+        self, experiment: Experiment, machine: int, roster: Roster, assembly: Assembly, lineage: Lineage,
+        is_stopping: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """`is_stopping`: whether the run was asked to stop."""
+        self.server: ForkServer | None = None
+        """None before the first round."""
+        self._experiment = experiment
+        self._machine = machine
+        self._roster = roster
+        self._assembly = assembly
+        self._lineage = lineage
+        self._times: Counter[int] = Counter()
+        """How often each machine has come after the start; known to machine 0."""
+        self._is_stopping = is_stopping
+        self._incarnations: dict[int, int] = {}
+        """By position the newest that is known of a host process, where that is not 0."""
+
+    def begin(self, start: Start, server: ForkServer, signal: int) -> list[Failed]:
+        """Lets the local nodes begin: with the start signal, or anew where the others are under way.
+
+        Gives what is to be known of nodes that have not come.
+        """
+        self.server = server
+        absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
+        self._lineage.absent = set(absent)
+        positions = self._positions(self._machine)
+        if not start.late:
+            os.eventfd_write(signal, len(positions))
+        for position in positions if start.late else ():
+            self._incarnations[position] = INCARNATIONS * start.late
+            server.start_again(position, INCARNATIONS * start.late)
+        return [Failed(rank, "has not come yet") for rank in absent]
+
+    def answer(self, join: Join) -> list[Report]:
+        """Lets a machine take part that comes after the start, or refuses it alone.
+
+        Gives what is to be known of its nodes then; nothing, when it does not take part.
+        """
+        machine, mapping = join.machine, self._experiment.mapping
+        if self._machine or not self._assembly.is_newcomer(machine):
+            return []
+        active = set(self._roster.active)
+        others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
+        # Nodes whose launcher is merely not heard may go on; nobody ever connects to who is absent.
+        there = active | self._roster.silent(GONE_FOR_GOOD)
+        absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
+        times = self._times[machine] + 1
+        if not self._assembly.admit(join, times, absent, self._objection(machine, times)):
+            return []
+        self._times[machine] = times
+        gone = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
+        back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]
+        for other in others:
+            self._assembly.send(Relay(0, list(back)), other)
+        return [*gone, *back]
+
+    def _objection(self, machine: int, times: int) -> str:
+        """Why a machine cannot take part any more, whatever it says; empty when it can."""
+        ranks = self._experiment.mapping.ranks_of(machine)
+        ended = (State.FINISHED, State.STOPPED)
+        objections = {
+            "the run was asked to stop": self._is_stopping(),
+            f"machine {machine} has finished": all(self._roster.members[r].state in ended for r in ranks),
+            f"machine {machine} has come {MOST_TIMES} times, which is the most": times > MOST_TIMES,
+        }
+        scheme = why_not_taken_back(self._experiment.settings.sharing.make(), self._experiment.coupling)
+        return scheme or next((reason for reason, holds in objections.items() if holds), "")
+
+    def _positions(self, machine: int) -> list[int]:
+        return [i for i, process in enumerate(self._experiment.processes) if process.machine == machine]
+
+    def note(self, report: Restarted) -> dict[int, str]:
+        """Learns that a host process was started again; what to say of it, by rank."""
+        process = self._experiment.processes[report.process]
+        self._incarnations[report.process] = report.attempt
+        self._lineage.absent -= set(process.ranks)
+        if report.attempt % INCARNATIONS == 0:
+            machine = self._experiment.mapping.describe(process.machine)
+            return {} if process.index else {process.ranks[0]: f"{machine} comes after the start"}
+        again = "started again"
+        if report.status is not None:
+            attempts = self._experiment.settings.failures.restart.attempts
+            again = f"{how_it_ended(report.status)}; {again} ({report.attempt % INCARNATIONS} of {attempts})"
+        return {rank: f"rank {rank}: {again}" for rank in process.ranks}
+
+    def restart(self, argument: str) -> str:
+        """Starts the host process of a rank again, as `decentnode restart` asks; raises RunFailed."""
+        position = self._position(argument)
+        self._refuse_living(int(argument), position)
+        incarnation = self._incarnations.get(position, 0) + 1
+        if self.server is None or self._is_stopping():
+            raise RunFailed("no node is started again before the first round, or when the run is to stop")
+        if incarnation % INCARNATIONS == 0:
+            raise RunFailed(f"rank {argument} was started again {INCARNATIONS - 1} times, which is the most")
+        self.server.start_again(position, incarnation)
+        ranks = self._experiment.processes[position].ranks
+        return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"
+
+    def _position(self, argument: str) -> int:
+        """Where the host process of the rank stands; raises RunFailed when none here can come back."""
+        experiment, nodes = self._experiment, self._experiment.graph.num_nodes
+        if not argument.isdecimal() or int(argument) >= nodes:
+            raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
+        machine = experiment.mapping.machine_of(int(argument))
+        if machine != self._machine:
+            where = f"machine {machine} ({experiment.mapping.address(machine)})"
+            raise RunFailed(f"rank {argument} is on {where}; ask there")
+        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
+            raise RunFailed(f"rank {argument}: {reason}")
+        return experiment.home[int(argument)]
+
+    def _refuse_living(self, rank: int, position: int) -> None:
+        members = self._roster.members
+        if members[rank].state is not State.LOST:
+            found = members[rank].state
+            word = "is" if found in (State.RUNNING, State.STARTING) else "has"
+            raise RunFailed(f"rank {rank} {word} {found}")
+        ranks = self._experiment.processes[position].ranks
+        others = [other for other in ranks if members[other].state is not State.LOST]
+        if others:
+            named = ranks_in_words(others, MOST_RANKS)
+            raise RunFailed(f"rank {rank} shares its process with {named}, which would have to end for it")

@@ -1,0 +1,186 @@
+"""What one launcher makes of the others: which of their reports count, and who has fallen silent.
+
+A launcher speaks for the nodes of its own machine alone. Only machine 0 passes on what became of others, and
+nobody is told of its own nodes by another. What a listed machine may still say of its nodes is anything.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from math import inf, isfinite
+
+from msgspec.structs import astuple
+
+from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
+from decentnode.launcher.cluster.messages import (
+    Announced,
+    Arrived,
+    Join,
+    LastRound,
+    MeanVector,
+    Note,
+    PartialDistance,
+    PartialSum,
+    Relay,
+    Settled,
+)
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.node.experiment import Experiment
+
+LOOK_EVERY = 0.1
+SILENT_MACHINE = 10.0
+"""Seconds without a word after which another machine's launcher counts as gone, until it is heard again."""
+GONE_FOR_GOOD = 600.0
+"""Seconds of silence after which nobody counts on a machine: no checkpoints are kept for it any more."""
+IDENTITY = "identity"
+RANGE = "range"
+"""Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
+
+NOBODY = -1
+"""Whom reports are about that are meant for the own launcher, as `Ready`: its process ids get signals."""
+
+
+class OtherMachines:
+    """The other machines of a run, as one launcher hears them."""
+
+    def __init__(
+        self, experiment: Experiment, machine: int, roster: Roster, last_heard: Mapping[int, float],
+        say: Callable[[str, str], object],
+    ) -> None:  # fmt: skip
+        """`say` gets events, their kind and text; `last_heard` is kept up to date by somebody else."""
+        self.present = set(range(len(experiment.mapping.machines)))
+        """Those that are here, this one among them."""
+        self.refused: Counter[str] = Counter()
+        """Reports that did not count, by reason."""
+        self._machine = machine
+        self._mapping = experiment.mapping
+        self._roster = roster
+        self._last_heard = last_heard
+        self._nodes = experiment.graph.num_nodes
+        self._sum_bytes = 8 * experiment.layout.numel
+        self._rounds = experiment.settings.rounds
+        self._machine_of = [experiment.mapping.machine_of(rank) for rank in range(self._nodes)]
+        self._carriers = [process.machine for process in experiment.processes]
+        self._say = say
+        self._told: set[int] = set()
+
+    def reports(self, relay: Relay) -> list[Report]:
+        """Those that count; the rest is counted in `refused`."""
+        believed = []
+        for report in relay.reports:
+            reason = self._objection(report, relay.machine)
+            if reason:
+                self._refuse(relay.machine, reason)
+            else:
+                believed.append(report)
+        return believed
+
+    def forget_silent(self, now: float) -> list[Failed]:
+        """On machine 0, takes out who has ended or is silent; returns what is lost by that."""
+        lost = []
+        for machine in sorted(self.present - {0}) if self._machine == 0 else ():
+            active = self._active(machine)
+            if not active or now - self._last_heard[machine] > SILENT_MACHINE:
+                self.present.discard(machine)
+                self._roster.silence(active)
+                lost += [Failed(rank, f"machine {machine} fell silent") for rank in active]
+        return lost
+
+    def heard_again(self, notes: Iterable[Note]) -> list[int]:
+        """Who was given up, speaks in these, and has nodes to be counted again: such as had only been silent.
+
+        A launcher that only asks to join has none of these nodes: it was started anew.
+        """
+        speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
+        back = []
+        for machine in sorted(speaking - self.present):
+            if self._roster.hear_again(self._mapping.ranks_of(machine)):
+                self._say("machine_back", f"machine {machine} is heard again; its nodes count as before")
+            if self._active(machine):
+                back.append(machine)
+        return back
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look at what others have said, where there are any."""
+        return LOOK_EVERY if len(self._mapping.machines) > 1 else inf
+
+    @property
+    def gone(self) -> list[int]:
+        """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
+        return sorted(set(self._roster.ranks(State.LOST)) - self._roster.silent(GONE_FOR_GOOD))
+
+    def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
+        """Whether machine 0 has ended, or has not been heard for so long."""
+        return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
+
+    @property
+    def listening(self) -> list[int]:
+        """Whom this launcher talks to, and hears: what it tells others waits in memory, at a vector each.
+
+        Also those whose nodes have all finished: they still observe the last round.
+        """
+        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
+        return [m for m in counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
+
+    @property
+    def observing(self) -> set[int]:
+        """Machines that may show models: their launchers are heard, and not all of their nodes are lost."""
+        members = self._roster.members
+        can_show = {
+            machine
+            for machine in self.listening
+            if any(members[rank].state is not State.LOST for rank in self._mapping.ranks_of(machine))
+        }
+        return can_show | {self._machine}
+
+    def _active(self, machine: int) -> list[int]:
+        return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
+
+    def admits(self, note: Note) -> bool:
+        """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""
+        machine = getattr(note, "machine", 0)
+        match note:
+            case Arrived():
+                fits = 0 <= note.round < self._rounds
+            case Announced() | LastRound():
+                fits = -1 <= note.round < self._rounds
+            case Settled():
+                fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
+            case PartialSum() | PartialDistance():
+                fits = 0 <= note.round < self._rounds
+                fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
+                if isinstance(note, PartialSum):
+                    fits = fits and len(note.content) == (self._sum_bytes if note.count else 0)
+            case MeanVector():
+                fits = 0 <= note.round < self._rounds and len(note.content) == self._sum_bytes
+            case _:
+                fits = True
+        if not fits:
+            self._refuse(machine, RANGE)
+        return fits
+
+    def _objection(self, report: Report, machine: int) -> str:
+        """Why a report does not count that comes from this machine; empty when it does."""
+        if isinstance(report, Restarted | Exited):
+            about, carriers = report.process, self._carriers
+        else:
+            about, carriers = getattr(report, "rank", NOBODY), self._machine_of
+        if not 0 <= about < len(carriers) or not self._speaks_for(machine, carriers[about]):
+            return IDENTITY
+        peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
+        is_known = all(0 <= peer < self._nodes for peer in peers)
+        is_due = -1 <= getattr(report, "round", 0) <= self._rounds
+        is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
+        is_finite = all(isfinite(told) for told in astuple(report) if isinstance(told, float))
+        return "" if is_known and is_due and is_possible and is_finite else RANGE
+
+    def _speaks_for(self, machine: int, other: int) -> bool:
+        return other != self._machine if machine == 0 else other == machine
+
+    def _refuse(self, machine: int, reason: str) -> None:
+        self.refused[reason] += 1
+        if machine not in self._told:
+            self._told.add(machine)
+            about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
+            self._say("refused", f"machine {machine} speaks of {about}; that does not count")

@@ -1,0 +1,404 @@
+"""Machines that meet before the start, and what their launchers tell each other after it.
+
+Before the start machine 0 is the meeting point. Afterwards nothing needs it: the nodes talk to their
+neighbors alone, and what the launchers still tell each other only feeds the view and the summary.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+import msgspec
+
+from decentnode.communication.security.curve import Credentials
+from decentnode.communication.security.signatures import is_vouched, vouch
+from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection
+from decentnode.core.streams import say
+from decentnode.errors import UNDECODABLE, StartError
+from decentnode.launcher.cluster.channel import SLACK_BYTES, Arrival, Rendezvous
+from decentnode.launcher.cluster.messages import (
+    DECODER,
+    INCARNATIONS,
+    Join,
+    Note,
+    Refuse,
+    Start,
+    Wait,
+    has_vector,
+)
+from decentnode.launcher.cluster.quorum import Quorum
+from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
+from decentnode.mapping.base import Mapping, tcp_endpoint
+from decentnode.node.plugin_sources import difference
+
+_WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
+
+JOIN_INTERVAL = 0.5
+MOST_AT_ONCE = 4
+"""Messages of full size that are taken in before the launcher does something else."""
+LEAST_BYTES = SLACK_BYTES // 256
+"""What a message counts for at least."""
+REFUSING_SECONDS = 5.0
+NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
+TWIN_SECONDS = 3.0
+"""How long a machine that says nothing still counts as here, so that no second one takes its place."""
+LEFT_SECONDS = 5.0
+"""How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
+as missing again."""
+
+MOST_UNKNOWN = 1000
+"""Starts of a run that machine 0 may not know of, because it ended each time before it wrote that down."""
+
+
+class Assembly:
+    """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
+
+    def __init__(
+        self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
+        quorum: Quorum | None = None, elements: int = 0,
+    ) -> None:  # fmt: skip
+        """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come.
+
+        `elements` of a model, of which sums in float64 travel.
+        """
+        self._most_bytes = 8 * elements + SLACK_BYTES
+        self.machine = machine
+        self.machines = range(len(mapping.machines))
+        self._looked = time.monotonic()
+        self.last_heard = dict.fromkeys(self.machines, time.monotonic())
+        self.introductions: dict[int, bytes] = {}
+        """What the nodes say of themselves: before the meeting those of this machine, after it all."""
+        self.lacking: list[int] = []
+        """On machine 0, whose file covers all nodes: the rounds whose evaluation is not on record."""
+        self._mapping = mapping
+        self._greeting = greeting
+        self._offers = dict(greeting.offers)
+        self._starts = {machine: greeting.starts}
+        self._incarnation = greeting.incarnation
+        self._routes: dict[int, bytes] = {}
+        self._vector_routes: dict[int, bytes] = {}
+        """Known to machine 0 of those that have sent a vector."""
+        self._vector_links: dict[int, Connection] = {}
+        """By machine the connection of that route: there is one of a machine, or its vectors would add up."""
+        self._quorum = quorum or Quorum(mapping)
+        self._start: Start | None = None
+        self._started: dict[int, bytes] = {}
+        """Where the launchers answer that were given the start."""
+        self._joined: set[int] = set()
+        """Machines that have come to this start, at it or late; known to machine 0."""
+        self._turned_away: set[int] = set()
+        """Machines that were refused alone, of which that was said."""
+        self._credentials = credentials
+        self._signatures: dict[int, bytes] = {}
+        self._rendezvous: Rendezvous | None = None
+        self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
+
+    def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+        """What all agree on, once all are here; raises StartError naming who is missing or differs.
+
+        Raises BadInput where a machine has other code.
+        """
+        if len(self.machines) == 1:
+            return self._agree([])
+        if self._credentials and self._credentials.signers:
+            said, digest = self.introductions, self._greeting.digest
+            self._signatures[self.machine] = vouch(self._credentials, digest, said)
+        self._rendezvous = Rendezvous(
+            self._endpoint, self.machine, self._credentials, self._most_bytes, len(self._mapping.machines)
+        )  # fmt: skip
+        if self.machine == 0:
+            return self._host_meeting(deadline, is_stopped)
+        return self._attend_meeting(deadline, is_stopped)
+
+    def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+        limit = time.monotonic() + deadline
+        while missing := self._missing():
+            if is_stopped():
+                self.send(Refuse("the run was stopped on machine 0"))
+                raise StartError("stopped")
+            if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
+                break
+            if time.monotonic() > limit:
+                absent = f"these have not come within {deadline:.0f} s: {self._name(missing)}"
+                self._refuse(absent + self._refusals())
+            for note in self.receive(timeout=0.1):
+                if isinstance(note, Join):
+                    if refusal := self._difference(note):
+                        self._refuse(refusal)
+                    if reason := self._exaggeration(note):
+                        self._turn_away(note.machine, reason)
+                        continue
+                    self._introduce(note)
+                    self.send(Wait(sorted(self._missing())), note.machine)
+        start = self._agree(sorted(missing))
+        if unsigned := self._unsigned(start):
+            self._refuse(unsigned)
+        self._start, self._started = start, dict(self._routes)
+        self.send(start)
+        return start
+
+    def _missing(self) -> set[int]:
+        """Which machines have not come yet, or have left again; what these have said does not count."""
+        before, self._looked = self._looked, time.monotonic()
+        # Who stood still itself has yet to hear what has come.
+        patience = max(LEFT_SECONDS, 2 * (self._looked - before))
+        for machine in [m for m in self._joined if self._looked - self.last_heard[m] > patience]:
+            self._joined.discard(machine)
+            for said in (self._routes, self._starts, self._signatures):
+                said.pop(machine, None)
+            for rank in self._mapping.ranks_of(machine):
+                self.introductions.pop(rank, None)
+                self._offers.pop(rank, None)
+        return set(self.machines) - {0} - self._joined
+
+    def is_newcomer(self, machine: int) -> bool:
+        """Whether its launcher is another one than that which was given the start, if any was."""
+        return self._started.get(machine) != self._routes.get(machine)
+
+    def admit(self, join: Join, late: int, absent: list[int], objection: str) -> bool:
+        """Gives the start to a machine that comes after it; or refuses it alone, and lets others come."""
+        assert self._start is not None, "only machine 0 is asked, after the start"
+        own_run = join.run_id in ("", f"{self._start.run_id:016x}")
+        run_id = self._greeting.run_id if own_run else join.run_id
+        differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
+        if refusal := Refuse(objection) if objection else differs:
+            self.send(refusal, join.machine)
+            del self._routes[join.machine]
+            return False
+        self._started[join.machine] = self._routes[join.machine]
+        self._joined.add(join.machine)
+        start = msgspec.structs.replace(
+            self._start, introductions={}, signatures={}, absent=absent, late=late
+        )  # fmt: skip
+        self.send(start, join.machine)
+        return True
+
+    def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+        limit, next_join = time.monotonic() + deadline, 0.0
+        absent = {0}
+        greeting = msgspec.structs.replace(
+            self._greeting,
+            introductions=self.introductions,
+            signature=self._signatures.get(self.machine, b""),
+        )
+        while (now := time.monotonic()) < limit and not is_stopped():
+            if now >= next_join:
+                self.send(greeting)
+                next_join = now + JOIN_INTERVAL
+            for note in self.receive(timeout=0.1):
+                match note:
+                    case Start():
+                        if wrong := self._objection(note):
+                            raise StartError(wrong)
+                        self.introductions = note.introductions
+                        return note
+                    case Refuse():
+                        raise note.error("machine 0: ")
+                    case Wait():
+                        absent = set(note.missing)
+            if self._rendezvous is not None and self._rendezvous.is_turned_away:
+                raise StartError(f"machine 0{NOT_LISTED}")
+        if is_stopped():
+            raise StartError(f"the run was stopped on machine {self.machine}")
+        where = f" at {self._endpoint}" if absent == {0} else ""
+        raise StartError(f"these have not come within {deadline:.0f} s: {self._name(absent)}{where}")
+
+    def send(self, note: Note, to: int | None = None) -> int:
+        """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
+        if self._rendezvous is None:
+            return 0
+        content, is_vector = msgspec.msgpack.encode(note), has_vector(note)
+        known = self._vector_routes if is_vector else self._routes
+        routes = [b""] if self.machine else [r for m, r in known.items() if to in (None, m)]
+        return len(content) * sum(self._rendezvous.send(content, route, is_vector) for route in routes)
+
+    def cut(self, machine: int) -> None:
+        """Ends the connection by which vectors go to a machine, and those that wait in it."""
+        self._vector_routes.pop(machine, None)
+        if self._rendezvous is not None:
+            self._rendezvous.cut(self._vector_links.pop(machine, NOWHERE))
+
+    def receive(self, timeout: float = 0.0) -> list[Note]:
+        """What the other machines sent; waits at most `timeout` seconds for the first."""
+        notes: list[Note] = []
+        if self._rendezvous is None:
+            return notes
+        room = MOST_AT_ONCE * self._rendezvous.most_bytes if self._rendezvous.wait(timeout) else 0
+        # Whoever sends without a pause must not keep the launcher here.
+        while room > 0 and (arrival := self._rendezvous.receive()) is not None:
+            room -= len(arrival.content) + LEAST_BYTES
+            note = self._read(self._rendezvous, arrival)
+            if note is not None:
+                notes.append(note)
+        self._rendezvous.look()
+        return notes
+
+    def _read(self, rendezvous: Rendezvous, arrival: Arrival) -> Note | None:
+        """What a message says; None of one that does not count."""
+        try:
+            note: Note = DECODER.decode(arrival.content)
+        except UNDECODABLE:
+            rendezvous.refused["note"] += 1
+            return None
+        machine = getattr(note, "machine", 0)
+        if arrival.machine not in (None, machine):
+            rendezvous.refused["identity"] += 1
+            return None
+        known = machine in self.last_heard and machine != self.machine
+        if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
+            rendezvous.refused["another start"] += 1  # a launcher of the run before machine 0 was resumed
+            return None
+        if not known:
+            return None
+        if has_vector(note):
+            if arrival.route:
+                self._keep_vector_route(machine, arrival)
+        elif not self._keeps_route(rendezvous, machine, arrival.route):
+            return None
+        self.last_heard[machine] = time.monotonic()
+        return note
+
+    def _keep_vector_route(self, machine: int, arrival: Arrival) -> None:
+        if self._vector_links.get(machine, arrival.connection) != arrival.connection:
+            self.cut(machine)
+        self._vector_routes[machine], self._vector_links[machine] = arrival.route, arrival.connection
+
+    def _keeps_route(self, rendezvous: Rendezvous, machine: int, route: bytes) -> bool:
+        """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
+        if not route:
+            return True
+        known = self._routes.setdefault(machine, route)
+        if known != route and time.monotonic() - self.last_heard[machine] < TWIN_SECONDS:
+            reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
+            rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
+            return False
+        if known != route:
+            self.cut(machine)
+        self._routes[machine] = route
+        return True
+
+    def close(self) -> None:
+        """Lets what was sent leave within two seconds, and frees the sockets."""
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Connections and messages that were turned away, by reason."""
+        return +self._rendezvous.refused if self._rendezvous else Counter()
+
+    def _refusals(self) -> str:
+        listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
+        return f"; connections that were refused: {listed}" if listed else ""
+
+    def _difference(self, join: Join) -> Refuse | None:
+        name = self._name({join.machine})
+        for what in ("version", "code", "digest", "dataset", "run_id"):
+            here, there = getattr(self._greeting, what), getattr(join, what)
+            if here != there and what == "code":
+                code = f"other code than machine 0: {difference(here, there)}"
+                return Refuse(f"{name} has {code}; put the same files on all machines", is_bad_input=True)
+            if here != there:
+                word = _WORDS.get(what, what)
+                differs = f"another {word}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                return Refuse(f"{name} has {differs}")
+        return None
+
+    def _exaggeration(self, join: Join) -> str:
+        """Which of the starts that a machine tells of cannot have been; empty when all can."""
+        known, told, named = self._greeting.incarnation, join.incarnation, len(join.starts)
+        if told > (most := known + MOST_UNKNOWN):
+            says = f"says that the run was started again {told} times; machine 0 knows of {known}"
+        elif named > (most := told):
+            says = f"names {named} rounds after which the run went on; it was started again {told} times"
+        else:
+            return ""
+        return f"{self._name({join.machine})} {says}, so it must be at most {most}"
+
+    def _turn_away(self, machine: int, reason: str) -> None:
+        """Refuses a machine alone, which does not count as one that has come, and says so once."""
+        self.send(Refuse(reason), machine)
+        self._routes.pop(machine, None)
+        if machine not in self._turned_away:
+            self._turned_away.add(machine)
+            say(f"{reason}; it is turned away")
+
+    def _introduce(self, join: Join) -> None:
+        """Takes over what a machine says of its nodes, and nothing that it says of others."""
+        self._joined.add(join.machine)
+        own = set(self._mapping.ranks_of(join.machine))
+        self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
+        self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
+        self._starts[join.machine] = join.starts
+        self._incarnation = max(self._incarnation, join.incarnation)
+        self._signatures[join.machine] = join.signature
+
+    def _objection(self, start: Start) -> str:
+        """Why a machine does not begin as machine 0 says; empty when it does."""
+        here = set(self.machines) - set(start.absent)
+        ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
+        if not start.introductions.keys() <= (set() if start.late else ranks):
+            return "machine 0 passes on words of nodes that are not here"
+        if start.late:
+            return ""
+        away = set(self.machines) - here
+        if self.machine in away or not self._quorum.suffices(away):
+            return f"machine 0 would begin without {self._name(away)} (key failures.start)"
+        return self._unsigned(start)
+
+    def _unsigned(self, start: Start) -> str:
+        """Which machine has not signed what its nodes are said to say; empty when none has to."""
+        if not self._credentials or not self._credentials.signers:
+            return ""
+        for machine in set(self.machines) - set(start.absent):
+            own = self._mapping.ranks_of(machine)
+            said = {rank: what for rank, what in start.introductions.items() if rank in own}
+            signature = start.signatures.get(machine, b"")
+            if not is_vouched(self._credentials, machine, self._greeting.digest, said, signature):
+                return f"{self._name({machine})} has not signed what its nodes are said to say"
+        return ""
+
+    def _agree(self, absent: list[int]) -> Start:
+        """A new run; or the newest round that all ranks of an earlier one can go on after."""
+        start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
+        if not self._greeting.run_id:
+            return start
+        if self._incarnation == INCARNATIONS[-1]:
+            self._refuse(f"the run was started again {self._incarnation} times, which is the most")
+        starts = max(self._starts.values(), key=len)
+        try:
+            here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
+            round = newest_of_all(self._valid_offers(starts), here, self.lacking)
+        except StartError as error:
+            self._refuse(str(error))
+        run_id = int(self._greeting.run_id, 16)
+        return msgspec.structs.replace(
+            start, run_id=run_id, incarnation=self._incarnation + 1, round=round, starts=[*starts, round]
+        )  # fmt: skip
+
+    def _valid_offers(self, starts: list[int]) -> dict[int, list[int]]:
+        """Without rounds that the others have undone since, in starts that a machine took no part in."""
+        valid: dict[int, list[int]] = {}
+        for machine, known in self._starts.items():
+            last = min(starts[len(known) :], default=None)
+            for rank in self._mapping.ranks_of(machine):
+                offered = self._offers.get(rank, [])
+                valid[rank] = [round for round in offered if last is None or round <= last]
+        return valid
+
+    def _refuse(self, why: str | Refuse) -> NoReturn:
+        """Tells every machine, also those that come within the next seconds."""
+        limit = time.monotonic() + REFUSING_SECONDS
+        refusal = Refuse(why) if isinstance(why, str) else why
+        self.send(refusal)
+        while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
+            for note in self.receive(timeout=0.1):
+                if isinstance(note, Join):
+                    self.send(refusal, note.machine)
+        raise refusal.error()
+
+    def _name(self, machines: Iterable[int]) -> str:
+        return "; ".join(map(self._mapping.describe, sorted(machines)))

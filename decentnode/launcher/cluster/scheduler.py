@@ -1,0 +1,61 @@
+"""A run that torchrun or srun has started: its machines, and where each of them writes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from decentnode.config.settings import Plugin, Settings
+from decentnode.core.streams import say
+from decentnode.launcher.report.summary import unused_directory
+from decentnode.mapping.base import Linear
+from decentnode.mapping.environment import Environment, known_addresses
+from decentnode.mapping.job import Job
+
+
+def settle(settings: Settings) -> Settings:
+    """The same where the configuration lists the machines; else with those of the job, and which is this one.
+
+    Several machines may share a file system, so each writes to a directory of its own. Raises BadInput, and
+    StartError where the others do not tell their addresses.
+    """
+    mapping = settings.mapping.make()
+    if not isinstance(mapping, Environment):
+        return settings
+    job = mapping.job
+    addresses = known_addresses(job) or _learned(job, settings.failures.start_deadline)
+    machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
+    options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
+    say(f"{job}: this is machine {job.machine}")
+    return replace(
+        settings,
+        mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
+        machine=job.machine if settings.machine is None else settings.machine,
+        run_dir=_run_dir(settings, job),
+    )
+
+
+def this_machine(settings: Settings) -> int:
+    """The index that the settings name, or that this host's addresses tell."""
+    if settings.machine is not None:
+        return settings.machine
+    found: int = settings.mapping.make().find_machine()
+    return found
+
+
+def _run_dir(settings: Settings, job: Job) -> str | None:
+    if len(job.processes) == 1:
+        return settings.run_dir
+    named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
+    return str(own_directory(Path(settings.run_dir) if settings.run_dir else named, job))
+
+
+def _learned(job: Job, seconds: float) -> list[str]:
+    # Imported only here, because it loads torch's own network code.
+    from decentnode.mapping.torchrun_store import learned_addresses
+
+    return learned_addresses(job, seconds)
+
+
+def own_directory(run_dir: Path, job: Job) -> Path:
+    """Where this machine writes, of a directory that is named on all machines alike."""
+    name = f"machine-{job.machine}"
+    return run_dir if run_dir.name == name else run_dir / name

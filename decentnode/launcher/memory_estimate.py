@@ -1,0 +1,175 @@
+"""How much memory a machine's nodes need, how much there is, and whether the kernel has run out of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.launcher_link.reports import Exited, Failed, Report
+from decentnode.core.text import counted, readable_bytes
+from decentnode.node.experiment import Experiment
+
+PROCESS_BYTES = 12 << 20
+"""What a host process takes beside its nodes: measured, of small models."""
+FRAMES_PER_SOURCE = 2
+"""Of a neighbor whose payloads come through a socket: one that is being used, one that is early."""
+WARN_ABOVE = 0.8
+SIGKILL_STATUS = -9
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def bytes_needed(experiment: Experiment, machine: int) -> int:
+    """About what the nodes of a machine need beside what is loaded already; activations are not in it."""
+    ranks = experiment.mapping.ranks_of(machine)
+    processes = sum(process.machine == machine for process in experiment.processes)
+    received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
+    staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
+    return processes * PROCESS_BYTES + len(ranks) * _bytes_of_a_node(experiment) + received + staging
+
+
+def _estimate(experiment: Experiment, machine: int) -> int:
+    """`bytes_needed`, or 0 where somebody's scheme or optimizer cannot be asked without a run around it."""
+    try:
+        return bytes_needed(experiment, machine)
+    except Exception:
+        return 0
+
+
+def _bytes_of_a_node(experiment: Experiment) -> int:
+    """Two slots, the gradient, the snapshot, copies of vector or gradient, what optimizer and scheme keep."""
+    copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
+    return experiment.layout.nbytes * copies + _scheme_bytes(experiment)
+
+
+def _optimizer_copies(experiment: Experiment) -> int:
+    """How many numbers the optimizer keeps for each parameter, by one step of it on four."""
+    parameter = torch.nn.Parameter(torch.zeros(4, dtype=experiment.layout.dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer = experiment.settings.training.optimizer.make([parameter])
+    optimizer.step(lambda: 0.0)
+    return _bytes_of(optimizer.state_dict()) // (4 * experiment.layout.dtype.itemsize)
+
+
+def _scheme_bytes(experiment: Experiment) -> int:
+    """What the scheme keeps when it begins; what it keeps for each neighbor may come later."""
+    sharing = experiment.sharing()
+    sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
+    return _bytes_of(sharing.state_dict())
+
+
+def _bytes_of(state: object) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(state))
+
+
+def _tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(part)
+
+
+def _frames(experiment: Experiment, rank: int, machine: int) -> int:
+    """Neighbors' payloads that may lie in this node's memory; those in shared memory are read in place."""
+    graph, mapping = experiment.graph.graph, experiment.mapping
+    in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
+
+    def frames(round: int) -> int:
+        sources = graph.sources(rank, round)
+        return sum(not in_place or mapping.machine_of(source) != machine for source in sources)
+
+    return FRAMES_PER_SOURCE * max(map(frames, graph.cycle))
+
+
+class MemoryAccount:
+    """What this machine's nodes need and what there was for them, to be told when it was not enough."""
+
+    def __init__(self, experiment: Experiment, machine: int) -> None:
+        """Looks before the nodes are started."""
+        self.needed = _estimate(experiment, machine)
+        self.available = available_bytes()
+        self.nodes = len(experiment.mapping.ranks_of(machine))
+        self._ranks = {i: process.ranks for i, process in enumerate(experiment.processes)}
+        self._killed = times_run_out()
+
+    @property
+    def shortage(self) -> str:
+        """One line where it may not be enough; else empty."""
+        if self.needed <= WARN_ABOVE * self.available:
+            return ""
+        nodes = counted(self.nodes, "node")
+        return f"memory: {nodes} here {self.figures}; fewer nodes, or a smaller model, would be safe"
+
+    @property
+    def figures(self) -> str:
+        """Both, in words."""
+        needed, available = readable_bytes(self.needed), readable_bytes(self.available)
+        return f"need about {needed} beside their activations, {available} are available"
+
+    def explain(self, report: Report) -> list[Report]:
+        """The same report, with the figures where memory has run out."""
+        if isinstance(report, Failed) and report.out_of_memory:
+            return [Failed(report.rank, f"{report.error}; all nodes here {self.figures}", out_of_memory=True)]
+        if isinstance(report, Exited) and report.status == SIGKILL_STATUS and self._has_run_out():
+            why = f"killed by the kernel, which had run out of memory; all nodes here {self.figures}"
+            return [*(Failed(rank, why, out_of_memory=True) for rank in self._ranks[report.process]), report]
+        return [report]
+
+    def _has_run_out(self) -> bool:
+        before, self._killed = self._killed, times_run_out()
+        return self._killed > before
+
+
+def available_bytes() -> int:
+    """What can still be used without swapping, within the limits of the control group."""
+    free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
+    for limit, usage in _group_files():
+        try:
+            free = min(free, int(limit.read_text()) - int(usage.read_text()))
+        except (OSError, ValueError):
+            continue  # no such file, or "max"
+    return max(free, 0)
+
+
+def times_run_out() -> int:
+    """How often the kernel has killed a process of this control group for want of memory.
+
+    Where groups are not counted: of the whole system, whose other victims are none of ours.
+    """
+    own = (_unified() / "memory.events", _legacy() / "memory.oom_control")
+    counts = [_field(path, "oom_kill") for path in (*own, Path("/proc/vmstat"))]
+    return next((count for count in counts if count is not None), 0)
+
+
+def _group_files() -> list[tuple[Path, Path]]:
+    return [
+        (_unified() / "memory.max", _unified() / "memory.current"),
+        (_legacy() / "memory.limit_in_bytes", _legacy() / "memory.usage_in_bytes"),
+    ]
+
+
+def _unified() -> Path:
+    return GROUPS / _group("0::")
+
+
+def _legacy() -> Path:
+    return GROUPS / "memory" / _group(":memory:")
+
+
+def _group(mark: str) -> str:
+    """This process's control group in one of the hierarchies, without its leading slash."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(mark, 1)[1].lstrip("/") for line in lines if mark in line), "")
+
+
+def _field(path: Path, name: str) -> int | None:
+    """The number behind a name at the beginning of a line; None where there is none."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

@@ -1,0 +1,1 @@
+"""What the launcher knows of the nodes: membership, watchdog, stragglers, events."""

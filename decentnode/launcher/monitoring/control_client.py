@@ -1,0 +1,20 @@
+"""Where the launcher of a run can be asked."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.launcher.monitoring.control_socket import LIVE
+from decentnode.results.reader import Live
+
+
+def live_of(run_dir: Path) -> Live | None:
+    """Where the run can be asked; None where no launcher has said so. Raises BadInput when it is no run."""
+    if not os.path.exists(run_dir / "config.yaml"):  # noqa: PTH110 - too long, or not ours
+        raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
+    try:
+        return msgspec.json.decode((run_dir / LIVE).read_bytes(), type=Live)
+    except (OSError, *UNDECODABLE):
+        return None

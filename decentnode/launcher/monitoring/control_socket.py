@@ -1,0 +1,218 @@
+"""Questions to a run that is under way: one JSON line to its launcher's socket, one line back.
+
+The socket lies in the run's private directory; `live.json` in the run directory says where.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from decentnode.core.text import quoted
+from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
+from decentnode.results.reader import Live
+
+LIVE = "live.json"
+SECONDS = 3.0
+"""How long a question and its answer may take."""
+NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
+"""What a socket raises whose launcher is gone; anything else says nothing about it."""
+HUNG_UP = (ConnectionResetError, BrokenPipeError)
+MOST_CLIENTS = 8
+MOST_REQUEST_BYTES = 4096
+MOST_ANSWER_BYTES = 64 << 20
+
+
+class Request(msgspec.Struct):
+    """A question, or something to be done."""
+
+    request: str
+    argument: str = ""
+
+
+class Answer(msgspec.Struct):
+    """What came of it."""
+
+    error: str = ""
+    """In one line, what was wrong."""
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class NodeStatus(msgspec.Struct):
+    """One node at this moment, as far as the launcher that was asked knows."""
+
+    rank: int
+    state: str
+    round: int
+    """The one that it is in; -1 before the first."""
+    doing: str
+    """Empty where that is not known, as of other machines' nodes."""
+    seconds: float
+    """Since it began that, or since it was last heard of."""
+    waits_for: list[int]
+    loss: float | None
+
+
+class Status(msgspec.Struct):
+    """A run at this moment."""
+
+    name: str
+    machine: int
+    machines: int
+    rounds: int
+    seconds: float
+    """Since the first round began; 0 before that."""
+    nodes: list[NodeStatus]
+    waited: list[tuple[int, int, int]]
+    """Who has waited for whom for how many seconds in all, the longest first."""
+
+
+Requests = dict[str, Callable[[str], Any]]
+"""What can be asked: the name, and what makes the answer of the argument; may raise DecentnodeError."""
+
+
+class _Client:
+    """Somebody who asks, and what is still to be sent to him."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.until = time.monotonic() + SECONDS
+        self.said = b""
+        self.answer = b""
+
+
+class Control:
+    """The launcher's end. It never waits: whoever is slow, silent or long-winded is hung up on."""
+
+    def __init__(self, run_dir: Path, socket_dir: str, machine: int, requests: Requests) -> None:
+        """Opens the socket and says where it is; raises OSError when that cannot be done."""
+        self.requests = requests
+        self._clients: list[_Client] = []
+        self._live = run_dir / LIVE
+        path = f"{socket_dir}/control"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.bind(path)
+            self._socket.listen(MOST_CLIENTS)
+            self._live.write_bytes(msgspec.json.encode(Live(os.getpid(), machine, path)) + b"\n")
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def readers(self) -> list[socket.socket]:
+        """What to watch for input."""
+        return [self._socket, *(c.connection for c in self._clients if not c.answer)]
+
+    @property
+    def writers(self) -> list[socket.socket]:
+        """What to watch for room."""
+        return [c.connection for c in self._clients if c.answer]
+
+    @property
+    def next_due(self) -> float:
+        """When somebody is to be hung up on who does not get on."""
+        return min((client.until for client in self._clients), default=float("inf"))
+
+    def serve(self) -> None:
+        """Takes in, answers and sends what can be without waiting."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while True:
+                self._accept()
+        now = time.monotonic()
+        for client in list(self._clients):
+            try:
+                ended = now > client.until or self._advance(client)
+            except BlockingIOError:
+                continue
+            except OSError:
+                ended = True
+            if ended:
+                client.connection.close()
+                self._clients.remove(client)
+
+    def close(self) -> None:
+        """Hangs up, and takes back the word of where it is."""
+        for client in self._clients:
+            client.connection.close()
+        self._clients.clear()
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            self._live.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        connection, _ = self._socket.accept()
+        if len(self._clients) >= MOST_CLIENTS:
+            connection.close()
+            return
+        self._clients.append(_Client(connection))
+
+    def _advance(self, client: _Client) -> bool:
+        """One step of a conversation; true when it is over."""
+        if not client.answer:
+            piece = client.connection.recv(MOST_REQUEST_BYTES)
+            client.said += piece
+            if b"\n" not in client.said:
+                return not piece or len(client.said) > MOST_REQUEST_BYTES
+            client.answer = msgspec.json.encode(self._reply(client.said.split(b"\n")[0])) + b"\n"
+        client.answer = client.answer[client.connection.send(client.answer) :]
+        return not client.answer
+
+    def _reply(self, line: bytes) -> Answer:
+        try:
+            asked = msgspec.json.decode(line, type=Request)
+        except UNDECODABLE as error:
+            return Answer(f"not a request: {error}")
+        make = self.requests.get(asked.request)
+        if make is None:
+            known = ", ".join(sorted(self.requests))
+            return Answer(f"unknown request {quoted(asked.request)} (known: {known})")
+        try:
+            return Answer(content=msgspec.Raw(msgspec.json.encode(make(asked.argument))))
+        except (DecentnodeError, ValueError) as error:
+            return Answer(str(error))
+
+
+def ask(path: str, request: Request) -> msgspec.Raw:
+    """What a launcher answers on the socket at `path`; raises RunFailed where it does not.
+
+    Where nobody is there: one of `NOBODY_THERE`.
+    """
+    try:
+        answer = msgspec.json.decode(_answered(path, request), type=Answer)
+    except UNDECODABLE as error:
+        raise RunFailed(f"the launcher's answer cannot be read: {error}") from error
+    if answer.error:
+        raise RunFailed(answer.error)
+    return answer.content
+
+
+def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
+    """The bytes of its answer, in one line."""
+    until = time.monotonic() + SECONDS
+    pieces: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(SECONDS)
+        try:
+            connection.connect(path)
+            connection.sendall(msgspec.json.encode(request) + b"\n")
+            while not (pieces and pieces[-1].endswith(b"\n")):
+                connection.settimeout(max(0.001, until - time.monotonic()))
+                pieces.append(connection.recv(1 << 20))
+                if not pieces[-1] or sum(map(len, pieces)) > MOST_ANSWER_BYTES:
+                    raise RunFailed("the launcher hung up without an answer")
+        except (TimeoutError, BlockingIOError):
+            raise RunFailed(f"the launcher does not answer within {SECONDS:.0f} s") from None
+        except NOBODY_THERE:
+            raise
+        except OSError as error:
+            if isinstance(error, HUNG_UP) and not is_again:  # it may have ended just now
+                return _answered(path, request, is_again=True)
+            raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
+    return b"".join(pieces)

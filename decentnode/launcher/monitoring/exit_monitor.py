@@ -1,0 +1,61 @@
+"""Host processes whose nodes have all ended: a launcher waits until they are gone, and not for ever.
+
+What such a node has sent last may still be on its way, and one that has failed may be started again, which
+the server does when its process is gone.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from decentnode.config.settings import FailureSettings
+from decentnode.launcher.monitoring.membership import Roster
+from decentnode.node.farewell import farewell_seconds
+
+SLACK_SECONDS = 5.0
+"""How much longer than it should a process may take to end, on a machine that is busy."""
+LOOK_EVERY = 0.1
+SECONDS_TO_DIE = 2.0
+"""How long processes that were killed are waited for."""
+
+
+class Departures:
+    """Those of one machine."""
+
+    def __init__(
+        self, roster: Roster, processes: Mapping[int, Sequence[int]], failures: FailureSettings
+    ) -> None:
+        """`processes`: the ranks of each host process here, by its position."""
+        self._roster = roster
+        self._processes = processes
+        # Once for the links and once for a process group.
+        self._limit = 2 * farewell_seconds(failures) + SLACK_SECONDS
+        self._since: dict[int, float] = {}
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look, where some process is still there although its nodes have ended."""
+        return LOOK_EVERY if self._under_way(time.monotonic()) else inf
+
+    def are_awaited(self, now: float) -> bool:
+        """Whether some process is still on its way out, and not even a kill has been in vain."""
+        return any(seconds < self._limit + SECONDS_TO_DIE for seconds in self._under_way(now).values())
+
+    def overdue(self, now: float) -> list[int]:
+        """Positions of the processes that have not ended in all their time, and are to be killed."""
+        return [
+            position
+            for position, seconds in self._under_way(now).items()
+            if self._limit <= seconds < self._limit + SECONDS_TO_DIE
+        ]
+
+    def _under_way(self, now: float) -> dict[int, float]:
+        """For how many seconds processes have been there, as far as was seen, without a node at work."""
+        members = self._roster.members
+        found = [
+            position
+            for position, ranks in self._processes.items()
+            if position not in self._roster.ended and not any(members[rank].is_active for rank in ranks)
+        ]
+        self._since = {position: self._since.get(position, now) for position in found}
+        return {position: now - since for position, since in self._since.items()}

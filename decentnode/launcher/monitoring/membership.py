@@ -1,0 +1,247 @@
+"""What is known of every node of a run, from what is reported of it."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+from decentnode.communication.launcher_link.reports import (  # fmt: skip
+    CameBack,
+    Checkpointed,
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    Injected,
+    NotCheckpointed,
+    PeerBack,
+    PeerMissing,
+    Progress,
+    Rejected,
+    Report,
+    Restarted,
+    Stopped,
+)
+from decentnode.core.text import how_it_ended
+
+
+class State(StrEnum):
+    """What has become of a node, as far as this machine knows."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """Ended before its last round, as it was asked to."""
+    LOST = "lost"
+
+
+@dataclass
+class Member:
+    """One node as the launcher sees it."""
+
+    state: State = State.STARTING
+    round: int = -1
+    bytes_sent: int = 0
+    loss: float | None = None
+    """Of the training, as last told."""
+    not_finite: int | None = None
+    """The round since which no test gave a finite loss; None where the last one did."""
+    last_report: float = field(default_factory=time.monotonic)
+    accused: bool = False
+    """A peer went on without it."""
+    silent_since: float | None = None
+    """When it was given up only because nothing was heard of its machine; None where that is not so."""
+    error: str = ""
+    out_of_memory: bool = False
+    finished: Finished | None = None
+    restarts: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may still report."""
+        return self.state in (State.STARTING, State.RUNNING)
+
+    def note_test(self, loss: float | None, round: int) -> None:
+        """Its model was tested after this round; None: the loss is not a finite number."""
+        if loss is not None:
+            self.not_finite = None
+        elif self.not_finite is None:
+            self.not_finite = round
+
+
+class Roster:
+    """The live set and everyone's progress, from the reports that have come."""
+
+    def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
+        """`home` gives the ranks of each local host process, by its position."""
+        self.members = {rank: Member() for rank in ranks}
+        self._home = home
+        self.missing_edges: list[PeerMissing] = []
+        self.ended: set[int] = set()
+        """Positions of the host processes that have ended: later than their nodes, as a rule."""
+
+    def take(self, report: Report) -> list[int]:
+        """Learns from one report; returns the ranks that are lost by it."""
+        match report:
+            case Progress() | Evaluated():
+                member = self._heard(report.rank)
+                member.round = max(member.round, report.round)
+                member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
+                if isinstance(report, Evaluated):
+                    member.loss = report.train_loss
+                    member.note_test(report.test_loss, report.round)
+                else:
+                    member.loss = report.loss
+            case PeerMissing():
+                self._heard(report.rank)
+                if (report.rank, report.peer) not in {(edge.rank, edge.peer) for edge in self.missing_edges}:
+                    self.missing_edges.append(report)
+                self.members[report.peer].accused = True
+            case PeerBack():
+                self._heard(report.rank)
+                self.restore_edge(report.rank, report.peer)
+            case Restarted():
+                self.ended.discard(report.process)
+                self.revive(self._home.get(report.process, ()))
+            case CameBack():
+                self._heard(report.rank).round = report.round - 1
+            case Rejected() | Injected():
+                self._heard(report.rank)
+            case Finished():
+                member = self._heard(report.rank)
+                member.state, member.finished = State.FINISHED, report
+                member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
+                if report.accuracy is not None:
+                    member.note_test(report.test_loss, member.round)
+            case Stopped():
+                member = self._heard(report.rank)
+                member.state, member.round = State.STOPPED, report.rounds - 1
+            case Checkpointed() | NotCheckpointed():
+                self._heard(report.rank)
+            case Failed():
+                if lost := self.lose([report.rank], report.error):
+                    self.members[report.rank].out_of_memory = report.out_of_memory
+                return lost
+            case Exited():
+                self.ended.add(report.process)
+                return self.lose(self._home.get(report.process, ()), how_it_ended(report.status))
+        return []
+
+    def lose(self, ranks: Iterable[int], error: str) -> list[int]:
+        """Counts nodes as lost unless they have finished, and returns those; the first reason stays."""
+        lost = []
+        for rank in ranks:
+            member = self.members[rank]
+            if member.state not in (State.FINISHED, State.STOPPED, State.LOST):
+                member.state, member.error = State.LOST, error
+                lost.append(rank)
+        return lost
+
+    def revive(self, ranks: Iterable[int]) -> None:
+        """The process of these nodes has been started again; whom the one before it missed means nothing."""
+        again = [rank for rank in ranks if self.members[rank].state is not State.FINISHED]
+        self._drop_edges(lambda edge: edge.rank in again)
+        for rank in again:
+            self._count_as_running(rank)
+            self.members[rank].restarts += 1
+
+    def silence(self, ranks: Iterable[int]) -> None:
+        """These are about to be counted as lost because nothing is heard of their machine."""
+        for rank in ranks:
+            self.members[rank].silent_since = time.monotonic()
+
+    def hear_again(self, ranks: Iterable[int]) -> list[int]:
+        """The machine of these is heard again; returns those that had only been silent, and count again."""
+        found = sorted(self.silent() & set(ranks))
+        for rank in found:
+            self._count_as_running(rank)
+        return found
+
+    def silent(self, seconds: float = inf) -> set[int]:
+        """Those that are lost only because nothing has been heard of their machine, for at most so long."""
+        now = time.monotonic()
+        return {
+            rank
+            for rank, member in self.members.items()
+            if member.state is State.LOST
+            and member.silent_since is not None
+            and now - member.silent_since <= seconds
+        }
+
+    def _count_as_running(self, rank: int) -> None:
+        member = self.members[rank]
+        member.state, member.error, member.silent_since = State.RUNNING, "", None
+        member.out_of_memory = False
+        member.last_report = time.monotonic()
+
+    def restore_edge(self, rank: int, peer: int) -> None:
+        """One end exchanges with the other again."""
+        self._drop_edges(lambda edge: (edge.rank, edge.peer) == (rank, peer))
+
+    def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
+        self.missing_edges = [edge for edge in self.missing_edges if not is_over(edge)]
+        accused = {edge.peer for edge in self.missing_edges}
+        for rank, member in self.members.items():
+            member.accused = rank in accused
+
+    def start(self, round: int = -1, heard: Iterable[int] | None = None) -> None:
+        """The nodes have been given the start; they have done this round and go on after it.
+
+        `heard`: those whose progress is told here, else all; of the others nobody knows where they are.
+        """
+        for rank in self.members if heard is None else heard:
+            self.members[rank].round = round
+        for member in self.members.values():
+            member.last_report = time.monotonic()
+            if member.state is State.STARTING:
+                member.state = State.RUNNING
+
+    def ranks(self, *states: State) -> list[int]:
+        """The ranks in any of these states."""
+        return [rank for rank, member in self.members.items() if member.state in states]
+
+    @property
+    def active(self) -> list[int]:
+        """Ranks that may still report."""
+        return [rank for rank, member in self.members.items() if member.is_active]
+
+    def last_words(self, ranks: Iterable[int]) -> list[Report]:
+        """What those of these nodes said at their end that have done all that they were to do."""
+        said: list[Report] = []
+        for rank in ranks:
+            member = self.members[rank]
+            if member.state is State.STOPPED:
+                said.append(Stopped(rank, member.round + 1))
+            elif member.finished is not None:
+                said.append(member.finished)
+        return said
+
+    def broken_edges(self) -> list[PeerMissing]:
+        """Links that were given up although both ends finished."""
+        return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
+
+    def not_finite(self) -> dict[int, int]:
+        """By rank of nodes that finished with a test loss that is not finite: since which round."""
+        return {
+            rank: member.not_finite
+            for rank, member in sorted(self.members.items())
+            if member.finished is not None and member.not_finite is not None
+        }
+
+    def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
+        """Whose tests are waited for, and the round that each is known to have done: who runs, and was not
+        given up by a peer. Who has ended has said everything. `among`: else all nodes are meant.
+        """
+        members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
+        return {
+            rank: member.round
+            for rank, member in members.items()
+            if member.state is State.RUNNING and not member.accused
+        }
+
+    def _heard(self, rank: int) -> Member:
+        member = self.members[rank]
+        member.last_report = time.monotonic()
+        return member

@@ -1,0 +1,118 @@
+"""Who has waited for whom, from the launchers' reports: the lines that a person sees, and the sums."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from decentnode.communication.launcher_link.reports import Waiting
+from decentnode.core.text import ranks_in_words
+
+TELL_EVERY = 10.0
+UNSEEN_FOR = 2.0
+"""Seconds before somebody is named of whom nobody sees here what it does: its own launcher may tell that it
+waits, too."""
+MOST_NAMED = 3
+
+
+class Delay(NamedTuple):
+    """One node that others wait for, in words."""
+
+    rank: int
+    round: int
+    peer: int
+    """Whom they wait for; `rank` has waited longest, in `round`."""
+    text: str
+
+
+class Waits:
+    """All waits that are known now, and how long each node has waited for each other in all."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[tuple[int, int]] = Counter()
+        """Seconds by (rank, peer), of waits that were long enough to be told, for peers that were seen."""
+        self._current: dict[int, tuple[Waiting, float]] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """The round and the seconds of a rank's last wait, as far as they are in the sums."""
+        self._has_news = False
+        self._told: dict[int, float] = {}
+        self._named: dict[int, float] = {}
+        """Since when somebody who does not wait has held others up."""
+
+    def take(self, report: Waiting, now: float) -> None:
+        """Learns that a node waits, or still does."""
+        self._count(report, report.seconds)
+        self._current[report.rank] = (report, now)
+        self._has_news = True
+
+    def _count(self, report: Waiting, seconds: float) -> None:
+        counted = self._counted.get(report.rank, (-1, 0))
+        before = counted[1] if counted[0] == report.round else 0
+        self._counted[report.rank] = (report.round, round(seconds))
+        for peer in report.peers[:1] if report.why else ():
+            self.totals[report.rank, peer] += max(0, round(seconds) - before)
+
+    def end(self, rank: int, done: int, now: float) -> None:
+        """Learns that a node has done a round, and so does not wait in it any more."""
+        if rank in self._current and self._current[rank][0].round <= done:
+            report, told = self._current.pop(rank)
+            self._count(report, report.seconds + now - told)
+
+    def current(self, now: float) -> dict[int, Waiting]:
+        """The waits that go on, by who waits."""
+        self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
+        return {rank: waiting for rank, (waiting, _) in self._current.items()}
+
+    def news(self, now: float) -> Iterator[Delay]:
+        """For each node that others wait for and that does not itself wait, a line, but seldom.
+
+        One for all together of whom nobody has told what they do. Nothing where nothing was told since.
+        """
+        if not self._has_news:
+            return
+        self._has_news = False
+        current = self.current(now)
+        causes = _by_cause(current)
+        self._named = {peer: self._named.get(peer, now) for peer in causes}
+        seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
+        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -TELL_EVERY) >= TELL_EVERY]
+        unseen = [p for p in due if p not in seen and now - self._named[p] >= UNSEEN_FOR]
+        for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
+            self._told |= dict.fromkeys(peers, now)
+            waiters = sorted({rank for peer in peers for rank in causes[peer]})
+            yield _delay(peers, waiters, current)
+
+
+def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
+    """For each node that holds others up, all of those, directly or through others."""
+    found: dict[int, list[int]] = {}
+    for rank in current:
+        for cause in _causes(rank, current):
+            found.setdefault(cause, []).append(rank)
+    return found
+
+
+def _causes(rank: int, current: dict[int, Waiting]) -> set[int]:
+    causes, seen, waiting = set(), {rank}, [rank]
+    while waiting:
+        for peer in current[waiting.pop()].peers:
+            if peer in seen:
+                continue
+            seen.add(peer)
+            if peer in current:
+                waiting.append(peer)
+            else:
+                causes.add(peer)
+    return causes
+
+
+def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Delay:
+    directly = {rank for rank in waiters if not set(peers).isdisjoint(current[rank].peers)}
+    waiters = sorted(waiters, key=lambda r: (r not in directly, -current[r].seconds, r))
+    first = current[waiters[0]]
+    whys = [current[r].why for r in waiters if current[r].peers[:1] == peers and current[r].why]
+    why = f" (rank {peers[0]} {whys[0]})" if whys else ""
+    have = "has" if len(waiters) == 1 else "have"
+    who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
+    how = " for" if whys else ", perhaps for"
+    text = f"{who} {have} waited {first.seconds:.0f} s{how} {whom}, in round {first.round + 1}{why}"
+    return Delay(first.rank, first.round, peers[0], text)

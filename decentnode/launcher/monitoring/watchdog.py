@@ -1,0 +1,385 @@
+"""Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' beacons."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from decentnode.communication.launcher_link import snapshots
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacons, Sighting
+from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
+from decentnode.config.settings import FailureSettings
+from decentnode.graph.base import Graph
+from decentnode.launcher.monitoring.membership import Roster
+
+LOOK_EVERY = 0.5
+SOME_LOOKS = 4.0
+"""Seconds in which no node has got on, after which each look comes later than the one before."""
+GROWTH, LONGEST_PAUSE = 4.0, 60.0
+"""How many times as late, and at the latest."""
+LATE = 1.5
+"""Whatever a look is later than this is time in which the launcher itself stood still."""
+NOTICE = 2.0
+"""Seconds of waiting before which nothing is said; or twice a usual round, where that is longer."""
+TELL_EVERY = 1.0
+TOLD_FOR = 2.0
+"""Seconds beyond the next look for which a wait that was told goes on, as far as others know."""
+MOST_PEERS = 8
+STAT_BYTES = 4096
+BUSY = 0.1
+"""How much of a silent second counts against a process that computes, or waits for a CPU or a disk."""
+NEVER = float("inf")
+UNKNOWN_ROUND = 1 << 62
+"""Later than any."""
+PATIENCE_FACTOR = 5.0
+NOBODY_FACTOR = 3.0
+"""How many times the patience a node may wait while nobody is behind it."""
+DOING = {
+    Activity.START: "gets ready",
+    Activity.BEGIN: "is about to begin",
+    Activity.TRAIN: "trains",
+    Activity.SEND: "sends",
+    Activity.RECEIVE: "waits",
+    Activity.MIX: "mixes",
+    Activity.EVALUATE: "is tested",
+    Activity.CHECKPOINT: "is saved",
+    Activity.END: "has ended",
+}
+
+
+class Condition(Enum):
+    """What a host process is up to."""
+
+    MOVING = 0
+    WAITING = 1
+    STUCK = 2
+
+
+@dataclass
+class _Watched:
+    """One host process, as the looks have found it."""
+
+    ranks: Sequence[int]
+    marks: int = -1
+    silent: float = 0.0
+    """Seconds without a mark."""
+    idle: float = 0.0
+    """The same, with busy seconds counted by a part."""
+    longest: float = 0.0
+    """The longest silence that was none of waiting."""
+    condition: Condition = Condition.MOVING
+    told: bool = False
+    in_vain: float = 0.0
+    """Seconds of waiting while nobody was behind it."""
+    rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By rank the earliest round that it was seen at work in, and when that was first."""
+    waits_here: bool = True
+    """While it waits: for nodes of this machine alone."""
+    stopped: bool = False
+    patience: float = 0.0
+    """Idle seconds after which it counts as stuck, as of the last time that this was asked."""
+
+
+class Lookout:
+    """Looks at a machine's nodes twice a second while some get on, and knows their neighbors.
+
+    Time is counted in looks: one that comes late counts for little, so that nobody is accused because the
+    launcher itself stood still.
+    """
+
+    def __init__(
+        self, graph: Graph, beacons: Beacons, roster: Roster, processes: Mapping[int, Sequence[int]],
+        failures: FailureSettings, pid_of: Callable[[int], int | None], overlap: bool = False,
+    ) -> None:  # fmt: skip
+        """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
+        `overlap`: who trains has sent."""
+        self._graph = graph
+        self._beacons = beacons
+        self._roster = roster
+        self._watched = {position: _Watched(ranks) for position, ranks in processes.items()}
+        self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
+        self._failures = failures
+        self._pid_of = pid_of
+        self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
+        self.next_look = 0.0
+        """When to look, as `time.monotonic` counts."""
+        self._last_look: float | None = None
+        self._looked_before = 0.0
+        self._pause = LOOK_EVERY
+        self._quiet = 0.0
+        """Seconds in which no node here has got on."""
+        self._last_told = 0.0
+        self._peers: dict[int, list[int]] = {}
+        """Whom nodes wait for, as long as no node here gets on."""
+        self._active: set[int] = set()
+        self._given_up: dict[int, set[int]] = {}
+        self._halted = 0.0
+        """Seconds in which nobody here has got on, and somebody was stuck."""
+
+    def look(self, now: float) -> list[Report]:
+        """What is new; called often, it looks when it is time for that."""
+        if now < self.next_look:
+            return []
+        self._looked_before = now - LOOK_EVERY if self._last_look is None else self._last_look
+        elapsed = min(now - self._looked_before, self._pause + LATE)
+        self._last_look = now
+        self._learn_who_counts()
+        moved = [self._has_moved(watched, now) for watched in self._watched.values()]
+        self._quiet = 0.0 if any(moved) else self._quiet + elapsed
+        if any(moved):
+            self._peers.clear()
+        for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
+            if not has_moved:
+                self._observe(position, watched, elapsed)
+        standstill = self._is_standstill()
+        self._halted = self._halted + elapsed if standstill else 0.0
+        self._pause = self._next_pause()
+        self.next_look = now + self._pause
+        found: list[Report] = [*self._newly_stuck()]
+        if now - self._last_told >= TELL_EVERY:
+            self._last_told = now
+            found += self._waits(now)
+        return found
+
+    def look_soon(self) -> None:
+        """Some node has said something, so nodes may have got on."""
+        self._peers.clear()
+        if self._pause > LOOK_EVERY and self._last_look is not None:
+            self._pause = LOOK_EVERY
+            self.next_look = min(self.next_look, time.monotonic() + LOOK_EVERY)
+
+    def _learn_who_counts(self) -> None:
+        active = set(self._roster.active)
+        given_up: dict[int, set[int]] = {}
+        for edge in self._roster.missing_edges:
+            given_up.setdefault(edge.rank, set()).add(edge.peer)
+        if (active, given_up) != (self._active, self._given_up):
+            self._active, self._given_up = active, given_up
+            self._peers.clear()
+
+    def _next_pause(self) -> float:
+        """Longer while all wait, but no longer than until the next process would count as stuck."""
+        if self._quiet < SOME_LOOKS:
+            return LOOK_EVERY
+        left = [
+            self._left(watched)
+            for watched in self._watched.values()
+            if not self._active.isdisjoint(watched.ranks)
+        ]
+        return max(LOOK_EVERY, min([GROWTH * self._pause, LONGEST_PAUSE, *left]))
+
+    def _left(self, watched: _Watched) -> float:
+        """Seconds until a process counts as stuck, if it goes on like this."""
+        if watched.condition is Condition.MOVING:
+            watched.patience = self._patience(watched, self._sightings(watched))
+        left = watched.patience - watched.idle
+        if watched.condition is Condition.WAITING:
+            hopeless = NOBODY_FACTOR * (left + watched.idle) - watched.in_vain if watched.in_vain else NEVER
+            return min(left if left > 0.0 else NEVER, hopeless)
+        return left
+
+    def hung(self) -> list[int]:
+        """Positions of processes to be ended, because nobody here gets on any more unless they do."""
+        stuck = [i for i, watched in self._watched.items() if watched.condition is Condition.STUCK]
+        waits = any(watched.condition is Condition.WAITING for watched in self._watched.values())
+        # Those that wait first have the time to give the others up.
+        return stuck if self._halted > (self._failures.deadline / 2 if waits else 0.0) else []
+
+    def begin_anew(self, position: int) -> None:
+        """A host process was started again: what was seen of the one before does not count against it."""
+        if position in self._watched:
+            self._watched[position] = _Watched(self._watched[position].ranks)
+
+    def behind(self, rank: int, round: int) -> list[int]:
+        """Whom a node that waits in this round waits for: who surely has not sent, else who may not have."""
+        surely: list[int] = []
+        perhaps: list[int] = []
+        for peer in self._neighbors(rank, round):
+            sure = self._is_behind(peer, rank, round)
+            if sure is not None:
+                (surely if sure else perhaps).append(peer)
+        return surely or perhaps
+
+    def sighting(self, rank: int) -> Sighting | None:
+        """Where a node is; None where it belongs to another machine."""
+        return self._beacons.of(rank).read() if rank in self._local else None
+
+    def is_stuck(self, rank: int) -> bool:
+        """Whether this node's process has got on with nothing for too long."""
+        return rank in self._local and self._watched[self._local[rank]].condition is Condition.STUCK
+
+    def doing(self, rank: int, now: float) -> str:
+        """What a node does, and for how long: `trains for 12 s`; empty where that is not known."""
+        seen = self.sighting(rank)
+        return f"{self.what(rank)} for {now - seen.since:.0f} s" if seen else ""
+
+    def what(self, rank: int) -> str:
+        """What a local node does, in words."""
+        stopped = self._watched[self._local[rank]].stopped
+        return "is stopped" if stopped else DOING[self._beacons.of(rank).read().activity]
+
+    def waits_for(self, rank: int) -> list[int]:
+        """Whom a local node waits for at this moment; nobody, where it does something else."""
+        seen = self._beacons.of(rank).read()
+        return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
+
+    def _has_moved(self, watched: _Watched, now: float) -> bool:
+        """Whether one of its nodes has made a mark since the last look; if so its silence begins anew."""
+        marks = sum(self._beacons.of(rank).marks for rank in watched.ranks)
+        if marks == watched.marks:
+            return False
+        sightings = {rank: self._beacons.of(rank).read() for rank in watched.ranks}
+        for rank, sighting in sightings.items():
+            first, _ = watched.rounds_from.get(rank, (UNKNOWN_ROUND, 0.0))
+            if sighting.activity is not Activity.START and sighting.round < first:
+                watched.rounds_from[rank] = sighting.round, now
+        if watched.condition is not Condition.WAITING:
+            # How long it was silent after the last look is known of the last of its marks since then alone.
+            since = max(sighting.since for sighting in sightings.values()) - self._looked_before
+            watched.longest = max(watched.longest, watched.idle + max(0.0, since) / (marks - watched.marks))
+        watched.marks, watched.silent, watched.idle, watched.told = marks, 0.0, 0.0, False
+        watched.condition, watched.stopped, watched.in_vain = Condition.MOVING, False, 0.0
+        return True
+
+    def _sightings(self, watched: _Watched) -> list[Sighting]:
+        """Where its nodes are that may still report."""
+        return [self._beacons.of(rank).read() for rank in watched.ranks if rank in self._active]
+
+    def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
+        watched.silent += elapsed
+        if self._goes_on_waiting(watched, elapsed):
+            watched.idle += elapsed
+            return
+        sightings = self._sightings(watched)
+        if watched.silent < NOTICE or not sightings:
+            watched.idle += elapsed
+            watched.condition = Condition.MOVING
+            return
+        peers: set[int] = set()
+        if all(seen.activity is Activity.RECEIVE for seen in sightings):
+            peers = {
+                peer for rank in watched.ranks if rank in self._active for peer in self._behind_now(rank)
+            }
+        patience = watched.patience = self._patience(watched, sightings)
+        # A process that has been found waiting for somebody counts as that until its patience ends.
+        is_settled = watched.condition is Condition.WAITING and watched.idle + elapsed <= patience
+        is_asked = not (peers and is_settled)
+        state = thread_state(self._pid_of(position)) if is_asked else ""
+        watched.stopped = state in ("T", "t")
+        watched.idle += elapsed * (BUSY if state in ("R", "D") else 1.0)
+        if watched.stopped or any(seen.activity is not Activity.RECEIVE for seen in sightings):
+            watched.condition = Condition.STUCK if watched.idle > patience else Condition.MOVING
+        else:
+            watched.condition = self._judge_wait(watched, peers, patience, elapsed)
+
+    def _goes_on_waiting(self, watched: _Watched, elapsed: float) -> bool:
+        """Whether nothing has changed since it was found waiting for somebody, and its patience lasts."""
+        is_known = watched.condition is Condition.WAITING and self._peers.keys() >= set(watched.ranks)
+        return is_known and not watched.in_vain and watched.idle + elapsed <= watched.patience
+
+    def _judge_wait(self, watched: _Watched, peers: set[int], patience: float, elapsed: float) -> Condition:
+        """Of a process all of whose nodes wait, for these `peers` together."""
+        watched.waits_here = peers <= self._local.keys()
+        in_vain = not peers and self._failures.on_loss != "wait"
+        watched.in_vain = watched.in_vain + elapsed if in_vain else 0.0
+        hopeless = watched.in_vain > NOBODY_FACTOR * patience
+        return Condition.STUCK if hopeless else Condition.WAITING
+
+    def _patience(self, watched: _Watched, sightings: list[Sighting]) -> float:
+        failures = self._failures
+        patience = max(failures.deadline, PATIENCE_FACTOR * watched.longest)
+        activities = {seen.activity for seen in sightings}
+        if Activity.START in activities:
+            patience += failures.start_deadline
+        if Activity.EVALUATE in activities:
+            patience += snapshots.PATIENCE
+        if Activity.BEGIN in activities and self._beacons.last_round == UNDECIDED:
+            return NEVER  # bounded by the nodes themselves
+        return patience
+
+    def _is_standstill(self) -> bool:
+        """Whether all that are still at work here are stuck, or wait for nodes of this machine alone."""
+        found = [w for w in self._watched.values() if not self._active.isdisjoint(w.ranks)]
+        return any(w.condition is Condition.STUCK for w in found) and all(
+            w.condition is Condition.STUCK or (w.condition is Condition.WAITING and w.waits_here)
+            for w in found
+        )
+
+    def _newly_stuck(self) -> Iterable[Stuck]:
+        for watched in self._watched.values():
+            if watched.condition is Condition.STUCK and not watched.told:
+                watched.told = True
+                for rank in sorted(self._active.intersection(watched.ranks)):
+                    seen = self._beacons.of(rank).read()
+                    yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
+
+    def _waits(self, now: float) -> Iterable[Waiting]:
+        """All that wait, once one of them waits for unusually long: else its cause would not be seen."""
+        waiting = [rank for rank in sorted(self._active & self._local.keys()) if self._waits_since(rank)]
+        if not any(self._is_unusual(rank, now) for rank in waiting):
+            return
+        for rank in waiting:
+            round, since = self._beacons.of(rank).read().round, self._waits_since(rank)
+            if now - since > NOTICE / 2:
+                peers = self._behind_now(rank)
+                why = self.doing(peers[0], now) if peers else ""
+                lasts = self._pause + TOLD_FOR
+                yield Waiting(rank, round, peers[:MOST_PEERS], _to_tenths(now - since), why, lasts)
+
+    def _behind_now(self, rank: int) -> list[int]:
+        """Whom a node that waits waits for, found once for as long as no node here gets on."""
+        if rank not in self._peers:
+            self._peers[rank] = self.behind(rank, self._beacons.of(rank).read().round)
+        return self._peers[rank]
+
+    def _waits_since(self, rank: int) -> float:
+        """When a local node has begun to wait; 0 for one that does not."""
+        seen = self._beacons.of(rank).read()
+        stopped = self._watched[self._local[rank]].stopped
+        return seen.since if seen.activity is Activity.RECEIVE and not stopped else 0.0
+
+    def _is_unusual(self, rank: int, now: float) -> bool:
+        seen = self._beacons.of(rank).read()
+        first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
+        usual = (seen.since - began) / max(1, seen.round - first + 1)
+        return now - seen.since > max(NOTICE, 2 * usual)
+
+    def _neighbors(self, rank: int, round: int) -> list[int]:
+        peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)}
+        return sorted((peers & self._active) - self._given_up.get(rank, set()))
+
+    def _is_behind(self, peer: int, rank: int, round: int) -> bool | None:
+        """Whether a node waits for this peer: true, false for perhaps, None for no."""
+        if peer not in self._local:
+            done = self._roster.members[peer].round
+            return None if done >= round else 0 <= done < round - 1
+        seen = self._beacons.of(peer).read()
+        if peer in self._graph.sources(rank, round):
+            if seen.round > round or (seen.round == round and seen.activity > Activity.MIX):
+                return None
+            if seen.round == round and seen.activity in self._after_sending:
+                return None
+            # Who is about to do so has sent, unless the scheme exchanges more than once in a round.
+            return not (seen.round == round and seen.activity >= Activity.SEND)
+        # It still has to read what was sent to it in the round before.
+        unread = seen.round < round - 1 or (seen.round == round - 1 and seen.activity <= Activity.MIX)
+        return True if unread else None
+
+
+def _to_tenths(seconds: float) -> float:
+    return round(seconds, 1)
+
+
+def thread_state(pid: int | None) -> str:
+    """The kernel's letter for what a process's main thread does (R, S, D, T, ...); empty where it is gone."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, STAT_BYTES).rsplit(b")", 1)[1].split(maxsplit=1)[0].decode()
+    except (OSError, IndexError):
+        return ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""The mean model and the consensus distance, made beside the rounds."""

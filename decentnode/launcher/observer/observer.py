@@ -1,0 +1,299 @@
+"""What the nodes' models are together: mean, consensus distance, and how good the mean is.
+
+One observer per machine, in a thread of its launcher, fed by the nodes' snapshots. Machine 0 puts the
+machines' partial sums together. No node ever waits for it longer than `snapshots.PATIENCE`.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.communication.launcher_link.reports import Evaluated
+from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.launcher.cluster.messages import Arrived, MeanVector, PartialDistance, PartialSum
+from decentnode.training.evaluation import Scores
+
+Contribution = PartialSum | MeanVector | PartialDistance
+Event = Evaluated | Contribution | Arrived | None
+"""What comes in; None: it is to end."""
+LOOK_AGAIN = 0.2
+"""Seconds between two looks at who is still waited for, while there is something to observe."""
+PATIENCE = 20.0
+"""Seconds without anything new after which an observation is made of what has come."""
+SECONDS_TO_OBSERVE, OBSERVER_SECONDS = 8.0, 60.0
+"""How long the last observation may take after the nodes have ended, where that was asked for or not."""
+MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
+"""Rounds that were begun by another machine's word alone, and the memory of their sums: the larger counts."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All models after one round, taken together."""
+
+    round: int
+    nodes: int
+    """How many models it is made of."""
+    consensus_distance: float | None
+    """Mean over nodes of |x_i - mean|, over |mean|; None of no model."""
+    average_model: Scores | None
+    """How the mean of all models does on the test set, where that was asked for."""
+
+
+@dataclass
+class _Gathering:
+    """What has come for one round."""
+
+    grew: float = field(default_factory=time.monotonic)
+    """When the last of it came that was new."""
+    shown: set[int] = field(default_factory=set)
+    declined: set[int] = field(default_factory=set)
+    summed: bool = False
+    sums: dict[int, PartialSum] = field(default_factory=dict)
+    mean: Tensor | None = None
+    averaged: int = 0
+    """Over how many nodes the mean is that was made here."""
+    distances: dict[int, PartialDistance] = field(default_factory=dict)
+    arrived: set[int] = field(default_factory=set)
+    """Machines that have got the vector that this one has sent."""
+
+    @property
+    def parts(self) -> int:
+        """How much has come; what is said twice counts once."""
+        from_machines = len(self.sums) + len(self.distances) + len(self.arrived) + (self.mean is not None)
+        return len(self.shown | self.declined) + from_machines
+
+
+class Observer(threading.Thread):
+    """Turns snapshots and other machines' contributions into observations."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        reporting: Callable[[], Mapping[int, int]],
+        machine: int,
+        send: Callable[[Contribution], object],
+        test: Callable[[Tensor], Scores] | None,
+        said: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector.
+
+        `said` is called when there is something to be carried or shown, or the thread ends.
+        `reporting` gives the nodes here that are waited for, as `Roster.reporting` does.
+        """
+        super().__init__(name="decentnode-observer", daemon=True)
+        self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self._snapshots = snapshots
+        self._reporting = reporting
+        self._expected: Mapping[int, int] = {}
+        """Who was reporting when the last events were taken; the roster may know of more than is booked."""
+        self._machine = machine
+        self._machines = {machine}
+        self.is_alone = False
+        """Machine 0 is not heard: nodes are let go on at once, and nothing is observed."""
+        self._newcomers: set[int] = set()
+        self.is_late = False
+        """This machine has no part in what the others observe before its nodes are evaluated."""
+        self._send = send
+        self._said = said
+        self._test = test
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._rounds: dict[int, _Gathering] = {}
+        self._concluded: set[int] = set()
+        self._closing = False
+
+    # What the launcher calls.
+
+    def expect_machines(self, machines: set[int]) -> None:
+        """Which machines' contributions machine 0 waits for."""
+        self._machines = set(machines)
+
+    def expect_late(self, machine: int) -> None:
+        """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
+        self._newcomers.add(machine)
+
+    def take(self, event: Evaluated | Contribution | Arrived) -> None:
+        """Learns that a node was evaluated, or what another machine contributes."""
+        self._events.put(event)
+
+    def finish(self) -> None:
+        """Ends the thread when what is under way is complete; contributions are still to be carried."""
+        self._events.put(None)
+
+    # Everything below runs in the thread.
+
+    def run(self) -> None:
+        """Until finished; a defect in here ends the observing and nothing else."""
+        try:
+            self._observe()
+        except Exception as error:
+            self.error = error
+            self._said()
+            self._let_go()
+        finally:
+            self._said()
+
+    def _observe(self) -> None:
+        while not (self._closing and not self._rounds):
+            for event in self._arrived():
+                self._closing = self._closing or event is None
+                if event is not None:
+                    self._book(event)
+            before = len(self._concluded)
+            for round in sorted(self._rounds):
+                self._advance(round, self._rounds[round])
+            if len(self._concluded) > before:
+                self._said()
+
+    def _arrived(self) -> list[Event]:
+        """All events that are here; where there are none, the first that comes, or what passes meanwhile."""
+        found: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._events.get(timeout=LOOK_AGAIN if self._rounds else None))
+        # Asked before the rest is taken: all that the roster knows by now is here.
+        self._expected = self._reporting()
+        return found + [self._events.get() for _ in range(self._events.qsize())]
+
+    def _let_go(self) -> None:
+        """Releases every vector unread, so that no node waits for an observer that is no more."""
+        for round, gathering in self._rounds.items():
+            self._release(round, gathering)
+        while not self._closing:
+            event = self._events.get()
+            self._closing = event is None
+            self._release_late(event)
+
+    def _release_late(self, event: Event) -> None:
+        if isinstance(event, Evaluated) and event.published:
+            self._snapshots.release(event.rank, event.round)
+
+    def _book(self, event: Evaluated | Contribution | Arrived) -> None:
+        if isinstance(event, PartialSum):
+            self._newcomers.discard(event.machine)
+        self.is_late = self.is_late and isinstance(event, MeanVector)
+        if self.is_late:
+            return
+        if event.round in self._concluded:
+            self._release_late(event)
+            return
+        if event.round not in self._rounds and not self._may_begin(event):
+            return
+        gathering = self._rounds.setdefault(event.round, _Gathering())
+        before = gathering.parts
+        match event:
+            case Evaluated():
+                (gathering.shown if event.published else gathering.declined).add(event.rank)
+            case PartialSum():
+                gathering.sums[event.machine] = event
+            case PartialDistance():
+                gathering.distances[event.machine] = event
+            case Arrived():
+                gathering.arrived.add(event.machine)
+            case MeanVector():
+                gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
+        if gathering.parts > before:
+            gathering.grew = time.monotonic()
+
+    def _may_begin(self, event: Evaluated | Contribution | Arrived) -> bool:
+        """Whether an event is a reason to gather what comes for its round."""
+        return isinstance(event, Evaluated) or not (isinstance(event, Arrived) or self._is_full())
+
+    def _is_full(self) -> bool:
+        """Whether other machines have begun so many rounds that they must be making them up."""
+        ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
+        return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self._snapshots.elements))
+
+    def _advance(self, round: int, gathering: _Gathering) -> None:
+        """Makes every step that what has come allows: sum, mean, distances, observation."""
+        late = self.is_alone or time.monotonic() - gathering.grew > PATIENCE
+        if not gathering.summed and (late or self._is_complete(round, gathering)):
+            gathering.summed = True
+            self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
+            if not gathering.shown:
+                # There may never be a mean to measure a distance from.
+                self._contribute(PartialDistance(self._machine, round, 0, 0.0))
+        if (
+            self._machine == 0
+            and gathering.mean is None
+            and (late or self._machines - self._newcomers <= gathering.sums.keys())
+        ):
+            self._make_mean(round, gathering)
+        if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
+            distance = self._distance(round, gathering)
+            self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
+        complete = self._machine != 0 or self._machines - self._newcomers <= gathering.distances.keys()
+        if gathering.mean is not None and gathering.summed and (late or complete):
+            self._conclude(round, gathering)
+        elif late or (gathering.summed and complete and not self._count(gathering)):
+            self._close(round)
+            # Else the row of this round would wait for an observation until the run ends.
+            if self._machine == 0:
+                self.observations.put(Observation(round, 0, None, None))
+
+    def _is_complete(self, round: int, gathering: _Gathering) -> bool:
+        """Whether all nodes here that are waited for were heard; one that is beyond the round left it out."""
+        heard = gathering.shown | gathering.declined
+        return all(rank in heard or done > round for rank, done in self._expected.items())
+
+    def _close(self, round: int) -> None:
+        """Forgets what came for a round; what comes later is too late for it."""
+        self._release(round, self._rounds.pop(round))
+        self._concluded.add(round)
+
+    def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
+        self._book(contribution)
+        if self._machine != 0:
+            self._send(contribution)
+
+    def _sum(self, gathering: _Gathering) -> bytes:
+        if not gathering.shown:
+            return b""
+        total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
+        for rank in sorted(gathering.shown):
+            total += self._snapshots.vector(rank)
+        return total.numpy().tobytes()
+
+    def _make_mean(self, round: int, gathering: _Gathering) -> None:
+        count = self._count(gathering)
+        if not count:
+            return
+        parts = [np.frombuffer(part.content) for _, part in sorted(gathering.sums.items()) if part.count]
+        mean = np.sum(parts, axis=0) / count
+        gathering.averaged = count
+        gathering.mean = torch.from_numpy(mean)
+        self._send(MeanVector(round, mean.tobytes()))
+
+    def _count(self, gathering: _Gathering) -> int:
+        """Over how many nodes the sums that have come are."""
+        return sum(part.count for part in gathering.sums.values())
+
+    def _distance(self, round: int, gathering: _Gathering) -> float:
+        assert gathering.mean is not None
+        mean = gathering.mean
+        distance = sum(float((self._snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
+        self._release(round, gathering)
+        return distance
+
+    def _release(self, round: int, gathering: _Gathering) -> None:
+        for rank in gathering.shown:
+            self._snapshots.release(rank, round)
+
+    def _conclude(self, round: int, gathering: _Gathering) -> None:
+        self._close(round)
+        if self._machine != 0:
+            return
+        assert gathering.mean is not None
+        count = sum(part.count for part in gathering.distances.values())
+        distance = sum(part.distance for part in gathering.distances.values())
+        scale = float(gathering.mean.norm()) or 1.0
+        scores = self._test(gathering.mean) if self._test else None
+        # Whose distance has come may have had no part in the mean.
+        nodes = min(count, gathering.averaged)
+        self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))

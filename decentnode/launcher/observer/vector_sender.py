@@ -1,0 +1,94 @@
+"""What an observer contributes, on its way to the other machines' launchers: one vector at a time to each.
+
+Over a slow link one takes longer than a round, and those of later rounds would wait in memory. So who has not
+got the last one yet has no part in the next observation; and one that counts as lost is lost: the connection
+in which it may still wait ends.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from decentnode.communication.wire import digest
+from decentnode.launcher.cluster.messages import Arrived, Join, MeanVector, Note, PartialSum, has_vector
+from decentnode.launcher.observer.observer import Contribution
+
+LEAST_SECONDS, LEAST_SPEED = 10.0, 1e5
+"""How long a vector may take, or at how many bytes per second; it counts as lost when it takes longer."""
+Send = Callable[[Note, int | None], int]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A vector that has not been confirmed."""
+
+    round: int
+    digest: int
+    limit: float
+    """When it counts as lost, as `time.monotonic` counts."""
+
+
+class Outbox:
+    """One launcher's."""
+
+    def __init__(self, machine: int, send: Send, cut: Callable[[int], None]) -> None:
+        """`send` gives a note to a machine and tells the bytes: 0 where no way leads there; `cut` ends the
+        connection by which vectors go to a machine.
+        """
+        self._machine = machine
+        self._send = send
+        self._cut = cut
+        self._contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
+        self._under_way: dict[int, _Sent] = {}
+        """By machine the vector that it has not got yet."""
+
+    def put(self, contribution: Contribution) -> None:
+        """To be sent with the next exchange; from any thread."""
+        self._contributions.put(contribution)
+
+    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> None:
+        """Learns and says what has come, and sends what there is to those that listen."""
+        for note in notes:
+            machine = getattr(note, "machine", 0)
+            if has_vector(note):
+                self._send(Arrived(self._machine, note.round, digest(note.content)), machine)
+            if isinstance(note, Join):
+                # A launcher that was started anew gets nothing of what was sent to the one before.
+                self._give_up(machine)
+            elif self._is_confirmed(machine, note):
+                del self._under_way[machine]
+        now = time.monotonic()
+        for machine, sent in list(self._under_way.items()):
+            if machine not in listening or now > sent.limit:
+                self._give_up(machine)
+        while not self._contributions.empty():
+            contribution = self._contributions.get()
+            for machine in listening:
+                self._deliver(contribution, machine)
+
+    def _is_confirmed(self, machine: int, note: Note) -> bool:
+        sent = self._under_way.get(machine)
+        if sent is None:
+            return False
+        if isinstance(note, Arrived):
+            return (note.round, note.digest) == (sent.round, sent.digest)
+        # A mean that the sum is part of may overtake the word that the sum has come.
+        return isinstance(note, MeanVector) and note.round == sent.round
+
+    def _give_up(self, machine: int) -> None:
+        if self._under_way.pop(machine, None) is not None:
+            self._cut(machine)
+
+    def _deliver(self, contribution: Contribution, machine: int) -> None:
+        if not has_vector(contribution):
+            self._send(contribution, machine)
+            return
+        if machine not in self._under_way and self._send(contribution, machine):
+            content = contribution.content
+            limit = time.monotonic() + max(LEAST_SECONDS, len(content) / LEAST_SPEED)
+            self._under_way[machine] = _Sent(contribution.round, digest(content), limit)
+        elif isinstance(contribution, PartialSum):
+            self._send(replace(contribution, count=0, content=b""), machine)

@@ -1,0 +1,81 @@
+"""What a machine must offer before a run starts there: free ports, enough open files, keys for its links."""
+
+import resource
+from collections.abc import Sequence
+
+import zmq
+
+from decentnode.communication.security import key_files as keys
+from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
+from decentnode.communication.torch_distributed.plugin import TorchDistributed
+from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
+from decentnode.config.settings import KeyFolder, Settings
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
+from decentnode.training.gradient_sync import Coupling
+
+FILES_PER_PROCESS = 64
+FILES_PER_NEIGHBOR = 7
+"""What a host process opens for each: two connections, three for link and monitor, a segment, a pipe."""
+
+
+def check_group(settings: Settings, machine: int) -> None:
+    """Raises BadInput, in one line, when this machine cannot take part in the process group."""
+    communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
+    group = communication if isinstance(communication, TorchDistributed) else None
+    if group is not None and (defect := group.defect(settings.device, ranks)):
+        raise BadInput(f"communication.backend: {defect}")
+    coupling: Coupling = settings.coupling.make()
+    if defect := coupling.defect(settings.device, len(ranks)):
+        raise BadInput(f"training.backend: {defect}")
+
+
+def check_ports(settings: Settings, machine: int) -> None:
+    """Raises BadInput with one line for each key whose ports are not free."""
+    defects = [defect for ports in ports_needed(settings, machine) if (defect := ports.defect())]
+    if defects:
+        raise BadInput(*defects)
+
+
+def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
+    """About how many files the fullest host process of these ranks opens."""
+    groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
+    links = max(sum(len(graph.partners(rank)) for rank in group) for group in groups)
+    return FILES_PER_PROCESS + FILES_PER_NEIGHBOR * links
+
+
+def raise_file_limit() -> int:
+    """Lifts the limit of open files to what the system allows this user, and returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def file_shortage(settings: Settings, machine: int) -> str:
+    """One line where this machine's limit of open files is too low for its nodes; else empty."""
+    communication = settings.communication.make()
+    if communication.one_process:
+        return ""
+    ranks = settings.mapping.make().ranks_of(machine)
+    size = communication.nodes_in_one_process(len(ranks))
+    needed, limit = files_needed(settings.graph.make(), ranks, size), raise_file_limit()
+    if limit >= needed:
+        return ""
+    return (
+        f"open files: a process here needs about {needed}, the limit is {limit}; "
+        f"raise it as root (ulimit -n {needed}), or take a sparser graph"
+    )
+
+
+def credentials(settings: Settings, machine: int) -> Credentials | None:
+    """What guards the links of `machine`; None where they are plain. Raises BadInput, in one line."""
+    if isinstance(settings.security, KeyFolder):
+        if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
+            raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
+        return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
+    if settings.security == "auto" and needs_keys(settings):
+        raise BadInput(
+            f"security: others on the network could reach this run, and there is no folder '{KEY_FOLDER}' "
+            f"beside the configuration; run: {keys.MAKE}, or write security: none"
+        )
+    return None

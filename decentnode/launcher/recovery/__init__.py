@@ -1,0 +1,1 @@
+"""Resuming a run: which checkpoints, which settings."""

@@ -1,0 +1,349 @@
+"""Going on with a run in its own directory: what may change, what is there, and what must go.
+
+Every start of a run leaves `run.json` there, which says which run it is, and holds a lock on `lock` as long
+as any process of it lives.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from decentnode.config import loader as config
+from decentnode.config.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    FailureSettings,
+    RecordSettings,
+    Settings,
+)
+from decentnode.config.type_check import show
+from decentnode.core.atomic_files import write_durably
+from decentnode.core.streams import say
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
+from decentnode.mapping.base import Consecutive
+from decentnode.node import model_records
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.store import BadCheckpoint
+from decentnode.node.evaluation import is_due
+from decentnode.node.experiment import Experiment
+from decentnode.node.plugin_sources import difference, folder_of
+from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_evaluations, read_object, read_value
+from decentnode.results.records import cut_back, read_records, write_atomically
+
+LOCK_SECONDS = 3.0
+"""How long the processes of a launcher that was killed may take to end."""
+MAY_CHANGE = (
+    "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
+    "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network",
+)  # fmt: skip
+"""Keys that change no number of a model; of `mapping` the addresses, too."""
+MUST_STAY = ("communication.overlap",)
+"""What does change numbers, below those."""
+UNIMPORTANT = {"port": None, "trusted_network": None}
+"""Options of a coupling, likewise."""
+MOST_SHOWN = 5
+ROUNDS = range(-1, 1 << 62)
+
+
+class RunLock:
+    """Held by a launcher and all its processes, so that no two starts of a run write to one directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Takes the lock; raises BadInput when another start holds it."""
+        path = run_dir / "lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be opened: {error.strerror}") from error
+        limit = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._fd = fd
+                return
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    os.close(fd)
+                    raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
+            except OSError as error:
+                os.close(fd)
+                raise BadInput(f"{path} cannot be locked: {_reason(error)}") from error
+            time.sleep(0.05)
+
+    def release(self) -> None:
+        """Gives it up in this process; the end of the last process that has it does so, too."""
+        os.close(self._fd)
+
+
+class Resumption:
+    """A run on this machine that is to go on."""
+
+    def __init__(
+        self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False
+    ) -> None:
+        """Raises BadInput when there is nothing to go on with, or an override would change the models.
+
+        `accepts_other_code`: whether plug-ins may have been edited since the run began.
+        """
+        self.run_dir = run_dir.absolute()
+        self.config = self.run_dir / "config.yaml"
+        if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
+            raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
+        self.lock = RunLock(self.run_dir)
+        self._before = before = config.load(self.config)
+        self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
+        refuse_changes(before, self.settings)
+        self._state = _read_state(self.run_dir)
+        self.versions: list[CodeVersion] = _read_versions(self.run_dir, self._state)
+        """Of the code that the run was done with, the newest last; none of runs of earlier versions."""
+        self.other_code = ""
+        """The files that have changed since, in words; known after the greeting."""
+        self._accepts_other_code = accepts_other_code
+        self.seconds = 0.0
+        """How long the run has taken, up to where it goes on."""
+        self.lacking: list[int] = []
+        """Rounds up to the newest checkpoint whose evaluation is not on record; known after the greeting."""
+        self._seconds: dict[int, float] = {}
+
+    def settle(self, settings: Settings) -> None:
+        """Goes on with these, which name the machines that there are now."""
+        self.settings = replace(settings, run_dir=str(self.run_dir))
+
+    def refuse_finished(self, nodes: int) -> None:
+        """Raises BadInput when there is nothing left to do for any of the nodes; only machine 0 can tell."""
+        path = self.run_dir / "summary.json"
+        if not path.exists():
+            return
+        finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
+        if finished >= nodes and self.settings.rounds <= rounds:
+            raise BadInput(
+                f"{self.run_dir}: this run has finished all its {rounds} rounds; "
+                "to go on, name more (rounds=N)"
+            )
+
+    def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
+        """The same with what this machine can go on from; raises BadInput naming a rank without a checkpoint.
+
+        Also where the dataset or the code is another one, and where `begin` would fail, because the others
+        have the start by then and would go on alone. `settings` is the hash that good checkpoints carry.
+        """
+        self._refuse_other_dataset(join.dataset)
+        self._compare_code(join.code)
+        self._try(ranks)
+        offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
+        self.lacking = self._unevaluated(max(self._seconds, default=-1))
+        return msgspec.structs.replace(
+            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
+            starts=self._state["starts"], offers=offers,
+        )  # fmt: skip
+
+    def _refuse_other_dataset(self, found: str) -> None:
+        """Raises BadInput; runs of earlier versions do not say with which one they began."""
+        if self._state.get("dataset", found) != found:
+            raise BadInput(
+                f"{self.run_dir}: the dataset is not the one that this run began with; "
+                "restore that one, or begin a new run"
+            )
+
+    def _compare_code(self, found: Mapping[str, str]) -> None:
+        """Raises BadInput where plug-ins are not what they were, unless that is accepted."""
+        self.other_code = difference(self.versions[-1].files, found) if self.versions else ""
+        if self.other_code and not self._accepts_other_code:
+            copy = folder_of(self.versions[-1], self.run_dir)
+            raise BadInput(
+                f"{self.run_dir}: the code is not that of this run: {self.other_code}; "
+                f"restore it from {copy}, or go on all the same with --accept-code-change"
+            )
+
+    def _try(self, ranks: Sequence[int]) -> None:
+        """Raises BadInput where records are damaged or nothing can be written; changes nothing."""
+        for rank in ranks:
+            path = self._records(rank)
+            if path.exists():
+                read_records(path)
+        with _able_to_write(self.run_dir):
+            write_durably(self.config, [self.config.read_bytes()])
+
+    def _records(self, rank: int) -> Path:
+        return self.run_dir / "records" / f"{rank:05d}.jsonl"
+
+    def _good_rounds(self, rank: int, settings: str) -> list[int]:
+        directory = self.run_dir / checkpoint.FOLDER
+        checkpoint.clean_up(directory, rank)
+        good, defects = [], []
+        for round in checkpoint.rounds(directory, rank):
+            try:
+                self._check(rank, round, settings)
+                good.append(round)
+            except BadCheckpoint as error:
+                defects.append(str(error))
+        if not good:
+            where = directory / f"{rank:05d}"
+            reason = defects[-1] if defects else f"there is none in {where}"
+            raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to go on from: {reason}")
+        for defect in defects:
+            say(f"{defect}; it is not used")
+        return good
+
+    def _check(self, rank: int, round: int, settings: str) -> None:
+        directory = self.run_dir / checkpoint.FOLDER
+        found = checkpoint.read(directory, rank, round)
+        path = directory / f"{rank:05d}" / f"{round:08d}.json"
+        if f"{found.stamp.run_id:016x}" != self._state["run_id"]:
+            raise BadCheckpoint(f"{path}: is of another run, {found.stamp.run_id:016x}")
+        if found.stamp.settings != settings:
+            raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
+        seconds = found.state.get("seconds") if isinstance(found.state, dict) else None
+        if not isinstance(seconds, float):
+            raise BadCheckpoint(f"{path}: does not say how long the run has taken")
+        self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
+
+    def _unevaluated(self, newest: int) -> list[int]:
+        """Rounds up to `newest` that lack their row: not those that were not tested, or would not be now."""
+        path = self.run_dir / "evaluations.jsonl"
+        known = {row.round for row in read_evaluations(path)} if path.exists() else set()
+        plans = [
+            (plan.evaluation.every, plan.rounds, plan.evaluation.final)
+            for plan in (self._before, self.settings)
+        ]
+        return [
+            round
+            for round in range(newest + 1)
+            if round not in known and all(is_due(round, *plan) for plan in plans)
+        ]
+
+    def is_behind(self, start: Start) -> bool:
+        """Whether the run was started again without this machine."""
+        return int(self._state["incarnation"]) < start.incarnation
+
+    def begin(self, start: Start, ranks: Iterable[int]) -> None:
+        """Brings the directory back to the round that all go on after; no node writes yet.
+
+        Raises BadInput.
+        """
+        self.seconds = self._seconds.get(start.round, 0.0)
+        missed = start.starts[len(self._state["starts"]) :]
+        with _able_to_write(self.run_dir):
+            self._cut_back(min([start.round, *missed]), ranks)
+
+    def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
+        directory = self.run_dir / checkpoint.FOLDER
+        for rank in ranks:
+            cut_back(self._records(rank), last)
+            model_records.cut_back(self.run_dir, rank, last)
+            for round in checkpoint.rounds(directory, rank):
+                if round > last:
+                    checkpoint.delete(directory, rank, round)
+        cut_back(self.run_dir / "evaluations.jsonl", last)
+        write_durably(self.config, [config.dump(self.settings).encode()])
+
+
+def write_state(run_dir: Path, start: Start, dataset: str, versions: Sequence[CodeVersion] = ()) -> None:
+    """Says in `run.json` which run this is, on what, and how it was started again; raises BadInput.
+
+    `versions` of the code that it was done with, the newest last.
+    """
+    content = {
+        "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
+        "starts": start.starts, "dataset": dataset, "code": msgspec.to_builtins(versions),
+    }  # fmt: skip
+    path = run_dir / "run.json"
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _able_to_write(run_dir: Path) -> Iterator[None]:
+    """Raises BadInput for what the disk refuses in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{run_dir}: this run cannot go on there: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _read_state(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "run.json"
+    if not path.exists():
+        raise BadInput(f"{run_dir}: this run was never started, so there is nothing to go on from")
+    content = read_object(path)
+    run_id, incarnation = content.get("run_id"), content.get("incarnation")
+    if not isinstance(run_id, str) or len(run_id) != 16:
+        raise BadInput(f"{path}: does not say which run this is")
+    # True is an int, too.
+    if type(incarnation) is not int or incarnation not in INCARNATIONS:
+        raise BadInput(
+            f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
+        )
+    starts = content.setdefault("starts", [])
+    if not isinstance(starts, list) or not all(type(round) is int and round in ROUNDS for round in starts):
+        raise BadInput(f"{path}: starts must be a list of rounds, not {show(starts)}")
+    return content
+
+
+def _read_versions(run_dir: Path, state: dict[str, Any]) -> list[CodeVersion]:
+    try:
+        return msgspec.convert(state.get("code", []), list[CodeVersion])
+    except UNDECODABLE as error:
+        raise BadInput(f"{run_dir / 'run.json'}: {NOT_OURS}: 'code': {error}") from error
+
+
+def settings_digest(experiment: Experiment) -> str:
+    """A hash of what decides the models' numbers: what may change when a run goes on is left out."""
+    settings, nothing = experiment.settings, dict[str, object]()
+    lasting = replace(
+        settings, rounds=1, evaluation=EvaluationSettings(), failures=FailureSettings(),
+        checkpoint=CheckpointSettings(), records=RecordSettings(), security="none",
+        communication=replace(settings.communication, name="", options=nothing),
+        mapping=replace(settings.mapping, name="", options=nothing),
+        coupling=replace(settings.coupling, options={**settings.coupling.options, **UNIMPORTANT}),
+    )  # fmt: skip
+    return config.digest(lasting, experiment.graph.graph)
+
+
+def refuse_changes(before: Settings, after: Settings) -> None:
+    """Raises BadInput with a line for each key whose change would make another run of it."""
+    if after.rounds < before.rounds:
+        raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
+    changed = dict(_differences(_comparable(before), _comparable(after)))
+    refused = [
+        f"resume: {key} cannot change from {show(old)} to {show(new)}, which would make another run of it"
+        for key, (old, new) in changed.items()
+        if key in MUST_STAY
+        or not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
+    ]
+    if refused:
+        raise BadInput(*refused[:MOST_SHOWN])
+
+
+def _comparable(settings: Settings) -> dict[str, Any]:
+    """The settings as plain values; of the machines only how many nodes each carries."""
+    found = config.resolved(settings)
+    mapping = settings.mapping.make()
+    if isinstance(mapping, Consecutive):
+        # Whoever says so, they carry the same ranks.
+        found["mapping"] = {}
+    found["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
+    return found
+
+
+def _differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in (*before, *(name for name in after if name not in before)):
+            inner = f"{key}.{name}" if key else str(name)
+            yield from _differences(before.get(name), after.get(name), inner)
+    elif before != after:
+        yield key, (before, after)

@@ -1,0 +1,155 @@
+"""What a launcher keeps of a run beyond its own end: the lock, the checkpoints, and where it went on from."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from decentnode.communication.launcher_link.reports import (
+    CameBack,
+    Checkpointed,
+    Evaluated,
+    NotCheckpointed,
+    Report,
+)
+from decentnode.errors import BadInput
+from decentnode.launcher.cluster.messages import Join, Note, Settled, Start
+from decentnode.launcher.recovery.checkpoint_retention import Retention
+from decentnode.launcher.recovery.resume import Resumption, RunLock, settings_digest, write_state
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, Lineage
+from decentnode.node.checkpoint.store import FOLDER
+from decentnode.node.experiment import Experiment
+from decentnode.results.reader import CodeVersion, EvaluationRow, read_evaluations
+from decentnode.results.records import cut_back
+
+WARN_EVERY = 60.0
+
+
+class Continuity:
+    """One machine's."""
+
+    def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: Resumption | None) -> None:
+        """`past` is the run that goes on; None: a new one. Raises BadInput when it is under way."""
+        self.lock = past.lock if past else RunLock(run_dir)
+        self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
+        ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
+        # Only machine 0 hears of the checkpoints of all.
+        self.retention = Retention(run_dir / FOLDER, local if machine else ranks, local)
+        self._experiment = experiment
+        self._run_dir = run_dir
+        self._past = past
+        self._machine = machine
+        self._ranks, self._local = ranks, set(local)
+        self._complained: float | None = None
+        self._rows: list[EvaluationRow] = []
+        self._may_undo = False
+        """Whether evaluations are those of an earlier launcher, which may have got further than others."""
+
+    def greeting(self, join: Join) -> Join:
+        """The same with what this machine's nodes can go on from; raises BadInput."""
+        if self._past is None:
+            return join
+        if self._machine == 0:
+            # The others do not know how nodes of other machines have ended; their own have, but may go back.
+            self._past.refuse_finished(len(self._ranks))
+        return self._past.greeting(join, sorted(self._local), self.lineage.settings)
+
+    def begin(self, start: Start) -> None:
+        """All machines have agreed on the run and the round; the nodes have not been given the start yet."""
+        if self._past is not None and (not start.late or self._past.is_behind(start)):
+            # Who comes late may have done rounds that the others have undone meanwhile.
+            self._past.begin(start, sorted(self._local))
+        if self._past is not None and not start.late:
+            absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
+            self.retention.begin(start.round, absent)
+        self._may_undo = bool(start.late)
+        self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
+        write_state(self._run_dir, start, self._experiment.dataset_digest, self._versions(start.round))
+
+    def _versions(self, round: int) -> list[CodeVersion]:
+        """Those of the code up to that of this start, of which a copy is kept; raises BadInput."""
+        versions, sources = self._past.versions if self._past else [], self._experiment.sources
+        if versions and versions[-1].digest == sources.version.digest:
+            return versions
+        try:
+            sources.save(self._run_dir)
+        except OSError as error:
+            raise BadInput(f"{self._run_dir}: the code cannot be copied there: {error.strerror}") from error
+        return [*versions, msgspec.structs.replace(sources.version, round=round + 1)]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there was a run before."""
+        return self._past is not None
+
+    @property
+    def lacking(self) -> list[int]:
+        """Rounds of the run that goes on whose evaluation is not on record here; known after the greeting."""
+        return self._past.lacking if self._past else []
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took before."""
+        return self._past.seconds if self._past else 0.0
+
+    @property
+    def rows(self) -> list[EvaluationRow]:
+        """What was evaluated before; the same list each time, and what is undone goes from it."""
+        path = self._run_dir / "evaluations.jsonl"
+        if self._past and path.exists():
+            self._rows[:] = read_evaluations(path)
+        return self._rows
+
+    @property
+    def news(self) -> str:
+        """After which round the run goes on, in words; empty for a new one."""
+        round = self.lineage.round
+        code = self._past.other_code if self._past else ""
+        with_other = f", with other code: {code}" if code else ""
+        return f"goes on after round {round + 1}{with_other}" if round != FROM_THE_START else ""
+
+    @property
+    def saved_by_all(self) -> int | None:
+        """The newest round that all nodes were saved after, as far as is known here; None: none."""
+        if not self._machine:
+            return self.retention.newest_round
+        known = max(self.retention.kept, self.lineage.round)
+        return known if known != FROM_THE_START else None
+
+    def take(self, report: Report) -> str:
+        """Learns of checkpoints and of rounds that are undone; returns what is to be said, or nothing."""
+        if isinstance(report, Checkpointed):
+            self.retention.note(report.rank, report.round)
+        if isinstance(report, CameBack):
+            self.retention.undo(report.rank, report.round)
+            if report.rank in self._local and self._may_undo:
+                return self._undo_rows(report.round)
+        if isinstance(report, Evaluated) and report.rank in self._local:
+            self._may_undo = False
+        problem, self.retention.problem = self.retention.problem, ""
+        if isinstance(report, NotCheckpointed):
+            problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
+        now = time.monotonic()
+        if problem and (self._complained is None or now - self._complained >= WARN_EVERY):
+            self._complained = now
+            return problem
+        return ""
+
+    def _undo_rows(self, round: int) -> str:
+        """Removes evaluations of `round` and later ones, which are done again; says in a line why not."""
+        self._rows[:] = [row for row in self._rows if row.round < round]
+        path = self._run_dir / "evaluations.jsonl"
+        try:
+            cut_back(path, round - 1)
+        except (BadInput, OSError) as error:
+            return f"{path}: rows from round {round + 1} on may be there twice: {error}"
+        return ""
+
+    def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:
+        """Deletes what nobody needs any more, which machine 0 knows; without it, judges by its own nodes."""
+        if self._machine and not is_alone:
+            return
+        is_news = self.retention.tend(lost)
+        if is_news and self._machine == 0:
+            send(Settled(self.retention.settled, self.retention.kept))

@@ -1,0 +1,146 @@
+"""The last lines of a run: how it ended, what came out, and where it lies."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from decentnode.core.text import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
+from decentnode.errors import STOPPED_BY, ExitCode
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.results.plot_process import Pictures
+
+MOST_LOST = 10
+"""Lost nodes that are named; summary.json names them all."""
+ENDED_BY_SIGNAL = {
+    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.TERMINATED: "SIGTERM",
+    ExitCode.HUNG_UP: "the end of its terminal",
+}
+"""By what, in words. Then every node that was still at work would be named as lost."""
+Lines = Iterator[tuple[str, str]]
+
+
+def exit_code(
+    roster: Roster, local: Iterable[int], known: Iterable[int], asked_with: signal.Signals | None,
+    results_are_lost: bool,
+) -> ExitCode:  # fmt: skip
+    """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
+
+    One that came when all nodes had finished, and processes were on their way out, has ended nothing: all
+    whose end it learns of, which are the `known` ones.
+    """
+    if asked_with is not None and any(roster.members[rank].finished is None for rank in known):
+        return STOPPED_BY[asked_with]
+    if any(member.out_of_memory for member in roster.members.values()):
+        return ExitCode.OUT_OF_MEMORY
+    not_finite = roster.not_finite()
+    is_usable = any(roster.members[rank].finished and rank not in not_finite for rank in local)
+    if not is_usable or results_are_lost:
+        return ExitCode.FAILED
+    # Nobody was asked to stop: who has, came back too late to take part.
+    is_whole = not roster.ranks(State.LOST, State.STOPPED) and not roster.missing_edges
+    return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
+
+
+def headline(summary: dict[str, Any], code: ExitCode) -> str:
+    """How the run ended, in words and as its exit code."""
+    return f"{summary['name']}: {_how(summary, code)} (exit code {int(code)})"
+
+
+def _how(summary: dict[str, Any], code: ExitCode) -> str:
+    finished, nodes = summary["finished_nodes"], summary["nodes"]
+    some = f"{finished} of {counted(nodes, 'node')} finished"
+    if summary["not_finite"]:
+        some += f", {len(summary['not_finite'])} with a test loss that is not finite"
+    if code in ENDED_BY_SIGNAL:
+        how = ENDED_BY_SIGNAL[code]
+        if summary["stopped_nodes"] and summary["resumable_round"] is not None:
+            return f"stopped by {how} after round {summary['resumable_round'] + 1}"
+        return f"ended by {how}; {some}"
+    if code is ExitCode.OUT_OF_MEMORY:
+        return f"out of memory; {some}"
+    if code is ExitCode.FAILED:
+        return f"failed; {some}"
+    if summary["lost_nodes"]:
+        return f"{some}, {len(summary['lost_nodes'])} lost"
+    if summary["stopped_nodes"]:
+        return f"{some}, {summary['stopped_nodes']} came back too late to take part"
+    if code is ExitCode.NODES_LOST:
+        return some if summary["not_finite"] else f"{some}, but not all links held"
+    if finished < nodes:
+        return f"{some}, those of this machine"
+    return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
+
+
+def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
+    """Name and value of each line below the headline; a line without a name goes on with the one above."""
+    yield from _quality(summary)
+    yield from _cost(summary)
+    if summary["finished_nodes"]:
+        yield "model hash", summary["model_hash"]
+    if code not in ENDED_BY_SIGNAL:
+        yield from _losses(summary, run_dir)
+    if not_finite := summary["not_finite"]:
+        ranks = ranks_in_words(sorted(map(int, not_finite)), MOST_LOST)
+        yield "not finite", f"the test loss of {ranks}, since round {min(not_finite.values()) + 1}"
+    if summary["restarted_nodes"]:
+        times = ", ".join(f"{rank} ({count} x)" for rank, count in summary["restarted_nodes"].items())
+        yield "started again", f"rank {times}"
+    if summary["refused_messages"]:
+        reasons = sorted(summary["refused_messages"].items())
+        yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)
+    if pictures.paths:
+        rest = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
+        yield "pictures", f"{pictures.paths[0].name}{rest}"
+    elif pictures.problem:
+        yield "pictures", f"none: {pictures.problem}"
+    if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
+        yield "to go on", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+    yield "results", str(run_dir)
+
+
+def _quality(summary: dict[str, Any]) -> Lines:
+    accuracy, loss = summary["test_accuracy"], summary["test_loss"]
+    if summary["finished_nodes"] and not accuracy:
+        yield "test accuracy", "-"
+    if accuracy:
+        mean, std, least, most = (percent(accuracy[key]) for key in ("mean", "std", "min", "max"))
+        yield "test accuracy", f"{mean} % ± {std}, from {least} to {most}"
+    if loss:
+        mean, std, least, most = (decimal(loss[key]) for key in ("mean", "std", "min", "max"))
+        yield "test loss", f"{mean} ± {std}, from {least} to {most}"
+    if summary["average_model_accuracy"] is not None:
+        of_average = decimal(summary["average_model_loss"])
+        yield "average model", f"{percent(summary['average_model_accuracy'])} %, loss {of_average}"
+    if summary["consensus_distance"] is not None:
+        yield "consensus distance", decimal(summary["consensus_distance"])
+
+
+def _cost(summary: dict[str, Any]) -> Lines:
+    if summary["finished_nodes"]:
+        sent, received = (readable_bytes(summary[f"bytes_{way}"]) for way in ("sent", "received"))
+        each = readable_bytes(summary["bytes_sent"] / summary["finished_nodes"])
+        yield "sent, received", f"{sent}, {received}; {each} sent per node"
+    startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
+    yield "time", f"{wall}, after {startup} to start"
+    memory = summary["peak_memory_mb_per_node"]
+    if memory:
+        yield "memory per node", f"{memory['mean']:.1f} MB, at most {memory['max']:.1f} MB"
+
+
+def _losses(summary: dict[str, Any], run_dir: Path) -> Lines:
+    lost = list(summary["lost_nodes"].items())
+    for index, (rank, reason) in enumerate(lost[:MOST_LOST]):
+        text = reason if reason.startswith(f"rank {rank},") else f"rank {rank}: {reason}"
+        yield "lost" if index == 0 else "", text
+        log = run_dir / summary.get("lost_logs", {}).get(rank, "no log")
+        if log.exists():  # not that of a node on another machine
+            yield "", f"its log: {log}"
+    if len(lost) > MOST_LOST:
+        yield "", f"and {len(lost) - MOST_LOST} more, named in summary.json"
+    if len(summary["components"]) > 1:
+        parts = "; ".join(ranks_in_words(part, MOST_LOST) for part in summary["components"][:MOST_LOST])
+        yield "fell apart", f"into {len(summary['components'])} parts, each mixed alone: {parts}"
+    for index, (rank, peer, round) in enumerate(summary["broken_edges"][:MOST_LOST]):
+        yield "links given up" if index == 0 else "", f"rank {rank} to {peer}, in round {round + 1}"

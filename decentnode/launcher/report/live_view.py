@@ -1,0 +1,254 @@
+"""The live view of a run in a terminal: a panel that stays below the lines of a plain screen."""
+
+import contextlib
+import os
+import signal
+import termios
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from decentnode.core.streams import silence
+from decentnode.core.text import clock_time, decimal, percent, readable_bytes
+from decentnode.launcher.fork_server import hold_signals
+from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.report.console import PATIENCE, Screen
+from decentnode.node.experiment import Experiment
+from decentnode.results.reader import EvaluationRow
+
+INTERVAL = 0.25
+"""Seconds between two drawings."""
+RATE_SECONDS = 5.0
+"""The rate of sending is a mean over this time."""
+
+
+def screen_for(output: TextIO) -> Screen:
+    """The live view where a terminal can show it, plain lines everywhere else."""
+    capable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return LiveScreen(output) if capable and output.isatty() else Screen(output)
+
+
+@dataclass
+class Standing:
+    """Where all nodes are, counted in one pass over the roster."""
+
+    states: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
+    slowest: int = 0
+    fastest: int = 0
+    """Rounds done by those that still count."""
+    done: float = 0.0
+    """The mean of the rounds done."""
+    sent: int = 0
+    loss: float | None = None
+
+    @classmethod
+    def of(cls, roster: Roster) -> "Standing":
+        """A loop rather than queries of the roster: this is done for thousands of nodes, often."""
+        standing = cls()
+        rounds, losses = [], []
+        for member in roster.members.values():
+            standing.states[member.state] += 1
+            standing.sent += member.bytes_sent
+            if member.state is not State.LOST:
+                rounds.append(member.round + 1)
+                if member.loss is not None:
+                    losses.append(member.loss)
+        if rounds:
+            standing.slowest, standing.fastest, standing.done = min(rounds), max(rounds), fmean(rounds)
+        standing.loss = fmean(losses) if losses else None
+        return standing
+
+
+@dataclass
+class Dashboard:
+    """What the panel shows; knows nothing of terminals."""
+
+    name: str
+    rounds: int
+    began: float
+    done_before: float = 0.0
+    """Rounds that were done by then, in a run that goes on."""
+    is_tested: bool = True
+    """Whether any evaluation is to come."""
+    row: EvaluationRow | None = None
+    standing: Standing = field(default_factory=Standing)
+    _sent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def update(self, standing: Standing, now: float) -> None:
+        """Takes in where the nodes are at `now`, on the clock of `began`."""
+        self.standing = standing
+        self._sent.append((now, standing.sent))
+        while now - self._sent[0][0] > RATE_SECONDS:
+            self._sent.popleft()
+
+    def evaluated(self, row: EvaluationRow) -> None:
+        """Takes in a test of all nodes, unless one of a later round is there already."""
+        if self.row is None or row.round >= self.row.round:
+            self.row = row
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second that all nodes sent lately."""
+        (first, before), (last, after) = self._sent[0], self._sent[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+    def seconds_left(self, now: float) -> float | None:
+        """What the remaining rounds will take if they take as long as those since the start."""
+        done = self.standing.done - self.done_before
+        return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
+
+    def panel(self, now: float) -> Panel:
+        """All of it, seven lines high."""
+        left = self.seconds_left(now)
+        times = clock_time(now - self.began) + ("" if left is None else f", about {clock_time(left)} left")
+        return Panel(
+            Group(self._round_line(), self._figures()), title=Text(self.name, "bold"), title_align="left",
+            subtitle=Text(times), subtitle_align="right", border_style="blue",
+        )  # fmt: skip
+
+    def _round_line(self) -> Table:
+        standing = self.standing
+        span = f"{standing.slowest}" if standing.slowest == standing.fastest else (
+            f"{standing.slowest} to {standing.fastest}"
+        )  # fmt: skip
+        line = Table.grid(padding=(0, 2), expand=True)
+        line.add_column(width=8)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        bar = ProgressBar(total=self.rounds, completed=standing.done, complete_style="blue")
+        line.add_row(Text("round", "dim"), f"{span} of {self.rounds}", bar)
+        return line
+
+    def _figures(self) -> Table:
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(width=8, style="dim")
+        for ratio in (4, 4, 6):
+            table.add_column(ratio=ratio, no_wrap=True)
+        states = self.standing.states
+        lost = states[State.LOST]
+        for cells in self._quality():
+            table.add_row(*cells)
+        table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s")
+        table.add_row(
+            "nodes", f"{states[State.RUNNING] + states[State.STARTING]} running",
+            f"{states[State.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
+        )  # fmt: skip
+        return table
+
+    def _quality(self) -> list[tuple[str | Text, ...]]:
+        row, training = self.row, f"{decimal(self.standing.loss)} training"
+        if row is None:
+            return [
+                ("accuracy", Text("not tested yet", "dim") if self.is_tested else "-", "", ""),
+                ("loss", training, "", ""),
+            ]
+        accuracy = list(row.accuracy.values())
+        losses = [value for value in row.test_loss.values() if value is not None]
+        return [
+            (
+                "accuracy", Text(f"{percent(fmean(accuracy))} %", "bold"),
+                f"{percent(min(accuracy))} to {percent(max(accuracy))}",
+                f"average model {percent(row.average_model_accuracy)} %",
+            ),
+            (
+                "loss", training, f"{decimal(fmean(losses) if losses else None)} test",
+                f"consensus distance {decimal(row.consensus_distance)}",
+            ),
+        ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def quiet_control_keys(output: TextIO) -> Iterator[None]:
+    """Keeps a terminal from writing `^C` into what is drawn; only that, so that a kill leaves it usable."""
+    try:
+        terminal = os.dup(output.fileno())  # `output` may be silenced by the end
+    except OSError:
+        yield
+        return
+    were_echoed = _echo_control_keys(terminal, False)
+    try:
+        yield
+    finally:
+        if were_echoed:
+            _echo_control_keys(terminal, True)
+        os.close(terminal)
+
+
+def _echo_control_keys(terminal: int, on: bool) -> bool:
+    """Whether a terminal wrote `^C` before; false also for what is no terminal, or none any more."""
+    try:
+        # Whoever changes a terminal from the background is stopped, with all processes of the run.
+        with hold_signals(signal.SIGTTOU):
+            attributes = termios.tcgetattr(terminal)
+            before = bool(attributes[3] & termios.ECHOCTL)
+            attributes[3] = attributes[3] & ~termios.ECHOCTL | (termios.ECHOCTL if on else 0)
+            termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+    except (termios.error, OSError):
+        return False
+    return before
+
+
+class LiveScreen(Screen):
+    """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
+
+    interval = INTERVAL
+
+    def __init__(self, output: TextIO) -> None:
+        super().__init__(output)
+        self.console = Console(file=output, highlight=False, force_terminal=True)
+        self._live: Live | None = None
+        self._terminal = contextlib.ExitStack()
+        self._drawn = 0.0
+
+    def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
+        super().began(experiment, run_dir, startup)
+        settings = experiment.settings
+        is_tested = settings.evaluation.happens(settings.rounds)
+        self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic(), is_tested=is_tested)
+        self._terminal.enter_context(quiet_control_keys(self.output))
+        with self.dropping():
+            self._live = self._terminal.enter_context(
+                Live(console=self.console, auto_refresh=False, transient=True)
+            )
+            # A hidden cursor would stay hidden if this process were killed.
+            self.console.show_cursor(True)
+
+    def progress(self, roster: Roster) -> None:
+        now = time.monotonic()
+        if self._live is None or now - self._drawn < INTERVAL:
+            return
+        standing = Standing.of(roster)
+        if not self._drawn:
+            self.dashboard.done_before = standing.done
+        self._drawn = now
+        self.dashboard.update(standing, now)
+        with self.dropping():
+            if not self.has_room(0.0):
+                return
+            self._live.update(self.dashboard.panel(now), refresh=True)
+
+    def evaluated(self, row: EvaluationRow) -> None:
+        if self._live is not None:
+            self.dashboard.evaluated(row)
+        super().evaluated(row)
+
+    def _show(self, text: str, style: str) -> None:
+        self.console.print(Text(text, style), soft_wrap=True)
+
+    def close(self) -> None:
+        with self.dropping():
+            if not self.has_room(PATIENCE):
+                silence(self.output)
+            self._terminal.close()
+        self._live = None

@@ -1,0 +1,1 @@
+"""Who runs where: rank to machine, and what torchrun and Slurm say."""

@@ -1,0 +1,247 @@
+"""Which machine carries which rank, and how a machine recognizes itself in the list.
+
+rank <-> (machine, local_rank) is a bijection that every process computes alone from the settings.
+"""
+
+import ipaddress
+import re
+import socket
+import threading
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from decentnode.core.clock import Clock
+from decentnode.core.registry import MAPPINGS
+from decentnode.errors import MappingError
+from decentnode.options import Port, Positive
+
+LOOKUP_SECONDS = 5.0
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+Resolve = Callable[[Sequence[str]], dict[str, list[str]]]
+"""IP addresses by name, an empty list for a name that nobody knows."""
+
+
+def check_address(address: str) -> str:
+    """The address itself when it is an IPv4 or IPv6 address or a host name; else raises ValueError."""
+    found = _ip(address)
+    if found is None:
+        _check_name(address)
+    elif found.is_unspecified or found.is_multicast:
+        raise ValueError(f"'{address}' is not the address of one machine; give the one that the others reach")
+    return address
+
+
+def _check_name(name: str) -> None:
+    wanted = "give an IPv4 or IPv6 address or a host name"
+    if name.startswith("[") or name.count(":") > 1:
+        raise ValueError(f"'{name}' is not an IPv6 address; write it bare, such as fd00::1")
+    if ":" in name:
+        raise ValueError(f"'{name}' is more than an address; {wanted} without protocol and port")
+    labels = name.removesuffix(".").split(".")
+    valid = len(name) <= 253 and all(map(_LABEL.fullmatch, labels))
+    if not valid or labels[-1].isdigit():
+        raise ValueError(f"'{name}' is not an address; {wanted}")
+
+
+def _ip(address: str) -> _IP | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
+
+
+def normal(address: str) -> str:
+    """One spelling for addresses that mean the same."""
+    found = _ip(address)
+    return str(found) if found else address.lower().removesuffix(".")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the address means this host wherever it is read."""
+    found = _ip(address)
+    return found.is_loopback if found else normal(address) == "localhost"
+
+
+Address = Annotated[str, AfterValidator(check_address)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One host: the address that the others reach it by, and how many nodes it carries."""
+
+    address: Address
+    nodes: Positive
+
+
+class Mapping(ABC):
+    """The bijection rank <-> (machine, local_rank)."""
+
+    machines: tuple[Machine, ...]
+    rendezvous_port: int
+    """Where machine 0 waits for the others before the start."""
+
+    @abstractmethod
+    def ranks_of(self, machine: int) -> Sequence[int]:
+        """The ranks that a machine carries, by local_rank."""
+
+    @abstractmethod
+    def machine_of(self, rank: int) -> int:
+        """The index of the machine that carries `rank`."""
+
+    @property
+    def origin(self) -> str:
+        """Who says which machines there are, where it is not the configuration; else empty."""
+        return ""
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes all machines carry together."""
+        return sum(machine.nodes for machine in self.machines)
+
+    def local_rank(self, rank: int) -> int:
+        """The index of `rank` on its machine."""
+        return self.ranks_of(self.machine_of(rank)).index(rank)
+
+    def rank(self, machine: int, local_rank: int) -> int:
+        """The inverse of `machine_of` and `local_rank`."""
+        return self.ranks_of(machine)[local_rank]
+
+    def address(self, machine: int) -> str:
+        """The address that other machines reach this one by."""
+        return self.machines[machine].address
+
+    def describe(self, machine: int) -> str:
+        """`machine 2 (10.0.0.3, ranks 6-7)`."""
+        ranks = self.ranks_of(machine)
+        span = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
+        return f"machine {machine} ({self.address(machine)}, ranks {span})"
+
+    def find_machine(
+        self, is_own: Callable[[str], bool] | None = None, resolve: Resolve | None = None
+    ) -> int:
+        """The index of this host, found by its own addresses; raises MappingError unless exactly one fits."""
+        if len(self.machines) == 1 and is_loopback(self.address(0)):
+            return 0
+        own, found = is_own or is_own_address, (resolve or resolve_names)(self._names)
+        self._refuse_unresolved(found)
+        fitting = [i for i, machine in enumerate(self.machines) if any(map(own, found[machine.address]))]
+        if len(fitting) == 1:
+            return fitting[0]
+        raise MappingError(self._not_one(fitting, found))
+
+    @property
+    def _names(self) -> list[str]:
+        return [machine.address for machine in self.machines]
+
+    def _refuse_unresolved(self, found: dict[str, list[str]]) -> None:
+        unknown = [
+            f"mapping.machines[{i}].address: no address is known for the name '{name}'; "
+            "correct it, or give an IP address"
+            for i, name in enumerate(self._names)
+            if not found[name]
+        ]
+        if unknown:
+            raise MappingError(*unknown)
+
+    def _not_one(self, fitting: list[int], found: dict[str, list[str]]) -> str:
+        shown = fitting or range(len(self.machines))
+        listed = ", ".join(f"{i}: {_with_ip(self.address(i), found[self.address(i)])}" for i in shown)
+        if fitting:
+            return f"mapping: several machines have an address of this host ({listed}); say which: machine=K"
+        return f"mapping: no machine has an address of this host ({listed}); correct it, or say machine=K"
+
+
+class Consecutive(Mapping):
+    """Ranks in the order of the machines."""
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(machine.nodes for machine in self.machines)]
+
+    def ranks_of(self, machine: int) -> range:
+        return range(self._starts[machine], self._starts[machine + 1])
+
+    def machine_of(self, rank: int) -> int:
+        if not 0 <= rank < self.num_nodes:
+            raise IndexError(f"rank {rank} is outside 0..{self.num_nodes - 1}")
+        return bisect_right(self._starts, rank) - 1
+
+
+@MAPPINGS.register("linear")
+@dataclass(frozen=True)
+class Linear(Consecutive):
+    """Ranks in the order of the machines, as many as each carries (Dhasade et al., 2023, Section 3)."""
+
+    machines: tuple[Machine, ...]
+    rendezvous_port: Port = 29500
+    """Where machine 0 waits for the others; a run on one machine opens no port for it."""
+
+    def __post_init__(self) -> None:
+        if not self.machines:
+            raise MappingError("machines: the list is empty; give at least one {address: ..., nodes: ...}")
+        first: dict[str, int] = {}
+        twice = [
+            f"machines[{i}]: {machine.address} is the address of machines[{first[name]}] too; "
+            "give each machine its own, or one entry with all its nodes"
+            for i, machine in enumerate(self.machines)
+            if first.setdefault(name := normal(machine.address), i) != i
+        ]
+        if twice:
+            raise MappingError(*twice)
+
+
+def is_own_address(ip: str) -> bool:
+    """Whether an interface of this host has that address: only then a socket can be bound to it."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        target = socket.getaddrinfo(ip, 0, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)[0][4]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(target)
+    except OSError:
+        return False
+    return True
+
+
+def resolve_names(names: Sequence[str], seconds: float = LOOKUP_SECONDS) -> dict[str, list[str]]:
+    """The IP addresses of all names, looked up side by side; empty for what is not known in time."""
+    found: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
+    arrived: dict[str, list[str]] = {}
+
+    def look_up(name: str) -> None:
+        arrived[name] = _addresses(name)
+
+    # Daemon threads, because a resolver that hangs cannot be interrupted and must not hold up the exit.
+    threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in found if not _ip(name)]
+    for thread in threads:
+        thread.start()
+    clock = Clock()
+    deadline = clock.now() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - clock.now()))
+    return found | arrived.copy()
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def _with_ip(name: str, addresses: list[str]) -> str:
+    return name if addresses == [name] else f"{name} ({', '.join(addresses)})"
+
+
+def tcp_endpoint(address: str, port: int) -> str:
+    """The ZeroMQ endpoint of an address, with brackets around IPv6."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"

@@ -1,0 +1,75 @@
+"""The machines that torchrun or srun has started, so that nobody lists them in a configuration."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+from decentnode.core.registry import MAPPINGS
+from decentnode.errors import MappingError
+from decentnode.mapping.base import Consecutive, Machine, is_loopback
+from decentnode.mapping.job import Environ, Job, find_job
+from decentnode.options import Port, Positive
+
+LOOPBACK = "127.0.0.1"
+MOST_ON_LOOPBACK = 254
+
+
+@MAPPINGS.register("environment")
+@dataclass(frozen=True)
+class Environment(Consecutive):
+    """The machines of torchrun (PyTorch Elastic, 2020) or srun (SLURM: Yoo et al., JSSPP 2003).
+
+    Each machine carries a node for each process that was started there, or `nodes_per_machine`. It is taken
+    by itself where there are several such processes and the configuration says nothing of machines.
+    """
+
+    nodes_per_machine: Positive | None = None
+    """null: as many as processes were started there."""
+    rendezvous_port: Port = 29550
+    """Where machine 0 waits for the others; torchrun itself has 29500 and 29400."""
+
+    def __post_init__(self) -> None:
+        _ = self.machines
+
+    @cached_property
+    def job(self) -> Job:
+        """What was started; raises MappingError where this is no process of any."""
+        found = find_job()
+        if found is None:
+            raise MappingError(
+                "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
+            )
+        return found
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
+        """All of them; an address that is to be learned is none yet."""
+        counts = [self.nodes_per_machine or count for count in self.job.processes]
+        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(counts))]
+        return tuple(map(Machine, addresses, counts))
+
+    @property
+    def origin(self) -> str:
+        each = f", {self.nodes_per_machine} nodes on each" if self.nodes_per_machine else ""
+        return f"{self.job}{each}"
+
+
+def known_addresses(job: Job) -> list[str]:
+    """The machines' addresses where nobody needs to be asked; else empty.
+
+    Where torchrun's store is at a loopback address all machines are this host, and each gets another one.
+    """
+    count = len(job.processes)
+    if count == 1:
+        return [LOOPBACK]
+    if job.hosts:
+        return list(job.hosts)
+    if is_loopback(job.meeting[0]) and count <= MOST_ON_LOOPBACK:
+        return [f"127.0.0.{1 + machine}" for machine in range(count)]
+    return []
+
+
+def takes_over(environ: Environ = os.environ) -> bool:
+    """Whether several processes were started, so that a configuration without machines means those."""
+    job = find_job(environ)
+    return job is not None and job.is_started and job.size > 1

@@ -1,0 +1,119 @@
+"""What torchrun or srun has started, as one of its processes finds it in its environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from decentnode.errors import MappingError
+from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
+
+Environ = Mapping[str, str]
+TORCHRUN = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT",
+)  # fmt: skip
+SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_NODEID")
+BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
+"""What the script of a job finds, which srun has not started."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The processes that were started together, and which of them this one is."""
+
+    starter: str
+    """`torchrun` or `srun`."""
+    identity: str
+    """Tells the jobs of a user on one machine apart."""
+    processes: tuple[int, ...]
+    """How many each machine has."""
+    machine: int
+    """The index of this machine."""
+    local_rank: int
+    """The index of this process on its machine."""
+    label: str = ""
+    """The job's number, where it has one that all machines know."""
+    hosts: tuple[str, ...] = ()
+    """The machines' names; empty where they are not told."""
+    meeting: tuple[str, int] = ("", 0)
+    """Host and port of torchrun's store, which machine 0 has."""
+    hosts_store: bool = False
+    """Whether the first process of machine 0 must open that store itself."""
+    is_started: bool = True
+    """False in the script of a batch job, which is one process alone and may ask what the job has."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return sum(self.processes)
+
+    @property
+    def followers(self) -> int:
+        """How many other processes of this machine wait for the first one."""
+        return self.processes[self.machine] - 1 if self.is_started else 0
+
+    def __str__(self) -> str:
+        counts = " + ".join(map(str, self.processes))
+        count = len(self.processes)
+        where = f"{count} machines" if count > 1 else "1 machine"
+        return f"{self.starter} has started {counts} processes on {where}"
+
+
+def find_job(environ: Environ = os.environ) -> Job | None:
+    """The job that this process is of; None outside. Raises MappingError where its numbers make no sense."""
+    if all(name in environ for name in TORCHRUN):
+        return _of_torchrun(environ)
+    if all(environ.get(name) for name in SRUN):
+        return _of_srun(environ)
+    if all(environ.get(name) for name in BATCH) and not environ.get("SLURM_STEP_ID"):
+        return _of_srun({name: environ[name] for name in BATCH} | {"SLURM_NODEID": "0", "SLURM_LOCALID": "0"})
+    return None
+
+
+def _of_torchrun(environ: Environ) -> Job:
+    rank, local_rank, size, local_size, machine, machines = (_number(environ, n) for n in TORCHRUN[:6])
+    if size != machines * local_size or machine >= machines or local_rank >= local_size or rank >= size:
+        raise MappingError(
+            f"torchrun says WORLD_SIZE={size}, GROUP_WORLD_SIZE={machines}, LOCAL_WORLD_SIZE={local_size}, "
+            "which do not fit; start every machine with the same --nproc-per-node"
+        )
+    host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
+    words = (environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    return Job(
+        "torchrun", "/".join([*words, host, str(port)]), (local_size,) * machines, machine, local_rank,
+        meeting=(host, port), hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+    )  # fmt: skip
+
+
+def _of_srun(environ: Environ) -> Job:
+    """The step's own machines where srun names them, else those of the whole job."""
+    hosts = expand_hosts(_first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    counts = expand_counts(_first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    machine, local_rank = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
+    if len(hosts) != len(counts) or machine >= len(hosts) or local_rank >= counts[machine]:
+        raise MappingError(
+            f"SLURM names {len(hosts)} hosts, tasks for {len(counts)}, and says that this is task "
+            f"{local_rank} of machine {machine}, which does not fit; start with srun in one allocation"
+        )
+    step = environ.get("SLURM_STEP_ID", "")
+    words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
+    label = ".".join(word for word in words if word)
+    return Job(
+        "srun", label, tuple(counts), machine, local_rank, label, tuple(hosts), is_started=bool(step)
+    )  # fmt: skip
+
+
+def _first(environ: Environ, *names: str) -> str:
+    found = next((environ[name] for name in names if environ.get(name)), None)
+    if found is None:
+        raise MappingError(f"SLURM says nothing in {' or '.join(names)}; start with srun in an allocation")
+    return found
+
+
+def _number(environ: Environ, name: str) -> int:
+    text = environ[name].strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise MappingError(
+            f"the environment has {name}={text[:40]}, no whole number; start with torchrun or srun"
+        )
+    return int(text)

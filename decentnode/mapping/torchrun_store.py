@@ -1,0 +1,78 @@
+"""How the machines of torchrun learn each other's addresses: it tells them that of machine 0 alone."""
+
+import ipaddress
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from decentnode.errors import MappingError, StartError
+from decentnode.mapping.job import Job
+
+LOOK_AGAIN = 0.05
+
+
+def learned_addresses(job: Job, seconds: float) -> list[str]:
+    """The machines' addresses, by torchrun's store: each says which of its own machine 0 is reached from.
+
+    Raises StartError when one does not say so in time, MappingError when two are the same.
+    """
+    host, port = job.meeting
+    limit = timedelta(seconds=seconds)
+    keys = [f"address/{machine}" for machine in range(len(job.processes))]
+    is_master = job.hosts_store and job.machine == 0
+    try:
+        base = TCPStore(host, port, is_master=is_master, timeout=limit, wait_for_workers=False)
+        store = PrefixStore(f"decentnode/{job.identity}", base)
+        for machine, address in _what_to_say(job).items():
+            store.set(keys[machine], address)
+        store.wait(keys, limit)
+        found = [store.get(key).decode("ascii", "replace") for key in keys]
+        _part(store, len(keys), is_master, seconds)
+    except (RuntimeError, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        where = f"at {host}:{port} within {seconds:.0f} s"
+        raise StartError(f"torchrun: not all machines told their addresses {where}: {reason}") from error
+    return _checked(found)
+
+
+def _what_to_say(job: Job) -> dict[int, str]:
+    """What this machine can say of addresses; machine 0 does not know which of its own the others reach."""
+    if job.machine == 0:
+        return {}
+    own, other = both_ends(*job.meeting)
+    return {job.machine: own} | ({0: other} if job.machine == 1 else {})
+
+
+def both_ends(host: str, port: int) -> tuple[str, str]:
+    """This machine's address on the way to a host, and that host's; raises OSError. Nothing is sent."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return probe.getsockname()[0], probe.getpeername()[0]
+
+
+def _part(store: Store, machines: int, is_master: bool, seconds: float) -> None:
+    """Whoever has the store goes last."""
+    limit = time.monotonic() + seconds
+    done = store.add("parted", 1)
+    while is_master and done < machines and time.monotonic() < limit:
+        time.sleep(LOOK_AGAIN)
+        done = store.add("parted", 0)
+
+
+def _checked(addresses: Sequence[str]) -> list[str]:
+    for machine, address in enumerate(addresses):
+        try:
+            ipaddress.ip_address(address)
+        except ValueError as error:
+            raise StartError(f"torchrun: machine {machine} tells no address but '{address[:40]}'") from error
+        first = addresses.index(address)
+        if first != machine:
+            raise MappingError(
+                f"mapping: torchrun's machines {first} and {machine} have the same address {address}; start "
+                "it once on each, or with --master-addr 127.0.0.1 where all are one host"
+            )
+    return list(addresses)

@@ -1,0 +1,1 @@
+"""One node process: the round, its host process, checkpoints, faults."""

@@ -1,0 +1,223 @@
+"""Whole nodes on the disk: `checkpoints/RANK/ROUND.safetensors` with a manifest, `ROUND.json`, beside it.
+
+The manifest is written last. So a checkpoint without one does not exist, and one that is there was whole
+when it was written; whether it still is, its hashes tell. No file names another: its place says what it is.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_folder, write_durably
+from decentnode.core.version import __version__
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensors_in
+from decentnode.node.checkpoint.state_encoding import BadTree, Packer, Unpacker
+
+SCHEMA = 1
+"""Version of the format; a change of meaning raises it."""
+FOLDER = "checkpoints"
+MOST_MANIFEST_BYTES = 1 << 28
+_TENSORS, _MANIFEST = ".safetensors", ".json"
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a checkpoint was made in."""
+
+    run_id: int
+    incarnation: int
+    """How often the run, or the node alone, was started again."""
+    settings: str
+    """A hash of what decides the models' numbers."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A node's state after `round`."""
+
+    rank: int
+    round: int
+    stamp: Stamp
+    state: Any
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint that must not be used: says which file, and what is wrong with it."""
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: int
+    version: str
+    run_id: int
+    rank: int
+    round: int
+    incarnation: int
+    settings: str
+    bytes: int
+    """Of the tensor file."""
+    sha256: str
+    """Of the tensor file."""
+    state: Any
+    """The state with references to tensors (state_tree.py)."""
+
+
+class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A manifest with the hash of its own bytes."""
+
+    sha256: str
+    manifest: msgspec.Raw
+
+
+def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp, anew: bool = False) -> None:
+    """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part.
+
+    A good one of that round of the run stays as it is: it holds the same, and to write it anew could lose it.
+    Not so with `anew`: then the round was undone.
+    """
+    if not anew and _is_saved(directory, rank, round, stamp):
+        return
+    packer = Packer()
+    tree = packer.pack(state)
+    folder = directory / f"{rank:05d}"
+    make_folder(directory)
+    make_folder(folder)
+    delete(directory, rank, round)
+    digest, size = hashlib.sha256(), 0
+
+    def counted_pieces() -> Iterator[memoryview]:
+        nonlocal size
+        for piece in pieces(packer.tensors):
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+
+    try:
+        write_durably(_path(directory, rank, round, _TENSORS), counted_pieces())
+        manifest = _Manifest(
+            SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
+            size, digest.hexdigest(), tree,
+        )  # fmt: skip
+        write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
+        sync_folder(folder)
+    except Exception:
+        with contextlib.suppress(OSError):
+            delete(directory, rank, round)
+        raise
+
+
+def _is_saved(directory: Path, rank: int, round: int, stamp: Stamp) -> bool:
+    try:
+        found = read(directory, rank, round).stamp
+    except BadCheckpoint:
+        return False
+    return (found.run_id, found.settings) == (stamp.run_id, stamp.settings)
+
+
+def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:
+    """One checkpoint, checked in every way; raises BadCheckpoint. `device`: for what lay on a GPU."""
+    path = _path(directory, rank, round, _MANIFEST)
+    manifest = _read_manifest(path)
+    if (manifest.rank, manifest.round) != (rank, round):
+        raise BadCheckpoint(f"{path}: is of rank {manifest.rank}, round {manifest.round}")
+    path = _path(directory, rank, round, _TENSORS)
+    content = _content(path, manifest.bytes, exactly=True)
+    if hashlib.sha256(content).hexdigest() != manifest.sha256:
+        raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
+    try:
+        state = Unpacker(tensors_in(content), device).unpack(manifest.state)
+    except (BadTensors, BadTree) as error:
+        raise BadCheckpoint(f"{path}: {error}") from error
+    return Checkpoint(
+        rank, round, Stamp(manifest.run_id, manifest.incarnation, manifest.settings), state
+    )  # fmt: skip
+
+
+def rounds(directory: Path, rank: int) -> list[int]:
+    """After which rounds there is a checkpoint of a rank, good or bad, from the oldest to the newest."""
+    stems = [path.stem for path in (directory / f"{rank:05d}").glob(f"*{_MANIFEST}")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal() and stem == f"{int(stem):08d}")
+
+
+def newest(
+    directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print,
+    before: int | None = None,
+) -> Checkpoint | None:  # fmt: skip
+    """The newest good checkpoint of a rank, None when there never was one; raises BadInput when all are bad.
+
+    `note` is given one line for each that is passed over; those of round `before` and later do not count.
+    """
+    defects = []
+    for round in reversed(rounds(directory, rank)):
+        if before is not None and round >= before:
+            continue
+        try:
+            return read(directory, rank, round, device)
+        except BadCheckpoint as error:
+            note(f"{error}; the checkpoint before it is tried")
+            defects.append(str(error))
+    if defects:
+        raise BadInput(f"no checkpoint of rank {rank} can be used: {defects[0]}")
+    return None
+
+
+def delete(directory: Path, rank: int, round: int) -> None:
+    """Removes a checkpoint, its manifest first."""
+    for ending in (_MANIFEST, _TENSORS):
+        _path(directory, rank, round, ending).unlink(missing_ok=True)
+
+
+def clean_up(directory: Path, rank: int) -> None:
+    """Removes what a crash has left: files half written, and tensors without a manifest."""
+    folder = directory / f"{rank:05d}"
+    remove_temporaries(folder)
+    kept = {f"{round:08d}" for round in rounds(directory, rank)}
+    for path in folder.glob(f"*{_TENSORS}"):
+        if path.stem not in kept:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _path(directory: Path, rank: int, round: int, ending: str) -> Path:
+    return directory / f"{rank:05d}" / f"{round:08d}{ending}"
+
+
+def _sealed(manifest: _Manifest) -> bytes:
+    text = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))) + b"\n"
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    content = _content(path, MOST_MANIFEST_BYTES)
+    try:
+        sealed = msgspec.json.decode(content, type=_Sealed)
+        text = bytes(sealed.manifest)
+        unchanged = (
+            content == msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), sealed.manifest)) + b"\n"
+        )
+        manifest = msgspec.json.decode(text, type=_Manifest)
+    except UNDECODABLE as error:
+        raise BadCheckpoint(f"{path}: is no manifest of a checkpoint: {error}"[:500]) from error
+    if manifest.schema != SCHEMA:
+        raise BadCheckpoint(f"{path}: has schema {manifest.schema}; this version reads schema {SCHEMA}")
+    if not unchanged:
+        raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
+    return manifest
+
+
+def _content(path: Path, most: int, exactly: bool = False) -> bytes:
+    """A file's bytes, if there are not more than expected, or just as many."""
+    try:
+        size = path.stat().st_size
+        if size > most or (exactly and size != most):
+            raise BadCheckpoint(f"{path}: has {size} bytes; {most} {'were written' if exactly else 'may be'}")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadCheckpoint(f"{path}: cannot be read: {error.strerror}") from error

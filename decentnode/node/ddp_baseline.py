@@ -1,0 +1,200 @@
+"""The all-reduce baseline: one model on all nodes, by torch's DistributedDataParallel."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+from decentnode.communication.torch_distributed.backend_choice import (
+    Backend,
+    Chooser,
+    backend_defect,
+    facts_of,
+)
+from decentnode.communication.torch_distributed.baseline_group import (
+    Meeting,
+    facts_of_all,
+    gather,
+    is_of_collective,
+    open_group,
+    reason,
+)
+from decentnode.communication.torch_distributed.missing_ranks import RollCall
+from decentnode.communication.torch_distributed.process_group import share_gpu
+from decentnode.core.registry import TRAININGS
+from decentnode.datasets.base import Samples
+from decentnode.errors import BadInput, RunFailed, StartError
+from decentnode.mapping.base import is_loopback
+from decentnode.options import Port, PositiveFloat
+from decentnode.training.gradient_sync import Coupling, SyncContext
+from decentnode.training.reducer import Tie
+from decentnode.training.training import Shard
+
+NAME = "ddp"
+UNUSED = "Expected to have finished reduction"
+"""How torch begins to say that a parameter had no gradient."""
+
+
+@TRAININGS.register(NAME)
+@dataclass
+class DataParallel(Coupling):
+    """Every step takes the mean gradient of all nodes (PyTorch DDP: Li et al., VLDB 2020).
+
+    The graph only says how many nodes there are, and `sharing` must be `none`. All ranks make the same number
+    of steps in a round: an epoch counts as many as the smallest part has. Bytes are computed, not measured:
+    those of a ring all-reduce, 2 (n - 1) / n times the gradient in every step.
+    """
+
+    one_model: ClassVar[bool] = True
+    samples: Literal["partition", "reshuffled"] = "partition"
+    """partition: each rank its own part; reshuffled: all samples are dealt anew in every epoch."""
+    backend: Backend = "auto"
+    """auto: nccl where every node has a GPU of its own, else gloo."""
+    port: Port = 29400
+    """Where rank 0 waits for the others, on its machine; a run on one machine opens no port for it."""
+    share_gpu: bool = False
+    """Whether NCCL may run with several nodes on one GPU; slow, for tests."""
+    trusted_network: bool = False
+    """Says that nobody else is in the network between the machines, where gradients travel in plain."""
+    bucket_mb: PositiveFloat = 25.0
+    """Gradients are sent in pieces of this size."""
+    find_unused_parameters: bool = False
+    """For networks that leave some of their parameters out of a step."""
+
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
+        return reachable and not self.trusted_network
+
+    def defect(self, device: str, nodes: int) -> str:
+        return backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
+
+    def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
+        if self.samples == "reshuffled":
+            everything = torch.cat(list(parts)).sort().values
+            if len(everything) < len(parts):
+                few = f"{len(everything)} training samples are too few for {len(parts)} ranks"
+                raise BadInput(f"training: {NAME}: {few}")
+            return Reshuffled(samples, everything, seed, rank, nodes=len(parts))
+        sizes = list(map(len, parts))
+        if not min(sizes):
+            what = f"rank {sizes.index(0)} has no samples, and all must make the same steps"
+            raise BadInput(f"training: {NAME}: {what}; correct dataset.partition, or use samples: reshuffled")
+        return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
+
+    def connect(self, context: SyncContext) -> Tie:
+        meeting, device = (
+            Meeting(context.place, NAME, self.port, context.run_id),
+            context.vector.values.device,
+        )
+        store = meeting.store(context.start_deadline, opens=True)
+        gather(store, context.rank, meeting.nodes, context.start_deadline)
+        own = facts_of(device, context.place.process.machine, takes_part=True)
+        plan = Chooser(self.backend, self.share_gpu, "training.backend")(facts_of_all(store, meeting, own))
+        if plan.error:
+            raise StartError(plan.error)
+        backend = plan.backend or "gloo"
+        print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
+        if self.share_gpu:
+            share_gpu(context.rank)
+        group = open_group(store, meeting, backend, device, context.deadline)
+        roll_call = RollCall(meeting.store(context.deadline), context.rank, meeting.nodes)
+        return GradientTie(self, context, group, roll_call)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshuffled(Shard):
+    """All samples, dealt anew to the ranks in every epoch, a few of them twice so that all have as many."""
+
+    nodes: int = 1
+
+    @property
+    def size(self) -> int:
+        return -(-len(self.indices) // self.nodes)
+
+    def order(self, epoch: int) -> Tensor:
+        # It asks a data set for nothing but its length.
+        sampler: DistributedSampler[int] = DistributedSampler(
+            self.indices, self.nodes, self.rank, seed=self.seed  # type: ignore[arg-type]
+        )  # fmt: skip
+        sampler.set_epoch(epoch)
+        return self.indices[torch.tensor(list(sampler))]
+
+
+class GradientTie(Tie):
+    """Averages the gradients of all nodes in every backward pass; says who is missing when that breaks."""
+
+    rehearses = True
+
+    def __init__(
+        self, options: DataParallel, context: SyncContext, group: dist.ProcessGroup, roll_call: RollCall
+    ) -> None:
+        self._options = options
+        self._rank = context.rank
+        self._mark = context.mark
+        self._counters = context.counters
+        self._device = context.vector.values.device
+        layout = context.vector.layout
+        trained = sum(e.shape.numel() for e in layout.entries if not e.is_buffer)
+        self._bytes = 2 * (group.size() - 1) * layout.dtype.itemsize * trained // group.size()
+        self._group = group
+        self._roll_call = roll_call
+        self._round = -1
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        options = self._options
+        with self.step(-1, -1):
+            return DistributedDataParallel(
+                module, process_group=self._group, bucket_cap_mb=options.bucket_mb,
+                find_unused_parameters=options.find_unused_parameters,
+            )  # fmt: skip
+
+    @contextmanager
+    def step(self, round: int, step: int) -> Iterator[None]:
+        self._round = round
+        try:
+            yield
+        except RuntimeError as error:
+            when = f"round {round + 1}, step {step + 1}" if round >= 0 else "before round 1"
+            why = self._why(error)
+            if not why:
+                raise
+            raise RunFailed(f"rank {self._rank}, {when}: {why}") from error
+
+    def backward(self, loss: Tensor) -> None:
+        self._roll_call.progress += 1
+        if self._round < 0:
+            super().backward(loss)
+            return
+        self._mark(self._round, True)
+        super().backward(loss)
+        self._mark(self._round, False)
+        self._counters.sent_payload += self._bytes
+        self._counters.received_payload += self._bytes
+
+    def mean(self, round: int, step: int, total: float, samples: int) -> float:
+        sums = torch.tensor([total, samples], dtype=torch.float64, device=self._device)
+        self._roll_call.progress += 1
+        with self.step(round, step):
+            self._mark(round, True)
+            self._group.allreduce([sums]).wait()
+            self._mark(round, False)
+        total, samples = sums.tolist()
+        return total / samples
+
+    def close(self) -> None:
+        self._roll_call.close()
+
+    def _why(self, error: RuntimeError) -> str:
+        """What broke, in one line; empty where it has nothing to do with the other nodes."""
+        if str(error).startswith(UNUSED):
+            unused = "the network leaves parameters out of its loss"
+            return f"{unused}; write training.find_unused_parameters: true"
+        if is_of_collective(error):
+            return f"all-reduce cannot go on{self._roll_call.verdict()} ({reason(error)})"
+        return ""

@@ -1,0 +1,243 @@
+"""One round on copies before the start: a batch forward and backward, encode, decode, mix.
+
+It is made in a process of its own, so that nothing of this one changes: no random state, no plug-in, and no
+thread of CUDA's that nodes forked later could not take along.
+"""
+
+import contextlib
+import copy
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from typing import NoReturn
+
+import msgspec
+import torch
+from torch import Tensor
+
+from decentnode.config.plugin_errors import line_of
+from decentnode.config.settings import Settings
+from decentnode.core.payload import Payload
+from decentnode.core.polling import ready
+from decentnode.core.text import how_it_ended
+from decentnode.core.vector import Vector
+from decentnode.errors import BadInput, DecentnodeError
+from decentnode.graph.base import View
+from decentnode.graph.mixing import WeightedGraph, live_weights
+from decentnode.node.experiment import Experiment
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.blocks.buffers import BuffersBeside
+from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
+from decentnode.training.objective import Objective
+from decentnode.transforms.base import Context
+
+MOST_NODES = 3
+"""Of a node and its neighbors in round 0, so many take part."""
+LEARNING_RATE = 0.01
+"""Where the optimizer's options name none."""
+PLUGINS = ("graph", "dataset", "partition", "model", "sharing", "weights")
+OURS = ("decentnode.", "torch.")
+
+
+def has_foreign_plugins(settings: Settings) -> bool:
+    """Whether any plug-in that takes part comes from outside this package and torch."""
+    training = settings.training
+    plugins = [*(getattr(settings, name) for name in PLUGINS), *settings.transforms, training.loss]
+    return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
+
+
+def check(experiment: Experiment) -> None:
+    """Makes the dry round; raises BadInput with a line for each defect."""
+    limit = experiment.settings.failures.start_deadline
+    said, writing = os.pipe()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pid = os.fork()
+    if pid == 0:
+        _tell(experiment, writing)
+    os.close(writing)
+    is_heard = bool(ready([said], seconds=limit))
+    if not is_heard:
+        os.kill(pid, signal.SIGKILL)
+    with os.fdopen(said, "rb") as pipe:
+        answer = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if not is_heard:
+        raise BadInput(f"failures.start_deadline: a dry round of one batch did not end within {limit:g} s")
+    if not answer:
+        raise BadInput(f"a dry round of one batch did not end: {how_it_ended(status)}")
+    if defects := msgspec.json.decode(answer, type=list[str]):
+        raise BadInput(*defects)
+
+
+def _tell(experiment: Experiment, pipe: int) -> NoReturn:
+    """The child: writes what it found and ends."""
+    try:
+        torch.set_num_threads(1)
+        with contextlib.redirect_stdout(StringIO()):
+            answer = msgspec.json.encode(list(defects(experiment)))
+        with os.fdopen(pipe, "wb") as out:
+            out.write(answer)
+    finally:
+        os._exit(0)
+
+
+def defects(experiment: Experiment) -> Iterator[str]:
+    """What is wrong, found until the first error, a line each; changes whatever plug-ins keep globally."""
+    try:
+        nodes = _DryNodes(experiment)
+        nodes.train()
+        wrong = list(nodes.code())
+        yield from wrong or nodes.share()
+    except DecentnodeError as error:
+        yield from str(error).splitlines()
+    except Exception as error:  # whatever a plug-in raises
+        yield line_of(error)
+
+
+def members_of(graph: WeightedGraph) -> list[int]:
+    """The first rank that has neighbors in round 0, and some of these, ascending."""
+    views = (graph.view_now(rank, 0) for rank in range(graph.num_nodes))
+    view = next((view for view in views if view.sources), graph.view_now(0, 0))
+    return sorted({view.rank, *sorted({*view.sources, *view.targets})[: MOST_NODES - 1]})
+
+
+def within(view: View, ranks: list[int]) -> View:
+    """The same place in the graph of these ranks alone; the weights of the others go to the node itself."""
+    targets, sources = (tuple(j for j in side if j in ranks) for side in (view.targets, view.sources))
+    return replace(
+        view, targets=targets, sources=sources,
+        weights=live_weights(view.weights, view.rank, sources),
+        outgoing_weights=live_weights(view.outgoing_weights, view.rank, targets),
+        co_senders={j: tuple(k for k in view.co_senders[j] if k in ranks) for j in targets},
+    )  # fmt: skip
+
+
+@dataclass
+class _DryNodes:
+    """A few nodes with fresh schemes; one of them trains."""
+
+    experiment: Experiment
+    schemes: dict[int, Sharing] = field(init=False)
+    found: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        experiment = self.experiment
+        self.ranks = members_of(experiment.graph)
+        self.schemes = {rank: experiment.sharing() for rank in self.ranks}
+        network = copy.deepcopy(experiment.network)
+        self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
+        introductions = {rank: scheme.introduction() for rank, scheme in self.schemes.items()}
+        for scheme in self.schemes.values():
+            scheme.meet({rank: said for rank, said in introductions.items() if said})
+            scheme.begin(self.vector.values)
+        self.models = {rank: self.vector.values.clone() for rank in self.ranks}
+        training, layout = experiment.settings.training, experiment.layout
+        self.objective = Objective(network, training.loss.make(), layout.channels_last)
+        self.learning_rate = float(training.optimizer.options.get("lr") or LEARNING_RATE)
+
+    def train(self) -> None:
+        """One gradient step of the first node that makes steps, if there is one."""
+        experiment, training = self.experiment, self.experiment.settings.training
+        for rank in self.ranks:
+            indices = experiment.parts[rank][: training.batch_size]
+            if len(indices) and training.steps(rank, 0, 1):
+                break
+        else:
+            return
+        scheme, vector = self.schemes[rank], self.vector
+        self.objective.module.train()
+        _, loss = self.objective(*experiment.dataset.train.batch(indices))
+        if not loss.requires_grad:
+            name = type(self.objective.module).__name__
+            raise BadInput(
+                f"model: the loss of {name} in training mode has no gradient; detach nothing in it"
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        if scheme.adjust_gradient is not None:
+            scheme.adjust_gradient(vector.gradient, vector.values, 0)
+        self.models[rank] = vector.values - self.learning_rate * vector.gradient
+
+    def code(self) -> Iterator[str]:
+        """One model through a fresh chain, there and back."""
+        chain = self.experiment.sharing().chain
+        # Buffers behind the parameters may go beside the chain.
+        vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
+        chain.begin(vector)
+        own = len(chain.stages) - len(self.experiment.settings.transforms)
+        context, payload = Context(self.experiment.settings.seed, 0, self.ranks[0]), Payload.dense(vector)
+        for index, transform in enumerate(chain.transforms):
+            key, before = f"sharing.transforms[{index - own}]", payload.buffer.clone()
+            given, payload = payload, transform.encode(payload, context)
+            name = type(transform).__name__
+            if not torch.equal(given.buffer, before):
+                yield f"{key}: {name}.encode changes the memory that it was given; make a copy"
+            if not isinstance(payload, Payload) or payload.layout.hash != chain.layouts[index + 1].hash:
+                yield f"{key}: {name}.encode gives another payload than its layout() declares"
+                return
+        decoded = chain.decode(payload, context)
+        if decoded.shape != vector.shape:
+            shape, wanted = tuple(decoded.shape), tuple(vector.shape)
+            yield f"sharing.transforms: decode gives a vector of shape {shape}; it must be {wanted}"
+        elif not decoded.isfinite().all():
+            yield "sharing.transforms: decode gives numbers that are not finite"
+
+    def share(self) -> Iterator[str]:
+        """One round of communication, and what it leaves in `vector` and `out`."""
+        graph, ranks = self.experiment.graph, self.ranks
+        self.views = {rank: within(graph.view_now(rank, 0, self.learning_rate), ranks) for rank in ranks}
+        self.before = {rank: model.clone() for rank, model in self.models.items()}
+        out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}
+        self.phase = 0
+        share_all(self.schemes, self.models, self.views, out, self._deliver)
+        for rank, scheme in self.schemes.items():
+            self.found += self._misdeeds(rank, scheme, out[rank])
+            scheme.accept(self.models[rank], self.views[rank], out[rank])
+        yield from dict.fromkeys(self.found)
+
+    def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
+        for rank, request in requests.items():
+            self.found += self._mistakes(rank, self.schemes[rank], request.outgoing)
+        self.phase += 1
+        return delivered(requests) if not self.found else {rank: {} for rank in requests}
+
+    def _mistakes(self, rank: int, scheme: Sharing, outgoing: Mapping[int, Payload]) -> Iterator[str]:
+        """What is wrong with what a node sends."""
+        name, layout = type(_plugin(scheme)).__name__, scheme.payload_layout(self.phase)
+        if self._is_changed(rank):
+            yield f"sharing: {name}.outgoing writes to vector, which peers may still read; make a copy"
+        if self.phase >= scheme.phases:
+            yield f"sharing: {name} exchanges more than {scheme.phases} times; set phases = {self.phase + 1}"
+        if strange := set(outgoing) - set(self.views[rank].targets):
+            yield f"sharing: {name}.outgoing sends to rank {min(strange)}, which is not in view.targets"
+        for payload in outgoing.values():
+            if layout is None or not isinstance(payload, Payload) or payload.layout.hash != layout.hash:
+                what = f"payload_layout({self.phase})"
+                yield f"sharing: {name}.outgoing gives another payload than {what} declares"
+
+    def _misdeeds(self, rank: int, scheme: Sharing, out: Tensor) -> Iterator[str]:
+        """What is wrong with what a node has made of the round."""
+        cls = type(_plugin(scheme))
+        method = f"{cls.__name__}.{'mix' if cls.share is Sharing.share else 'share'}"
+        if self._is_changed(rank):
+            yield f"sharing: {method} writes to vector, which peers may still read; write to out"
+        for _, error in scheme.refusals:
+            yield f"sharing.transforms: what a node sends cannot be decoded: {error}"
+        unwritten = int(out.isnan().sum())
+        if unwritten and not scheme.refusals:
+            what = f"leaves {unwritten:,} of {out.numel():,} elements of out unwritten, or makes them NaN"
+            yield f"sharing: {method} {what}; write the new model into all of out"
+
+    def _is_changed(self, rank: int) -> bool:
+        """Whether a node's vector is another than it was before the round; told once."""
+        changed = not torch.equal(self.models[rank], self.before[rank])
+        self.before[rank] = self.models[rank].clone()
+        return changed
+
+
+def _plugin(scheme: Sharing) -> Sharing:
+    """The scheme of the configuration."""
+    return scheme.scheme if isinstance(scheme, BuffersBeside) else scheme

@@ -1,0 +1,286 @@
+"""Settings -> nodes. Pure assembly: nothing in here starts, connects or waits."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
+from decentnode.communication.device.staging import OnDevice, check_device, device_for
+from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.reports import DiskProblem, Reporter
+from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.config import loader as config
+from decentnode.config.settings import Settings
+from decentnode.core.clock import Clock
+from decentnode.core.precision import DTYPES
+from decentnode.core.registry import name_of
+from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.datasets.base import LoadedDataset
+from decentnode.errors import BadInput
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.mapping.base import Mapping
+from decentnode.models.base import check_scores, initial_model, least_batch
+from decentnode.node.checkpoint.node_checkpoints import Lineage, NodeCheckpoints
+from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, is_due
+from decentnode.node.faults.injector import Ledger, Nemesis
+from decentnode.node.local_update import Adaptation, Overlapped
+from decentnode.node.model_records import ModelRecords
+from decentnode.node.node import Exchanger, Node
+from decentnode.node.plugin_sources import PluginSources
+from decentnode.node.round_scheduler import Course
+from decentnode.results.records import Records
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
+from decentnode.training.evaluation import Scores, evaluate, load_flat
+from decentnode.training.gradient_sync import Coupling
+from decentnode.training.training import Hooks, Shard, Training
+
+STAGING_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a node is connected to on its machine; made by the host process."""
+
+    communication: Communication
+    snapshots: Snapshots
+    reporter: Reporter
+    records: Path
+    clock: Clock
+    beacons: Beacons
+    lineage: Lineage
+    shares_process: bool
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that all nodes of a machine read and none writes; made once, before the fork."""
+
+    settings: Settings
+    graph: WeightedGraph
+    mapping: Mapping
+    dataset: LoadedDataset
+    parts: list[Tensor]
+    """The training samples of each rank, as indices."""
+    network: nn.Module
+    """The model that every node starts from."""
+    layout: ParameterLayout
+
+    @classmethod
+    def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
+        """Reads, checks and loads everything; raises BadInput with every defect that was found."""
+        return cls.from_settings(config.load(path, overrides))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Experiment":
+        """Loads what the settings name; raises BadInput."""
+        check_device(settings.device)
+        graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+        dtype = DTYPES[settings.training.dtype]
+        dataset = settings.dataset.make().load(settings.seed).to(dtype)
+        if not len(dataset.test):
+            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
+        if dataset.num_classes == 1 and settings.training.loss.cls is nn.CrossEntropyLoss:
+            raise BadInput(
+                "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
+            )
+        parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
+        _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # refuses what cannot be
+        network = initial_model(
+            settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype
+        )
+        layout = ParameterLayout.of(
+            network, settings.mix_buffers, settings.training.channels_last(network), dtype
+        )
+        labels = tuple(dataset.train.labels.shape[1:])
+        check_scores(network, dataset.shape, dataset.num_classes, labels, dataset.train.batch_dtype)
+        experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
+        experiment.check_batches()
+        _ = experiment.most_payload_bytes  # makes the chain once: what cannot work is refused here
+        _ = experiment.nemesis  # its memory is shared by all processes
+        return experiment
+
+    @cached_property
+    def processes(self) -> tuple[HostProcess, ...]:
+        """All host processes of the run, machine by machine, each with its ranks."""
+        communication: Communication = self.settings.communication.make()
+        found = []
+        for machine in range(len(self.mapping.machines)):
+            ranks = self.mapping.ranks_of(machine)
+            size = communication.nodes_in_one_process(len(ranks))
+            address = self.mapping.address(machine)
+            for index, first in enumerate(range(0, len(ranks), size)):
+                found.append(HostProcess(machine, index, tuple(ranks[first : first + size]), address))
+        return tuple(found)
+
+    @cached_property
+    def home(self) -> dict[int, int]:
+        """For each rank the position of its process."""
+        return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
+
+    @cached_property
+    def dataset_digest(self) -> str:
+        """A hash of the loaded samples and their partition, which all machines must agree on."""
+        state = xxhash.xxh3_128()
+        for samples in (self.dataset.train, self.dataset.test):
+            for tensor in (samples.inputs, samples.labels):
+                state.update(tensor.contiguous().numpy().data.cast("B"))
+        for part in self.parts:
+            state.update(part.numpy().tobytes())
+        return state.hexdigest()
+
+    @cached_property
+    def sources(self) -> PluginSources:
+        """The code of plug-ins from outside the package, which all machines must agree on."""
+        return PluginSources(self.settings)
+
+    @cached_property
+    def most_payload_bytes(self) -> int:
+        """The largest payload that a node sends to one neighbor."""
+        sharing = self.sharing()
+        layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
+        return max(layout.max_bytes if layout else 0 for layout in layouts)
+
+    @cached_property
+    def coupling(self) -> Coupling:
+        """How the nodes' local steps belong together."""
+        coupling: Coupling = self.settings.coupling.make()
+        return coupling
+
+    @cached_property
+    def nemesis(self) -> Nemesis | None:
+        """What brings faults about; None in a run without."""
+        faults = [fault.make() for fault in self.settings.faults]
+        nodes = self.graph.num_nodes
+        machines = [self.mapping.machine_of(rank) for rank in range(nodes)]
+        ledger = Ledger(len(faults), nodes)
+        return Nemesis(faults, machines, self.settings.seed, ledger) if faults else None
+
+    def sharing(self) -> Sharing:
+        """A fresh scheme for one node, bound to the model."""
+        sharing: Sharing = self.settings.sharing.make()
+        transforms = [t.make() for t in self.settings.transforms]
+        in_vector = stay_in_vector(self.layout, sharing, [*sharing.first_transforms(), *transforms])
+        layout = self.layout if in_vector else self.layout.parameters
+        chain = sharing.make_chain(transforms, layout.numel, layout.dtype, layout)
+        sharing.bind(layout, self.graph.num_nodes, chain, self.settings.seed)
+        return sharing if in_vector else BuffersBeside(sharing, self.layout)
+
+    @cached_property
+    def least_batch(self) -> int:
+        """The fewest samples that the model can be trained on at once."""
+        inputs, _ = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
+        return least_batch(self.network, inputs)
+
+    def check_batches(self) -> None:
+        """Raises BadInput where some node has too few samples at a time for the model's batch norm."""
+        least, size = self.least_batch, self.settings.training.batch_size
+        if size < least:
+            raise BadInput(
+                f"training.batch_size: batch norm needs {least} samples or more at once, not {size}"
+            )
+        for rank in range(self.graph.num_nodes):
+            if 0 < self.shard(rank).size < least:
+                raise BadInput(
+                    f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
+                    f"once; give each rank {least} or none"
+                )
+
+    def shard(self, rank: int) -> Shard:
+        """What a node trains on."""
+        shard = self.coupling.shard(self.dataset.train, self.parts, self.settings.seed, rank)
+        return replace(shard, least_batch=self.least_batch)
+
+    def met_first(self, ranks: Sequence[int]) -> set[int]:
+        """Whom these ranks meet before the first round: all that they will ever meet, where that is known."""
+        graph = self.graph.graph
+        if graph.period is not None:
+            return {peer for rank in ranks for peer in graph.partners(rank)}
+        return {peer for rank in ranks for peer in (*graph.targets(rank, 0), *graph.sources(rank, 0))}
+
+    def build(self, rank: int, surroundings: Surroundings) -> Node:
+        """One node, ready to run."""
+        settings, clock = self.settings, surroundings.clock
+        endpoint = self._endpoint(rank, surroundings.communication)
+        network = copy.deepcopy(self.network).to(endpoint.device)
+        vector = Vector(network, self.layout, endpoint.slots)
+        sharing = self.sharing()
+        pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
+        course = Course(settings.rounds, endpoint, surroundings.beacons, clock)
+        if self.nemesis is not None:
+            course.beacon = self.nemesis.beacon(rank, course.beacon, surroundings.reporter)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
+        training = Training(network, vector, settings.training, self.shard(rank), hooks)
+        tests = settings.evaluation
+        plan = EvaluationPlan(self.dataset.test, tests.every, settings.rounds, tests.batch_size, tests.final)
+        snapshots, reporter = surroundings.snapshots, surroundings.reporter
+        evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
+        failures = settings.failures
+        stop = f"failures.on_loss: {failures.on_loss}" if failures.on_loss in ("stop", "wait") else ""
+        if not sharing.tolerates_loss:
+            stop = f"{name_of(sharing)} tolerates no loss"
+        exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
+        if sharing.gives_model:
+            exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
+        records = self._records(rank, network, surroundings)
+        checkpoints = NodeCheckpoints(surroundings.lineage, settings.checkpoint.every, reporter)
+        adaptation = (Overlapped if settings.overlap else Adaptation)(training, course.beacon, clock)
+        return Node(
+            rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
+            checkpoints,
+        )  # fmt: skip
+
+    def _records(self, rank: int, network: nn.Module, surroundings: Surroundings) -> Records:
+        def warn(text: str) -> None:
+            surroundings.reporter.send(DiskProblem(rank, text[:500]))
+
+        kept, rounds = self.settings.records.models, self.settings.rounds
+        models = None
+        if kept is not None:
+            due = partial(is_due, every=kept.every, rounds=rounds)
+            models = ModelRecords(surroundings.records.parent, rank, network, due, warn)
+        return Records(surroundings.records, rank, warn, models)
+
+    def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
+        device = device_for(self.settings.device, self.mapping.local_rank(rank))
+        memory = replace(self.memory(rank), device=device)
+        endpoint = communication.endpoint(rank, memory)
+        return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
+
+    def memory(self, rank: int) -> Memory:
+        """What a node needs to send from."""
+        sharing = self.sharing()
+        one = sharing.sends_one_payload and not sharing.chain.per_receiver
+        several = 1 if one else self.graph.most_targets(rank)
+        return Memory(
+            self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
+            peers=frozenset(self.graph.graph.partners(rank)),
+        )  # fmt: skip
+
+
+def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores] | None:
+    """What tests a vector as the nodes test theirs, with a network of its own.
+
+    None where a vector makes no model: running statistics that are not mixed are each node's own.
+    """
+    network, layout = copy.deepcopy(experiment.network), experiment.layout
+    norms = (part for part in network.modules() if isinstance(part, _NormBase))
+    if not experiment.settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+        return None
+    loss = experiment.settings.training.loss.make()
+
+    def test(vector: Tensor) -> Scores:
+        load_flat(network, layout, vector)
+        return evaluate(
+            network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,
+            layout.channels_last,
+        )  # fmt: skip
+
+    return test

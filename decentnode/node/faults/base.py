@@ -1,0 +1,141 @@
+"""What all faults have in common: where and when they strike."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from decentnode.communication.base import Communication
+from decentnode.communication.interceptor import Received
+from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput
+from decentnode.mapping.base import Mapping
+from decentnode.options import NonNegative, Probability
+
+ActivityName = Literal["begin", "train", "send", "receive", "mix", "evaluate", "checkpoint"]
+"""The activities of a round, by their names in `communication.launcher_link.heartbeats.Activity`."""
+Hold = Callable[[Received, float], None]
+"""Keeps a message back until a time, as `time.monotonic` counts."""
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    ranks: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
+    """The nodes that it strikes."""
+    machine: NonNegative | None = None
+    """Only the nodes of this machine."""
+    rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
+    """One round, or the first and the last, counted from 0; null: all."""
+    probability: Probability = 1.0
+    """Of each chance to strike, how many it takes."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rounds, tuple) and self.rounds[0] > self.rounds[1]:
+            first, last = self.rounds
+            raise BadInput(f"rounds: must be the first and the last, not {first} and then {last}")
+
+    @property
+    def first_round(self) -> int:
+        """The first round in which it may strike."""
+        return min(self.rounds) if isinstance(self.rounds, tuple) else self.rounds or 0
+
+    def strikes_in(self, round: int) -> bool:
+        """Whether this is one of its rounds; what happens before the first round is in none."""
+        if self.rounds is None:
+            return round >= 0
+        first, last = self.rounds if isinstance(self.rounds, tuple) else (self.rounds, self.rounds)
+        return first <= round <= last
+
+    def named_ranks(self) -> Iterator[int]:
+        """All ranks that its options name."""
+        yield from named(self.ranks)
+
+    def defects(
+        self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
+    ) -> Iterator[tuple[str, str]]:
+        """Why it would never strike in such a run: an option, or "" for the whole fault, and a line."""
+        machines = len(mapping.machines)
+        unknown_ranks = sorted(rank for rank in self.named_ranks() if rank >= nodes)
+        if unknown_ranks:
+            yield "", f"rank {unknown_ranks[0]} does not exist; the graph has the ranks 0..{nodes - 1}"
+        if self.machine is not None and self.machine >= machines:
+            what = f"must be the index of a machine, 0..{machines - 1}, not {self.machine}"
+            yield "machine", what
+        if self.first_round >= rounds:
+            what = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.first_round}"
+            yield "rounds", what
+
+
+@dataclass(kw_only=True)
+class NodeFault(Fault, ABC):
+    """Goes wrong in a node itself, once in each of its rounds."""
+
+    activity: ActivityName = "train"
+    """It strikes when the node begins this."""
+
+    @abstractmethod
+    def strike(self) -> None:
+        """Goes wrong, in the thread of the node, which has just begun the activity."""
+
+    def relent(self, seconds: float, beacon: Beacon) -> None:
+        """The activity ends after so many seconds; faults that last as long as it end here."""
+
+
+@dataclass(kw_only=True)
+class MessageFault(Fault, ABC):
+    """Goes wrong between two processes, where a message arrives; `ranks` are those that it is for."""
+
+    activity: ActivityName | None = None
+    """Only while the receiving node does this."""
+    peers: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
+    """Only what these nodes send."""
+
+    @abstractmethod
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        """What the message becomes: nothing, itself, several; `hold` keeps it for later."""
+
+    def separates(self, sender: int, receiver: int) -> bool:
+        """Whether it may strike a message from one to the other, both among its ranks."""
+        return True
+
+    def pursue(self, round: int, now: float) -> bool:
+        """Whether it goes on at that time in that round."""
+        return self.strikes_in(round)
+
+    def named_ranks(self) -> Iterator[int]:
+        yield from named(self.ranks)
+        yield from named(self.peers)
+
+    def defects(
+        self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
+    ) -> Iterator[tuple[str, str]]:
+        yield from super().defects(communication, mapping, nodes, rounds)
+        fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+        if communication.has_group:
+            yield "", f"{name_of(self)} strikes messages of ZeroMQ, and a process group has none; use zeromq"
+        elif communication.one_process or fullest > 1:
+            what = f"{name_of(self)} strikes messages between processes; give each node one of its own"
+            yield "", f"{what} (zeromq with nodes_per_process: 1)"
+
+
+def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:
+    """The ranks that an option lists one by one."""
+    if isinstance(ranks, int):
+        yield ranks
+    elif isinstance(ranks, tuple):
+        yield from ranks
+
+
+def includes(ranks: Literal["all"] | int | tuple[int, ...], rank: int) -> bool:
+    """Whether an option means this rank."""
+    return ranks == "all" or rank in named(ranks)
+
+
+def activity_of(name: ActivityName) -> Activity:
+    """The activity with that name in YAML."""
+    return Activity[name.upper()]

@@ -1,0 +1,254 @@
+"""Brings the faults of a configuration about, and says so (after the nemesis of Kingsbury's Jepsen, 2013)."""
+
+import math
+import mmap
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from decentnode.communication import wire
+from decentnode.communication.interceptor import Received, Sieve
+from decentnode.communication.launcher_link.heartbeats import Activity, Beacon, Beacons, Sighting
+from decentnode.communication.launcher_link.reports import Injected, Reporter
+from decentnode.core.registry import name_of
+from decentnode.core.rng import generator
+from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
+from decentnode.node.faults.message_faults import Reorder
+
+MOST_REMEMBERED = 8
+"""Messages of one kind on a link that may be sent again."""
+ROUNDS_REMEMBERED = 8
+"""In which a fault was told: payloads of a node's peers belong to other rounds than its own."""
+Tell = Callable[[int, int, int, str], None]
+"""Says that a fault, by its number, strikes at a rank in a round, and what it strikes."""
+Numbered = tuple[int, Fault]
+"""A fault and its place in the configuration, which its random choices depend on."""
+
+
+class Ledger:
+    """For each fault and rank the last round it struck in; memory made before the fork, so that it outlives
+    the processes that are struck."""
+
+    def __init__(self, faults: int, ranks: int) -> None:
+        self._ranks = ranks
+        self._last = memoryview(mmap.mmap(-1, max(8, 8 * faults * ranks))).cast("q")
+
+    def claim(self, fault: int, rank: int, round: int) -> bool:
+        """Whether a fault has not struck yet at a rank in that round or a later one; from now on it has."""
+        place = fault * self._ranks + rank
+        if self._last[place] > round:
+            return False
+        self._last[place] = round + 1
+        return True
+
+
+@dataclass(frozen=True)
+class Nemesis:
+    """The faults of a run; made before the fork."""
+
+    faults: Sequence[Fault]
+    machines: Sequence[int]
+    """For each rank its machine."""
+    seed: int
+    ledger: Ledger
+
+    def beacon(self, rank: int, beacon: Beacon, reporter: Reporter) -> Beacon:
+        """The beacon of a node, which strikes what marks it where faults are meant for that rank."""
+        faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
+        if not faults:
+            return beacon
+        return FaultyBeacon(rank, beacon, self, faults, self._tell(reporter))
+
+    def sieve(self, ranks: Sequence[int], beacons: Beacons, reporter: Reporter) -> "FaultySieve | None":
+        """What the messages for these ranks of one process go through; None where no fault strikes them."""
+        faults = {
+            rank: [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, MessageFault)]
+            for rank in ranks
+        }
+        if not any(faults.values()):
+            return None
+        sightings = {rank: beacons.of(rank).read for rank in ranks}
+        return FaultySieve(faults, sightings, self.seed, self._tell(reporter))
+
+    def is_due(self, fault: int, rank: int, round: int) -> bool:
+        """Whether a fault of a node is to strike it in that round, and has not done so."""
+        share = self.faults[fault].probability
+        drawn = share >= 1.0 or generator(self.seed, "fault", fault, rank, round).random() < share
+        return drawn and self.ledger.claim(fault, rank, round)
+
+    def _meant_for(self, rank: int) -> list[Numbered]:
+        return [
+            (i, fault)
+            for i, fault in enumerate(self.faults)
+            if includes(fault.ranks, rank) and fault.machine in (None, self.machines[rank])
+        ]
+
+    def _tell(self, reporter: Reporter) -> Tell:
+        def tell(fault: int, rank: int, round: int, what: str) -> None:
+            name = name_of(self.faults[fault])
+            print(f"round {round + 1}: a fault on purpose strikes rank {rank}: {name} ({what})", flush=True)
+            reporter.send(Injected(rank, round, name, what))
+
+        return tell
+
+
+class FaultyBeacon(Beacon):
+    """Strikes a node when it marks what it does; to everybody else a beacon as any."""
+
+    def __init__(
+        self, rank: int, beacon: Beacon, nemesis: Nemesis, faults: Sequence[tuple[int, NodeFault]], tell: Tell
+    ) -> None:
+        self._rank = rank
+        self._beacon = beacon
+        self._nemesis = nemesis
+        self._faults = faults
+        self._tell = tell
+        self._lasting: list[NodeFault] = []
+        self._began = 0.0
+
+    def mark(self, round: int, activity: Activity) -> None:
+        """Ends the faults of the activity before, marks this one, and begins its faults."""
+        seconds, lasting = time.monotonic() - self._began, self._lasting
+        self._lasting = []
+        for fault in lasting:
+            fault.relent(seconds, self._beacon)
+        self._beacon.mark(round, activity)
+        self._began = time.monotonic()
+        for number, fault in self._faults:
+            if activity is activity_of(fault.activity) and fault.strikes_in(round):
+                self._strike(number, fault, round)
+
+    def beat(self) -> None:
+        self._beacon.beat()
+
+    def read(self) -> Sighting:
+        return self._beacon.read()
+
+    def _strike(self, number: int, fault: NodeFault, round: int) -> None:
+        if self._nemesis.is_due(number, self._rank, round):
+            self._tell(number, self._rank, round, fault.activity)
+            self._lasting.append(fault)
+            fault.strike()
+
+
+Link = tuple[int, int]
+"""Sender and receiver of a message."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A message that is held back."""
+
+    until: float
+    link: Link
+    message: Received
+    overtaken: bool = False
+    """It waits for the next message of its link, not the other way round."""
+
+
+class FaultySieve(Sieve):
+    """Strikes the messages that arrive at one process."""
+
+    def __init__(
+        self,
+        faults: Mapping[int, Sequence[tuple[int, MessageFault]]],
+        sightings: Mapping[int, Callable[[], Sighting]],
+        seed: int,
+        tell: Tell,
+    ) -> None:
+        """`faults` and `sightings` are by local rank."""
+        self.next_release = math.inf
+        self._faults = faults
+        self._sightings = sightings
+        self._seed = seed
+        self._tell = tell
+        self._held: list[_Held] = []
+        self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
+        self._told: defaultdict[tuple[int, int], deque[int]] = defaultdict(
+            lambda: deque(maxlen=ROUNDS_REMEMBERED)
+        )
+
+    def sift(self, message: Received, now: float) -> list[Received]:
+        frames = message[0]
+        try:
+            # Not `bytes`, which a frame would remember although it is about to change.
+            header = wire.Header.unpack(bytes(frames[0].buffer))
+        except wire.WireError:
+            return [message]
+        link = (header.sender, header.receiver)
+        before = [held for held in self._held if held.link == link]
+        passing = self._struck(message, header, now)
+        if queue := [held.until for held in before if not held.overtaken]:
+            # A link keeps the order: what comes behind a delayed message waits with it.
+            for one in passing:
+                self._hold(_Held(max(queue), link, one))
+            passing = []
+        return passing + self._let_go([held for held in before if held.overtaken])
+
+    def released(self, now: float) -> list[Received]:
+        return self._let_go([held for held in self._held if held.until <= now])
+
+    def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
+        """What is left of a message once all faults have had their chance."""
+        faults = self._faults.get(header.receiver, ())
+        if not faults:
+            return [message]
+        seen = self._sightings[header.receiver]()
+        addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE)
+        round = header.round if addressed else seen.round
+        attempt = self._attempt(header)
+        passing = [message]
+        for number, fault in faults:
+            if not self._meets(fault, header, round, seen.activity, now):
+                continue
+            identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
+            draw = generator(self._seed, "fault", number, *identity)
+            if fault.probability < 1.0 and draw.random() >= fault.probability:
+                continue
+            self._tell_once(number, header, round)
+
+            def hold(held: Received, until: float, overtaken: bool = isinstance(fault, Reorder)) -> None:
+                self._hold(_Held(until, (header.sender, header.receiver), held, overtaken))
+
+            passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]
+        return passing
+
+    def _meets(
+        self, fault: MessageFault, header: wire.Header, round: int, activity: Activity, now: float
+    ) -> bool:
+        return (
+            includes(fault.peers, header.sender)
+            and fault.separates(header.sender, header.receiver)
+            and fault.pursue(round, now)
+            and (fault.activity is None or activity is activity_of(fault.activity))
+        )
+
+    def _attempt(self, header: wire.Header) -> int:
+        """How often this very message came before: one that is sent again has another chance."""
+        series = self._seen.setdefault((header.sender, header.receiver, header.kind), {})
+        content = (header.key, header.seq)
+        times = series.pop(content, -1) + 1
+        series[content] = times
+        if len(series) > MOST_REMEMBERED:
+            del series[next(iter(series))]
+        return times
+
+    def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
+        """Says so at the first message that a fault strikes for a rank in a round."""
+        told = self._told[number, header.receiver]
+        if round not in told:
+            told.append(round)
+            kind = wire.Kind(header.kind).name.lower()
+            self._tell(number, header.receiver, round, f"{kind} from rank {header.sender}")
+
+    def _hold(self, held: "_Held") -> None:
+        self._held.append(held)
+        self.next_release = min(self.next_release, held.until)
+
+    def _let_go(self, held: "list[_Held]") -> list[Received]:
+        if held:
+            self._held = [one for one in self._held if one not in held]
+            self.next_release = min((one.until for one in self._held), default=math.inf)
+        # Sorting keeps the order of those that are due at the same time.
+        return [one.message for one in sorted(held, key=lambda one: one.until)]

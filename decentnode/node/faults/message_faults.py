@@ -1,0 +1,120 @@
+"""What goes wrong with messages between processes, struck where they arrive."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from decentnode.communication.interceptor import Received
+from decentnode.core.registry import FAULTS
+from decentnode.errors import BadInput
+from decentnode.node.faults.base import Hold, MessageFault
+from decentnode.options import NonNegative, Positive, PositiveFloat
+
+
+@FAULTS.register("drop")
+@dataclass(kw_only=True)
+class Drop(MessageFault):
+    """The message is lost (netem's loss, Hemminger, 2005)."""
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        return []
+
+
+@FAULTS.register("duplicate")
+@dataclass(kw_only=True)
+class Duplicate(MessageFault):
+    """The message comes twice (netem's duplicate, Hemminger, 2005)."""
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        return [message, message]
+
+
+@FAULTS.register("reorder")
+@dataclass(kw_only=True)
+class Reorder(MessageFault):
+    """The message comes after the next one of its sender (netem's reorder, Hemminger, 2005)."""
+
+    seconds: PositiveFloat = 1.0
+    """How long it is held back at most where no other one comes."""
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        hold(message, now + self.seconds)
+        return []
+
+
+@FAULTS.register("corrupt")
+@dataclass(kw_only=True)
+class Corrupt(MessageFault):
+    """Bits of the message are flipped, in its header or in its body (netem's corrupt, Hemminger, 2005)."""
+
+    bits: Positive = 1
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        buffers = [memoryview(frame.buffer).cast("B") for frame in message[0] if len(frame)]
+        ends = np.cumsum([len(buffer) for buffer in buffers])
+        for place in draw.integers(int(ends[-1]) if len(ends) else 0, size=self.bits if len(ends) else 0):
+            which = int(np.searchsorted(ends, place, side="right"))
+            offset = int(place) - (int(ends[which - 1]) if which else 0)
+            # In place: a new frame would not know whose key it came with.
+            buffers[which][offset] ^= 1 << int(draw.integers(8))
+        return [message]
+
+
+@FAULTS.register("delay")
+@dataclass(kw_only=True)
+class Delay(MessageFault):
+    """The message comes later, and what its sender sends after it, too (netem's delay, Hemminger, 2005)."""
+
+    seconds: PositiveFloat = 0.5
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        hold(message, now + self.seconds)
+        return []
+
+
+@FAULTS.register("partition")
+@dataclass(kw_only=True)
+class Partition(MessageFault):
+    """Nothing gets from one group to another until it heals (Kingsbury's Jepsen, 2013).
+
+    Links stay up: a process that dies is noticed all the same. Ranks in no group hear everybody.
+    """
+
+    groups: tuple[tuple[NonNegative, ...], ...]
+    seconds: PositiveFloat | None = None
+    """It heals so long after the first of its rounds has begun; null: after the last of its rounds."""
+
+    _group: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+    _heals: float = field(default=math.inf, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.groups) < 2 or not all(self.groups):
+            raise BadInput("groups: must be two lists of ranks or more, none of them empty")
+        counts = Counter(chain(*self.groups))
+        twice = sorted(rank for rank, count in counts.items() if count > 1)
+        if twice:
+            raise BadInput(f"groups: rank {twice[0]} is named {counts[twice[0]]} times; once is right")
+        self._group = {rank: i for i, ranks in enumerate(self.groups) for rank in ranks}
+
+    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+        return []
+
+    def separates(self, sender: int, receiver: int) -> bool:
+        groups = {self._group.get(sender), self._group.get(receiver)}
+        return len(groups) == 2 and None not in groups
+
+    def pursue(self, round: int, now: float) -> bool:
+        if self.seconds is None:
+            return self.strikes_in(round)
+        if math.isinf(self._heals) and self.strikes_in(round):
+            self._heals = now + self.seconds
+        return math.isfinite(self._heals) and now < self._heals
+
+    def named_ranks(self) -> Iterator[int]:
+        yield from super().named_ranks()
+        yield from chain(*self.groups)

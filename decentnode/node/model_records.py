@@ -1,0 +1,90 @@
+"""Models as results: `models/RANK/ROUND.safetensors`, written while the node trains on."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_folder, write_durably
+from decentnode.core.line_file import Warn
+from decentnode.core.text import counted
+from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces
+from decentnode.results.model_files import path_of, rounds_of
+
+_WRITER = ThreadPoolExecutor(1, "decentnode-models")
+"""One thread for all nodes of a process; it starts with the first model, so never before a fork."""
+
+
+class ModelRecords:
+    """The models of one node: a round waits for a copy in memory, and never for the disk.
+
+    One model waits at most. What the disk does not take is tried again when everything has to be there.
+    """
+
+    def __init__(
+        self, run: Path, rank: int, module: nn.Module, is_due: Callable[[int], bool],
+        warn: Warn = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`is_due`: whether the model after a round is kept; `warn` is told, in a line, what went wrong."""
+        self._run = run
+        self._rank = rank
+        self._module = module
+        self._is_due = is_due
+        self._warn = warn
+        self._waiting: tuple[int, dict[str, Tensor]] | None = None
+        self._writing: Future[None] | None = None
+        self._lost = 0
+        self._problem = ""
+
+    def after(self, round: int) -> None:
+        """Keeps the model as it is after the round if that is due."""
+        if not self._is_due(round):
+            return
+        self._finish()
+        self._lost += self._waiting is not None
+        tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._module.state_dict().items()}
+        self._waiting = round, tensors
+        self._writing = _WRITER.submit(self._write, round, tensors)
+
+    def sync(self) -> str:
+        """Lets every model so far reach the disk; says in one line what is not there, empty where all are."""
+        self._finish()
+        if self._waiting is not None:
+            self._write(*self._waiting)
+        missing = self._lost + (self._waiting is not None)
+        if not missing:
+            return ""
+        folder = path_of(self._run, self._rank, 0).parent
+        return f"{folder}: {counted(missing, 'model')} could not be written: {self._problem}"
+
+    def cut_back(self, round: int) -> None:
+        """Removes the models after later rounds than this one, which are made again; raises OSError."""
+        cut_back(self._run, self._rank, round)
+
+    def _finish(self) -> None:
+        """Waits for the writer, which is done long since as a rule."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _write(self, round: int, tensors: dict[str, Tensor]) -> None:
+        path = path_of(self._run, self._rank, round)
+        try:
+            make_folder(path.parent.parent)
+            make_folder(path.parent)
+            write_durably(path, pieces(tensors))
+            sync_folder(path.parent)
+        except (OSError, BadTensors) as error:
+            self._problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._warn(f"{path} cannot be written: {self._problem}")
+            return
+        self._waiting = None
+
+
+def cut_back(run: Path, rank: int, round: int) -> None:
+    """Removes a rank's models after later rounds than this one; raises OSError."""
+    for later in rounds_of(run, rank):
+        if later > round:
+            path_of(run, rank, later).unlink(missing_ok=True)
+    remove_temporaries(path_of(run, rank, 0).parent)

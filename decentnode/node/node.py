@@ -1,0 +1,313 @@
+"""The round: train, exchange with the neighbors, mix, evaluate, record."""
+
+import statistics
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decentnode.communication.base import Endpoint, Inbox
+from decentnode.communication.exchange.handle import Handle
+from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
+from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing, Progress, Rejected, Reporter
+from decentnode.core.clock import Clock
+from decentnode.core.payload import Payload
+from decentnode.errors import DecentnodeError, PeerAway, PeerError, PeerTimeout, ProtocolError, RunFailed
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
+from decentnode.node.evaluation import NodeEvaluation
+from decentnode.node.local_update import Adaptation
+from decentnode.node.round_scheduler import Course
+from decentnode.results.records import Records, RoundRecord
+from decentnode.sharing.base import Sharing
+from decentnode.training.training import Training
+
+ROUNDS_REMEMBERED = 20
+PATIENCE_FACTOR = 5.0
+PROGRESS_INTERVAL = 0.25
+
+
+@dataclass
+class Node:
+    """One participant. Its collaborators come ready; nothing in here reads a configuration."""
+
+    rank: int
+    training: Training
+    adaptation: Adaptation
+    graph: WeightedGraph
+    sharing: Sharing
+    exchange: "Exchanger"
+    evaluation: NodeEvaluation
+    records: Records
+    course: Course
+    checkpoints: NodeCheckpoints
+    round: int = field(default=-1, init=False)
+    """The round that was begun last."""
+
+    async def run(self) -> None:
+        """All rounds, one after the other, from the first or from where the node was resumed."""
+        if self.round < 0:
+            self.sharing.begin(self.training.vector.values)
+        while (round := await self.course.after(self.round)) is not None:
+            self.training.skip(round - self.round - 1)
+            await self.run_round(round)
+        await self._make_up()
+        self.checkpoints.at_the_end(self)
+        self.beacon.mark(self.round, Activity.END)
+
+    @property
+    def beacon(self) -> Beacon:
+        """Where others see what this node does."""
+        return self.course.beacon
+
+    async def run_round(self, round: int) -> None:
+        """Train, see who the neighbors are, share (send, hear, mix), evaluate, record.
+
+        With `communication.overlap` the training is done `meanwhile`, else `before`.
+        """
+        self.round = round
+        record, adaptation = RoundRecord(self.rank, round), self.adaptation
+        vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
+        learning_rate = await adaptation.before(round)
+        view = await self.graph.view(self.rank, round, learning_rate)
+        self.exchange.begin(round, vector.values, adaptation.meanwhile)
+        await self.sharing.share(vector.values, view, self.exchange, vector.spare)
+        if self.exchange.is_sound():
+            self.sharing.accept(vector.values, view, vector.spare)
+        else:
+            vector.spare.copy_(vector.values)
+        await adaptation.after(view)
+        vector.flip()
+        self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
+        record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
+        record.train_seconds = adaptation.seconds
+        self.beacon.mark(round, Activity.EVALUATE)
+        await self.evaluation.after(record)
+        self.records.write(record, self.exchange.endpoint.counters)
+        self.exchange.remember(clock.now() - began, record)
+        self.checkpoints.after(self)
+
+    async def _make_up(self) -> None:
+        """Makes the last evaluation in a node that was saved after its last round, and resumed from there.
+
+        The record of that round is written; whether the evaluation's row is, the launcher knows.
+        """
+        if self.evaluation.scores is None and self.round + 1 == self.course.rounds:
+            self.beacon.mark(self.round, Activity.EVALUATE)
+            await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed node needs; tensors are references, not copies."""
+        return {
+            "round": self.round,
+            "vector": self.training.vector.values,
+            "training": self.training.state_dict(),
+            "sharing": self.sharing.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict()`, bit for bit; the next round is `state["round"] + 1`."""
+        self.round = state["round"]
+        self.training.vector.values.copy_(state["vector"])
+        self.training.load_state_dict(state["training"])
+        self.sharing.load_state_dict(state["sharing"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.exchange.endpoint.device
+
+    def snapshot(self) -> dict[str, Any]:
+        """The node's state, and how far its time and its counts have come: what a checkpoint holds."""
+        return {
+            "node": self.state_dict(),
+            "seconds": self.records.seconds,
+            "bytes": dict(vars(self.exchange.endpoint.counters)),
+            "refused": dict(self.exchange.refused),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from `snapshot()`; raises DecentnodeError when the state is not one of this node."""
+        try:
+            self.load_state_dict(state["node"])
+            for name, total in state["bytes"].items():
+                setattr(self.exchange.endpoint.counters, name, total)
+            self.set_elapsed(state["seconds"])
+            self.exchange.resume(state["refused"])
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise DecentnodeError(
+                f"rank {self.rank}: its checkpoint does not fit the model or the scheme: {error!r}"[:400]
+            ) from error
+
+    def set_elapsed(self, seconds: float) -> None:
+        """Has the node count its seconds from so long ago on."""
+        self.records.resume(seconds, self.exchange.endpoint.counters)
+        self.evaluation.resume(seconds)
+
+
+class Exchanger:
+    """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
+
+    def __init__(
+        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: Beacon,
+        deadline: float, stop_because: str = "",
+    ) -> None:  # fmt: skip
+        """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer;
+        `stop_because`: why the loss of a peer ends this node, if it does."""
+        self.endpoint = endpoint
+        self.clock = clock
+        self.missing: dict[int, PeerError] = {}
+        self.may_fetch: Callable[[int], bool] = lambda peer: False
+        """Whether a peer that asks for this node's model gets it."""
+        self.refused: Counter[str] = Counter()
+        """Messages and payloads that were not used, by reason, up to the end of the last round."""
+        self._payloads_refused: Counter[str] = Counter()
+        self._unsound: set[int] = set()
+        self._sharing = sharing
+        self._reporter = reporter
+        self._beacon = beacon
+        self._deadline = deadline
+        self._stop_because = stop_because
+        self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
+        self._last_progress = 0.0
+
+    def begin(self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """Starts the exchanges of a round: sees who is back, and gives `model` to who asked for one.
+
+        `meanwhile` is done while the first of them is under way, and no time of the exchange.
+        """
+        self._round, self._phase, self._seconds = round, 0, 0.0
+        self._meanwhile = meanwhile
+        self._heard: set[int] = set()
+        self._missed: dict[int, PeerError] = {}
+        self._inbox: Inbox | None = None
+        self._sound = True
+        for peer in self.endpoint.admit(round):
+            self._note_back(peer)
+        self.endpoint.offer(model, self.may_fetch)
+
+    def is_sound(self) -> bool:
+        """Whether everything was still there when it was mixed; frees what the peers sent.
+
+        A node that stood still may have been given up in between, and its peers may have written anew what it
+        was reading. Such a mix is thrown away. Raises RunFailed where the scheme tolerates no loss.
+        """
+        self._release()
+        if not self._sound:
+            rank, where = self.endpoint.rank, f"round {self._round + 1}"
+            if not self._sharing.tolerates_loss:
+                raise RunFailed(f"rank {rank}, {where}: was given up by its neighbors while it stood still")
+            print(
+                f"{where}: keeps its own model, as its neighbors gave it up while it stood still", flush=True
+            )
+        return self._sound
+
+    async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
+        """One neighborhood collective; what the one before brought in this round is void from here on."""
+        began = self.clock.now()
+        self._release()
+        layout = self._sharing.payload_layout(self._phase)
+        if layout is None:
+            raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
+        key = (self._round, self._phase, 0)
+        self._beacon.mark(self._round, Activity.SEND)
+        self.endpoint.expect(layout)
+        handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
+        if self._phase == 0:
+            began += await self._do_meanwhile(handle)
+        self._beacon.mark(self._round, Activity.RECEIVE)
+        await handle
+        self._beacon.mark(self._round, Activity.MIX)
+        self._inbox = inbox = Inbox(handle, layout, self.endpoint)
+        self._phase += 1
+        self._heard.update(inbox)
+        for peer, error in inbox.missing.items():
+            self._note_missing(peer, error)
+        self._seconds += self.clock.now() - began
+        return inbox
+
+    def resume(self, refused: Mapping[str, int]) -> None:
+        """Goes on as a node that has refused so much."""
+        self.refused = Counter(refused)
+        self._payloads_refused = Counter(refused)
+
+    def end(self, record: RoundRecord, seconds: float) -> None:
+        """Ends the round's exchanges: frees what the peers sent, and fills in the record."""
+        self._release()
+        record.exchange_seconds = self._seconds
+        record.mix_seconds = seconds - self._seconds
+        record.heard = len(self._heard)
+        record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
+        record.lost = [peer for peer in self._missed if peer not in record.late]
+        record.refused = self._take_refusals()
+        for peer in self._heard - self._missed.keys():
+            # The edge to a peer whose payload could not be used was never given up.
+            if isinstance(self.missing.get(peer), ProtocolError):
+                self._note_back(peer)
+
+    def remember(self, seconds: float, record: RoundRecord) -> None:
+        """Learns how long a usual round takes, and tells the launcher now and then where the node is."""
+        if not record.late:  # else who hangs would be waited for longer and longer
+            self._recent.append(seconds)
+        now = self.clock.now()
+        if now - self._last_progress >= PROGRESS_INTERVAL:
+            self._last_progress = now
+            sent = self.endpoint.counters.sent
+            self._reporter.send(Progress(record.rank, record.round, record.loss, sent))
+
+    def _take_refusals(self) -> dict[str, int]:
+        """What was refused since the last round, by reason; tells the launcher whose payloads, once each."""
+        if not (self.endpoint.refused or self._payloads_refused or self._sharing.refusals):
+            return {}
+        for peer, error in self._sharing.refusals:
+            self._payloads_refused[error.counted_as] += 1
+            if peer not in self._unsound:
+                self._unsound.add(peer)
+                rank, round = self.endpoint.rank, self._round
+                self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
+        self._sharing.refusals.clear()
+        # Copied in one step, because the thread that receives adds to it.
+        total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
+        new, self.refused = total - self.refused, total
+        return dict(new)
+
+    async def _do_meanwhile(self, handle: Handle) -> float:
+        """Returns how many seconds it took."""
+        began = self.clock.now()
+        handle.hold()
+        await self._meanwhile()
+        return self.clock.now() - began
+
+    def _patience(self) -> float:
+        usual = statistics.median(self._recent) if self._recent else 0.0
+        return max(self._deadline, PATIENCE_FACTOR * usual)
+
+    def _release(self) -> None:
+        if self._inbox is not None:
+            self._sound = self._sound and self._inbox.is_sound()
+            self._inbox.release()
+            self._inbox = None
+
+    def _note_back(self, peer: int) -> None:
+        if self.missing.pop(peer, None) is not None:
+            print(f"round {self._round + 1}: rank {peer} is back", flush=True)
+            self._reporter.send(PeerBack(self.endpoint.rank, self._round, peer))
+        else:
+            # Another process has taken its place, or this one's, before anybody missed a payload.
+            self._sharing.on_peer_lost(peer)
+        self._sharing.on_peer_back(peer)
+
+    def _note_missing(self, peer: int, error: PeerError) -> None:
+        self._missed[peer] = error
+        if peer in self.missing:
+            return
+        self.missing[peer] = error
+        rank = self.endpoint.rank
+        if self._stop_because and not (isinstance(error, PeerAway) and self._sharing.tolerates_loss):
+            raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
+        print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
+        self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
+        self._sharing.on_peer_lost(peer)

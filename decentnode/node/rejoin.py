@@ -1,0 +1,163 @@
+"""How the nodes of a host process that was started again come back into a run that goes on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from decentnode.communication.base import Communication
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput, RunFailed
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, Lineage
+from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
+from decentnode.node.node import Node
+
+PASSES = 10
+"""How often each neighbor is asked for its model."""
+
+
+def bring_back(
+    nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication, lineage: Lineage,
+    deadline: float,
+) -> None:  # fmt: skip
+    """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
+
+    Only neighbors in other processes are asked: those in this one come back, too. Where all are in this one,
+    the nodes go on as in a run that is resumed. `deadline` is for each wait, of all nodes together, in
+    seconds.
+    """
+    for node in nodes:
+        refuse_strangers(node)
+    own = {node.rank for node in nodes}
+    elsewhere = {node.rank: sorted(set(peers[node.rank]) - own) for node in nodes}
+    if any(elsewhere.values()):
+        _find_models(nodes, elsewhere, communication, lineage, deadline)
+        round = communication.come_back(elsewhere, deadline)
+    else:
+        round = _resume(nodes, lineage) + 1
+        communication.start_at(round)
+    for node in nodes:
+        _undo(node, lineage, round)
+        # A machine that comes late knows less of it than a checkpoint.
+        node.set_elapsed(max(node.records.seconds, lineage.seconds))
+        node.course.start_at(round)
+        print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
+
+
+def refuse_strangers(node: Node) -> None:
+    """Raises RunFailed when the others' scheme cannot take the node back."""
+    sharing = node.sharing
+    if not (sharing.tolerates_loss and sharing.takes_back):
+        raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
+
+
+def _resume(nodes: Sequence[Node], lineage: Lineage) -> int:
+    """Brings all nodes to the newest round that each has a good checkpoint of; returns that round."""
+    saved = [set(checkpoint.rounds(lineage.directory, node.rank)) for node in nodes]
+    for round in sorted(set.intersection(*saved), reverse=True):
+        try:
+            found = [_read(node, lineage, round) for node in nodes]
+        except BadCheckpoint as error:
+            print(f"{error}; the round before it is tried", flush=True)
+            continue
+        for node, one in zip(nodes, found, strict=True):
+            _go_on(node, one)
+        return round
+    for node in nodes:
+        print(f"rank {node.rank} begins anew: no round was saved by all nodes of its process", flush=True)
+    return FROM_THE_START
+
+
+def _read(node: Node, lineage: Lineage, round: int) -> Checkpoint:
+    """Raises BadCheckpoint, also for one of another run."""
+    found = checkpoint.read(lineage.directory, node.rank, round, node.exchange.endpoint.device)
+    if found.stamp.run_id != lineage.stamp.run_id:
+        raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")
+    return found
+
+
+def _find_models(
+    nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication, lineage: Lineage,
+    deadline: float,
+) -> None:  # fmt: skip
+    """Gives each node its last checkpoint of a round that its neighbors have come to, too, or else a model.
+
+    That is one of a neighbor where those are given, or else of another node here that has one, or else the
+    one that all started from.
+    """
+    saved = [round for node in nodes for round in checkpoint.rounds(lineage.directory, node.rank)]
+    # Before anybody counts on the nodes: reading a checkpoint and fetching a model may take long.
+    before = communication.locate(peers, max(saved), deadline) if saved else 0
+    restored = {node.rank for node in nodes if _restored(node, lineage, before)}
+    lacking = [node for node in nodes if node.rank not in restored]
+    fetched = _fetch_models(lacking, peers, communication, deadline)
+    givers = [node for node in nodes if node.rank in (fetched or restored)]
+    for node in lacking:
+        if node.rank in fetched:
+            continue
+        if givers and node.sharing.gives_model:
+            _take_model(node, givers[0].training.vector.values, givers[0].rank)
+        else:
+            print(f"rank {node.rank} has the model that all nodes started from: nobody gave one", flush=True)
+
+
+def _fetch_models(
+    lacking: Iterable[Node], peers: Mapping[int, Sequence[int]], communication: Communication, deadline: float
+) -> set[int]:
+    """Asks the neighbors of these nodes for their models; returns the ranks of those that have one now."""
+    asking = {node.rank: node for node in lacking if node.sharing.gives_model}
+    # Each node's first neighbor, then each one's second: what comes late is there at the node's next turn.
+    # A neighbor that comes back itself answers only when it takes part.
+    turns = sorted((turn, rank, peer) for rank in asking for turn, peer in enumerate(peers[rank]))
+    fetched = set[int]()
+    for _, rank, peer in PASSES * turns:
+        if rank in fetched:
+            continue
+        model = communication.fetch(rank, peer, deadline / (PASSES * len(turns)))
+        shape = asking[rank].training.vector.values.shape
+        if model is not None and model.shape == shape and model.isfinite().all():
+            _take_model(asking[rank], model, peer)
+            fetched.add(rank)
+    return fetched
+
+
+def _take_model(node: Node, model: Tensor, giver: int) -> None:
+    node.training.vector.values.copy_(model)
+    print(f"rank {node.rank} has the model of rank {giver}", flush=True)
+
+
+def _restored(node: Node, lineage: Lineage, before: int) -> bool:
+    """Whether there was a checkpoint of this run to go on from, of a round before that one."""
+    device = node.exchange.endpoint.device
+    try:
+        found = checkpoint.newest(lineage.directory, node.rank, device, before=before)
+    except BadInput as error:
+        print(f"{error}; a neighbor's model is taken", flush=True)
+        return False
+    if found is None or found.stamp.run_id != lineage.stamp.run_id:
+        return False
+    _go_on(node, found)
+    return True
+
+
+def _go_on(node: Node, found: Checkpoint) -> None:
+    node.checkpoints.go_on(node, found)
+    print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
+
+
+def _undo(node: Node, lineage: Lineage, round: int) -> None:
+    """Takes away what the node has done of `round` and later ones, which it does again with the others.
+
+    It went on alone in another part of the network, or the others went on from an earlier round.
+    """
+    if node.round >= round and not _restored(node, lineage, round):
+        # Whoever was as far is gone since; the neighbors wait for a model now, and this one is a good one.
+        node.round = round - 1
+    try:
+        node.checkpoints.undo(node, round)
+        node.records.cut_back(round - 1)
+    except (BadInput, OSError) as error:
+        print(
+            f"rank {node.rank}: what it had done from round {round + 1} on is still there: {error}",
+            flush=True,
+        )

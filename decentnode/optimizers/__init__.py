@@ -1,7 +1,0 @@
-"""Optimizers and schedules that torch does not have, for experiments and for training loops of one's own."""
-
-from decentnode.optimizers.accum_adam import AccumAdam, AccumAdamW
-from decentnode.optimizers.parameter_groups import decay_groups
-from decentnode.optimizers.schedules import InverseSquareRoot, WarmupCosine
-
-__all__ = ["AccumAdam", "AccumAdamW", "InverseSquareRoot", "WarmupCosine", "decay_groups"]

@@ -1,0 +1,152 @@
+"""What concerns all ranks at once: the model they begin with, and the average of all models."""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Payload, as_bytes, dense_layout
+from decentnode.errors import BadInput
+from decentnode.parallel.buckets import ALIGNMENT, Block
+from decentnode.parallel.engine import Engine
+from decentnode.parallel.exchange_queue import Exchanges
+from decentnode.parallel.mixture import Mixture, first_not_finite, not_finite
+
+VERDICT = dense_layout(3, torch.float64)
+"""What a rank says of its model before averages are made."""
+
+
+def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: Exchanges) -> None:
+    """All ranks get rank 0's tensors; `area`, bytes that nobody reads yet, is where they travel through."""
+    half = area.numel() // 2 // ALIGNMENT * ALIGNMENT
+    for turn, pieces in enumerate(_batches(tensors, half)):
+        # The half that is written was sent two exchanges ago, and the last one was done when all had read it.
+        place = area[half * (turn % 2) :][: sum(piece.numel() for piece in pieces)]
+        if exchanges.rank == 0:
+            torch.cat(pieces, out=place)
+        outgoing = exchanges.to_others(place) if exchanges.rank == 0 else {}
+        layout = dense_layout(place.numel(), torch.uint8)
+        inbox = exchanges.with_all(outgoing, [] if exchanges.rank == 0 else [0], layout)
+        if 0 in inbox:
+            parts = torch.split(inbox[0]["vector"], [piece.numel() for piece in pieces])
+            for piece, part in zip(pieces, parts, strict=True):
+                piece.copy_(part)
+        inbox.release()
+    exchanges.settle([])
+    # What lies between tensors is mixed as well: were it not zero, it would grow in every step.
+    area.zero_()
+
+
+def _batches(tensors: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """The tensors' memory as bytes, in lists of pieces that are `most` bytes long together, or less."""
+    batch: list[Tensor] = []
+    room = most
+    for tensor in tensors:
+        left = _memory_of(tensor)
+        while left.numel():
+            piece, left = left[:room], left[room:]
+            batch.append(piece)
+            room -= piece.numel()
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
+def _memory_of(tensor: Tensor) -> Tensor:
+    """A dense tensor's elements as bytes, in the order in which they lie; raises BadInput."""
+    detached = tensor.detach()
+    strides = detached.stride()
+    flat = detached.permute(sorted(range(len(strides)), key=lambda i: -strides[i])).reshape(-1)
+    if flat.numel() and flat.data_ptr() != detached.data_ptr():
+        raise BadInput(f"a tensor of shape {tuple(tensor.shape)} is no block of memory; make it contiguous")
+    return as_bytes(flat)
+
+
+def average_all(engine: Engine) -> float:
+    """Writes the mean of all ranks' blocks into the spare slots; gives the own model's distance from it."""
+    exchanges, blocks = engine.exchanges, engine.blocks
+    engine.start()  # else a forward pass on one rank alone would have made other exchanges
+    launched = exchanges.launched
+    # Whoever releases an exchange says that all before it were read: none of them may be under way.
+    exchanges.drop_all()
+    exchanges.settle(range(len(blocks)))
+    for i, block in enumerate(blocks):
+        if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent
+            block.take_in()
+    living = exchanges.living()
+    check_finite(blocks, exchanges, living)
+    for block in blocks:
+        average(block, exchanges, living)
+    exchanges.settle([])
+    if launched:
+        engine.launch_all()
+    return distance(blocks)
+
+
+def check_finite(blocks: Sequence[Block], exchanges: Exchanges, living: Sequence[int]) -> None:
+    """Raises RunFailed on all ranks if the model of any of these is not finite, with its name."""
+    own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
+    for number, block in enumerate(blocks):
+        if found := first_not_finite(block.values):
+            own = torch.tensor([number, *found], dtype=torch.float64)
+            break
+    own = own.to(exchanges.endpoint.device)
+    inbox = exchanges.with_all(exchanges.to_others(own), None, VERDICT)
+    said = {j: payload["vector"].tolist() for j, payload in inbox.items()} | {exchanges.rank: own.tolist()}
+    inbox.release()
+    for j in living:
+        place, index, value = said.get(j, (0.0, 0.0, 0.0))
+        if not math.isfinite(value):
+            name = blocks[int(place)].name_at(int(index))
+            raise exchanges.failure(ValueError(not_finite(j, value, name)))
+
+
+def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
+    """Writes the mean over these ranks of a block into its spare slot, which nobody may read at the time.
+
+    Each of them sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
+    Should one of them be lost meanwhile, its share stays what it is on this rank, with a warning.
+    """
+    own, means = _shares(block.values, living), _shares(block.spare, living)
+    layout = dense_layout(own[living[0]].numel(), block.bucket.dtype)
+    rank, others = exchanges.rank, [j for j in living if j != exchanges.rank]
+    takes_part = rank in own
+    outgoing = {j: Payload.dense(own[j]) for j in others} if takes_part else {}
+    inbox = exchanges.with_all(outgoing, others if takes_part else [], layout)
+    if takes_part:
+        received = {j: payload["vector"] for j, payload in inbox.items()}
+        weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
+        start = int(own[rank].storage_offset() - block.values.storage_offset())
+        try:
+            Mixture(exchanges.step, rank, weights, own[rank], received, block, start).write(means[rank])
+        except ValueError as error:
+            raise exchanges.failure(error) from error
+    inbox.release()
+    inbox = exchanges.with_all(exchanges.to_others(means[rank]) if takes_part else {}, others, layout)
+    for j in others:
+        means[j].copy_(inbox[j]["vector"] if j in inbox else own[j])
+    lost = [j for j in others if j not in inbox]
+    inbox.release()
+    if lost:
+        warnings.warn(f"{exchanges.here}: ranks {lost} were lost amid an average", stacklevel=2)
+
+
+def _shares(flat: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
+    """A piece for each rank, all of one length; the last ones overlap where it cannot be divided."""
+    length = -(-flat.numel() // len(ranks))
+    starts = {j: min(i * length, flat.numel() - length) for i, j in enumerate(ranks)}
+    return {j: flat[start : start + length] for j, start in starts.items()}
+
+
+def distance(blocks: Sequence[Block]) -> float:
+    """The Euclidean norm of the difference between current and spare values, over all parameters."""
+    squares = [
+        float((block.values.double() - block.spare.double()).square().sum())
+        for block in blocks
+        if not block.bucket.is_buffers
+    ]
+    return math.sqrt(math.fsum(squares))

@@ -1,0 +1,204 @@
+"""One optimizer per bucket, and one that stands for them all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
+
+from decentnode.errors import BadInput
+from decentnode.parallel.buckets import Block
+from decentnode.parallel.options import told
+
+Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
+"""Makes the optimizer of some parameters, given with their names; called once for each bucket."""
+BY_GRADIENT_ALONE = frozenset(
+    {"SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop"}
+    | {"AccumAdam", "AccumAdamW"}
+)
+"""Optimizers of torch and ours whose step does not depend on the parameters where nothing decays."""
+
+
+class BucketOptimizer:
+    """The optimizer of one bucket, with its schedule."""
+
+    def __init__(
+        self, block: Block, make: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
+    ) -> None:
+        named = [
+            (entry.name, tensor)
+            for entry, tensor in zip(block.bucket.entries, block.tensors, strict=True)
+            if isinstance(tensor, nn.Parameter)
+        ]
+        self.optimizer = _made(make, named)
+        self.names = {id(parameter): name for name, parameter in named}
+        self.parameters = [parameter for _, parameter in named]
+        self.chosen = [p for group in self.optimizer.param_groups for p in group["params"]]
+        """Those that the optimizer was given; the others are mixed, and no more."""
+        if unknown := {id(p) for p in self.chosen} - self.names.keys():
+            raise BadInput(
+                f"the optimizer factory took {len(unknown)} parameters that it was not given: "
+                "it is called once per bucket, and makes the optimizer of those parameters alone"
+            )
+        self.scheduler = None if schedule is None else schedule(self.optimizer)
+
+    @property
+    def by_gradient_alone(self) -> bool:
+        """Whether its step can be made from any parameters, because it is a function of the gradient."""
+        kind = type(self.optimizer)
+        known = kind.__module__.startswith(("torch.optim.", "decentnode.training.optim."))
+        known = known and kind.__name__ in BY_GRADIENT_ALONE
+        return known and not any(group.get("weight_decay") for group in self.optimizer.param_groups)
+
+    def step(self) -> None:
+        """One step of the parameters, and of the schedule."""
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def schedule_state(self) -> dict[str, Any]:
+        """Where the schedule is, and whose it is; a copy."""
+        state = {} if self.scheduler is None else copied(self.scheduler.state_dict())
+        return {"names": list(self.names.values()), "state": state}
+
+    def load_schedule(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """The inverse of `schedule_state`, given those of all buckets, whichever parameters they had."""
+        if self.scheduler is None or not self.names:
+            return
+        first = next(iter(self.names.values()))
+        state: dict[str, Any] = next((one["state"] for one in saved if first in one["names"]), {})
+        self.scheduler.load_state_dict(_fitted(copied(state), self.scheduler.state_dict()))
+
+    def clear(self) -> None:
+        """Forgets the gradients, without what torch's `zero_grad` does around it."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there is any gradient that no step has been made of."""
+        return any(parameter.grad is not None for parameter in self.parameters)
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """State and options of each parameter; copies, which later steps leave alone."""
+        return {
+            self.names[id(p)]: copied(
+                {"state": self.optimizer.state.get(p, {}), "options": _options_of(group)}
+            )
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+        }
+
+    def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """The inverse of `by_name`, of these or more parameters; in whichever buckets they were."""
+        if lacking := [self.names[id(p)] for p in self.chosen if self.names[id(p)] not in saved]:
+            raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
+        state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
+        for group, numbered in zip(groups, state["param_groups"], strict=True):
+            for p, number in zip(group["params"], numbered["params"], strict=True):
+                found = copied(saved[self.names[id(p)]])  # or steps would change what was saved
+                numbered.update(found["options"])
+                state["state"].pop(number, None)
+                if found["state"]:
+                    state["state"][number] = found["state"]
+        self.optimizer.load_state_dict(state)
+        # Torch makes new groups, but schedules and `AllBuckets` hold on to these.
+        for group, loaded in zip(groups, self.optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        self.optimizer.param_groups = groups
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with containers and tensors of its own."""
+    found: dict[str, Any] = tree_map_only(Tensor, Tensor.clone, dict(state))
+    return found
+
+
+def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    if not callable(make):
+        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(make)}")
+    try:
+        optimizer = make(named)
+    except ValueError as error:
+        last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
+        raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
+    if not isinstance(optimizer, Optimizer):
+        raise BadInput(f"the optimizer factory must give an Optimizer, not {told(optimizer)}")
+    if _needs_closure(optimizer):
+        what = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
+        raise BadInput(f"the optimizer factory {what}; use one that needs none")
+    return optimizer
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    try:
+        signature(optimizer.step).bind()
+    except TypeError:
+        return True
+    return False
+
+
+def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A schedule's saved state; lists of another length stay as they are: the number of groups is another."""
+    found = dict(own)
+    for key, value in saved.items():
+        mine = own.get(key)
+        if isinstance(value, list) and isinstance(mine, list):
+            if len(value) == len(mine):
+                # Schedules that are made of schedules keep theirs in a list.
+                pairs = zip(value, mine, strict=True)
+                found[key] = [_fitted(v, m) if isinstance(m, Mapping) else v for v, m in pairs]
+        else:
+            found[key] = value
+    return found
+
+
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+class AllBuckets(Optimizer):
+    """The optimizers of all buckets as one: for training loops, gradient scalers, clipping and schedulers.
+
+    Its groups are those of the buckets' own optimizers, so a learning rate that is set here counts.
+    """
+
+    _step_supports_amp_scaling = True  # so that a scaler calls `step` even if nothing may be stepped
+
+    def __init__(
+        self, parts: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
+    ) -> None:
+        """`update` makes the step of all buckets, given what gradients are scaled by and whether to skip."""
+        # Some schedules look there for what the optimizer can do.
+        defaults = parts[0].optimizer.defaults if parts else {}
+        super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], defaults)
+        self.param_groups = [group for part in parts for group in part.optimizer.param_groups]
+        self.parts = parts
+        self._update = update
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Mixes and updates all buckets; does nothing where the backward pass has done so already."""
+        if closure is not None:
+            raise BadInput("step: closures are for optimizers that look several times; none of them is here")
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        try:
+            self._update(scale, bool(getattr(self, "found_inf", False)))
+        except BaseException:
+            # A scaler takes them away after a step alone, and would multiply its scale by what it finds.
+            for name in ("grad_scale", "found_inf"):
+                self.__dict__.pop(name, None)
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and options of each parameter by its name; `model.state_dict()` has them, too."""
+        return {name: state for part in self.parts for name, state in part.by_name().items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`, also with other buckets; raises BadInput."""
+        for part in self.parts:
+            part.load_by_name(state_dict)

@@ -1,0 +1,229 @@
+"""A module's tensors in buckets: views of flat blocks that neighbors read in place.
+
+Every block has two slots that take turns: while neighbors still read the one that was sent, the next model
+is written into the other. The order is that in which gradients usually come: the last registered first. It
+follows from the module alone, so all ranks agree on it without asking.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from decentnode.core.payload import Layout, Payload, dense_layout
+from decentnode.core.vector import Entry
+from decentnode.errors import BadInput
+
+ALIGNMENT = 64
+"""Bytes at whose multiples each tensor starts, as a cache line does."""
+LEAST_BYTES = 1 << 16
+"""A slot is not smaller, because what all ranks begin with travels through it in pieces."""
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Which tensors lie side by side, and where in a slot; offsets count elements of `dtype`."""
+
+    dtype: torch.dtype
+    start: int
+    """Its first byte in a slot."""
+    entries: tuple[Entry, ...]
+    numel: int
+    """With what lies between the tensors, which is zero everywhere and stays so."""
+    is_buffers: bool = False
+    """Whether it holds copies of buffers, whose own memory a forward pass may write to at any time."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What is sent of it."""
+        return dense_layout(self.numel, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Its length in a slot."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All buckets of a module."""
+
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The length of a slot."""
+        return max(LEAST_BYTES, sum(_aligned(bucket.nbytes) for bucket in self.buckets))
+
+    @classmethod
+    def of(cls, module: nn.Module, most_bytes: int, with_buffers: bool) -> "Plan":
+        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput.
+
+        Buffers that are not finite, such as masks for attention, have no average: they are left out.
+        """
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if nn.parameter.is_lazy(tensor):
+                raise BadInput(
+                    f"'{name}' has no shape yet; run the module once on a batch before it is wrapped"
+                )
+        for buffer in module.buffers():
+            if 0 in buffer.stride():  # made by `expand`: it could not be written to
+                buffer.data = buffer.contiguous()
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        for name, tensor in parameters:
+            if tensor.dtype not in FLOATS:
+                raise BadInput(f"parameter '{name}' is {tensor.dtype}; those that can be averaged are floats")
+        if len({tensor.device for _, tensor in parameters}) > 1:
+            raise BadInput("the parameters are on several devices; a replica lives on one")
+        buffers = [
+            (name, b) for name, b in module.named_buffers() if b.dtype in FLOATS and bool(b.isfinite().all())
+        ]
+        buckets: list[Bucket] = []
+        for tensors, is_buffers in ((parameters, False), (buffers if with_buffers else [], True)):
+            for group in _groups(list(reversed(tensors)), most_bytes):
+                buckets.append(_bucket(group, _end(buckets), is_buffers))
+        return cls(tuple(buckets))
+
+    def describe(self) -> str:
+        """Everything that two ranks must agree on to read each other's blocks."""
+        return "\n".join(
+            f"{e.name} {tuple(e.shape)} {bucket.dtype} {bucket.start}+{e.offset} {e.channels_last}"
+            for bucket in self.buckets
+            for e in bucket.entries
+        )
+
+
+def _groups(tensors: list[tuple[str, Tensor]], most_bytes: int) -> list[list[tuple[str, Tensor]]]:
+    """Tensors of one type that follow each other, until they are `most_bytes` long."""
+    groups: list[list[tuple[str, Tensor]]] = []
+    open_groups: dict[torch.dtype, tuple[list[tuple[str, Tensor]], int]] = {}
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.dtype.itemsize
+        group, used = open_groups.get(tensor.dtype, ([], most_bytes))
+        if used >= most_bytes:
+            group, used = [], 0
+            groups.append(group)
+        group.append((name, tensor))
+        open_groups[tensor.dtype] = group, used + size
+    return groups
+
+
+def _bucket(tensors: list[tuple[str, Tensor]], start: int, is_buffers: bool) -> Bucket:
+    dtype = tensors[0][1].dtype
+    entries, offset = [], 0
+    for name, tensor in tensors:
+        entries.append(Entry(name, tensor.shape, offset, is_buffers, _is_channels_last(tensor)))
+        offset += _aligned(tensor.numel() * dtype.itemsize) // dtype.itemsize
+    return Bucket(dtype, start, tuple(entries), offset, is_buffers)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    if tensor.dim() != 4 or tensor.is_contiguous():
+        return False
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _end(buckets: Sequence[Bucket]) -> int:
+    return buckets[-1].start + _aligned(buckets[-1].nbytes) if buckets else 0
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Block:
+    """One bucket in memory: two flat slots, and the module's tensors as views of one of them."""
+
+    def __init__(self, bucket: Bucket, module: nn.Module, slots: tuple[Tensor, Tensor]) -> None:
+        """Moves the tensors into the first slot; `slots` are bytes, long enough for all buckets."""
+        self.bucket = bucket
+        places = (entry.name.rpartition(".") for entry in bucket.entries)
+        self._places = [(module.get_submodule(path), key) for path, _, key in places]
+        self.tensors = self._found()
+        end = bucket.start + bucket.nbytes
+        first, second = (slot[bucket.start : end].view(bucket.dtype) for slot in slots)
+        self._slots = (first, second)
+        self._payloads = (Payload.dense(first), Payload.dense(second))
+        self._views = [[entry.view(slot) for entry in bucket.entries] for slot in self._slots]
+        self._current = 0
+        first.zero_()
+        second.zero_()
+        self.take_in()
+        self.show()
+
+    @property
+    def values(self) -> Tensor:
+        """What is current, flat."""
+        return self._slots[self._current]
+
+    @property
+    def spare(self) -> Tensor:
+        """The slot that is written next, flat."""
+        return self._slots[1 - self._current]
+
+    @property
+    def payload(self) -> Payload:
+        """`values`, as it is sent."""
+        return self._payloads[self._current]
+
+    def flip(self) -> None:
+        """Makes the spare slot the current one, and has the module see it."""
+        self._current = 1 - self._current
+        self.show()
+
+    def take_in(self, spare: bool = False) -> None:
+        """Copies the tensors into the current slot, or the spare one: whichever of them are not views of it.
+
+        Buffers never are, and a forward pass may have put others in their places. A parameter may have been
+        given other memory through its `data`, as torch's `vector_to_parameters` does; it is a view again
+        afterwards. Raises BadInput if it no longer fits.
+        """
+        if self.bucket.is_buffers:
+            self.tensors = self._found()
+        views = self._views[self._current ^ spare]
+        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
+            if self.bucket.is_buffers:
+                view.copy_(tensor.detach())
+            elif not tensor.is_set_to(view):
+                _check_fits(entry, tensor, view)
+                view.copy_(tensor.detach())
+                tensor.data = view
+
+    def _found(self) -> list[Tensor]:
+        return [getattr(part, key) for part, key in self._places]
+
+    def show(self) -> None:
+        """Has the module see the current slot: parameters are views of it, buffers get copies."""
+        views = self._views[self._current]
+        for tensor, view in zip(self.tensors, views, strict=True):
+            if self.bucket.is_buffers:
+                tensor.copy_(view)
+            else:
+                tensor.data = view
+        if not self.bucket.is_buffers:
+            # So that a second backward through an old graph is an error, as after any step in place.
+            torch.autograd.graph.increment_version(self.tensors)
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The tensors of another rank's block, or of a gradient laid out like it, by their names."""
+        return {entry.name: entry.view(flat) for entry in self.bucket.entries}
+
+    def name_at(self, index: int) -> str:
+        """Whose element that is."""
+        names = [entry.name for entry in self.bucket.entries if entry.offset <= index]
+        return names[-1]
+
+
+def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
+    now, wrapped = ((x.dtype, tuple(x.shape), x.device) for x in (tensor, view))
+    if now != wrapped:
+        was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
+        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it anew")
+
+
+def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[Block]:
+    """The memory of all buckets; the module's trainable parameters become views of `slots[0]`."""
+    return [Block(bucket, module, slots) for bucket in plan.buckets]

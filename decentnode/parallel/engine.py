@@ -1,0 +1,218 @@
+"""The algorithm: which bucket is mixed when, with what, and what is sent next.
+
+communicate_while_adapt: x(t) is sent as soon as it is there, and mixed when its gradient is:
+x(t+1) = W x(t) + d(x(t)). adapt_then_combine: what the step has made is sent, and mixed at the end:
+x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing strength a, W is (1 - a) I + a W.
+Buckets go one after the other in the same order everywhere.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from decentnode.communication.base import Inbox
+from decentnode.errors import RunFailed
+from decentnode.graph.base import View
+from decentnode.graph.mixing import WeightedGraph, live_weights
+from decentnode.parallel.bucket_optimizers import BucketOptimizer
+from decentnode.parallel.buckets import Block
+from decentnode.parallel.exchange_queue import Exchanges
+from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.options import Options
+
+
+class Engine:
+    """The steps of one rank."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        optimizers: Sequence[BucketOptimizer],
+        graph: WeightedGraph,
+        exchanges: Exchanges,
+        options: Options,
+    ) -> None:
+        """The optimizers belong to the first blocks; those after them hold buffers."""
+        self.blocks = blocks
+        self.optimizers = optimizers
+        self.exchanges = exchanges
+        self.options = options
+        self.step = 0
+        """t: how many steps have been made; the topology's round."""
+        self.updated = 0
+        """How many blocks of this step are done."""
+        self.begun = False
+        """Whether a step was begun and has not ended: the others count on the rest of it."""
+        self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
+        """The blocks that are mixed in every step, in the order in which they are."""
+        self._graph = graph
+        self._view = self._next_view = graph.view_now(exchanges.rank, 0)
+        self._strength = 1.0
+
+    @property
+    def publishes_early(self) -> bool:
+        """Whether x(t) is on its way while the gradient at x(t) is computed."""
+        return self.options.scheme == "communicate_while_adapt"
+
+    def start(self) -> None:
+        """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
+        self.exchanges.step = self.step
+        if self.publishes_early and not self.exchanges.flying and not self.begun:
+            for i in self.mixed:
+                self.blocks[i].take_in()
+            self.launch_all()
+
+    def withdraw(self) -> None:
+        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come.
+
+        And BadInput if the module's parameters have become others.
+        """
+        # A forward pass on one rank alone may have sent x(t): all must make the same exchanges.
+        self.start()
+        self.exchanges.drop_all()
+        # Ranks that are at different steps wait here in vain; else they would mix models of different steps.
+        self.exchanges.settle([])
+        for block in self.blocks:
+            block.take_in()
+
+    def launch_all(self) -> None:
+        """Sends x(t) as it is in the blocks."""
+        for i in self.mixed:
+            self._launch(i, self._view)
+
+    def update_next(self, skip: bool = False) -> None:
+        """Updates the next block of this step; `skip`: its optimizer makes no step."""
+        if not self.begun:
+            self._begin_step()
+            self._strength = self.options.strength(self.step)
+        i = self.mixed[self.updated]
+        if self.publishes_early:
+            self._adapt_while_combining(self.blocks[i], i, skip)
+        else:
+            self._adapt(self.blocks[i], i, skip)
+            if self.exchanges.is_full:
+                self._combine_next()
+        self._pass_on(i)
+
+    def finish(self, skip: bool = False) -> None:
+        """Updates the blocks that are left, and ends the step."""
+        while self.updated < len(self.mixed):
+            self.update_next(skip)
+        if not self.publishes_early:
+            while self.exchanges.flying:
+                self._combine_next()
+        self._end_step()
+
+    def abandon(self) -> None:
+        """Ends a step that failed, wherever it did: the others get what they count on, and nothing is mixed.
+
+        The model is worth nothing afterwards.
+        """
+        if not self.begun:
+            self._begin_step()
+        while self.updated < len(self.mixed):
+            i = self.mixed[self.updated]
+            if self.publishes_early:
+                self.exchanges.drop(i)
+            elif self.exchanges.is_full:
+                self.exchanges.drop(next(iter(self.exchanges.flying)))
+            self._pass_on(i)
+        if not self.publishes_early:
+            self.exchanges.drop_all()
+        self._end_step()
+
+    def go_on_at(self, step: int) -> None:
+        """The next step is this one; nothing may be in flight."""
+        self.step = self.exchanges.step = step
+        self._view = self._graph.view_now(self.exchanges.rank, step)
+
+    def _begin_step(self) -> None:
+        self.start()
+        self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
+        self.begun = True
+
+    def _end_step(self) -> None:
+        self.step += 1
+        self.updated, self.begun, self._view = 0, False, self._next_view
+
+    def _pass_on(self, i: int) -> None:
+        """Sends the block that is done, and goes on to the next one."""
+        self._launch(i, self._next_view if self.publishes_early else self._view)
+        self.updated += 1
+
+    def _launch(self, i: int, view: View) -> None:
+        self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
+
+    def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
+        with self._mixture(block, i) as mixture:
+            if block.bucket.is_buffers:
+                # What the forward pass made of them counts by the own weight: so a variance stays positive.
+                block.take_in(spare=True)
+                self._mix(mixture.mix_into, block.spare)
+                block.flip()
+            elif skip or self.optimizers[i].by_gradient_alone:
+                self._mix(mixture.write, block.spare)
+                block.flip()
+                self._make_step(i, skip)
+            else:
+                block.spare.copy_(block.values)
+                block.flip()
+                self._make_step(i, skip)
+                self._mix(mixture.add_change, block.values)
+
+    def _adapt(self, block: Block, i: int, skip: bool) -> None:
+        block.take_in()
+        if not block.bucket.is_buffers:
+            self._make_step(i, skip)
+
+    def _combine_next(self) -> None:
+        i = next(iter(self.exchanges.flying))
+        block = self.blocks[i]
+        with self._mixture(block, i) as mixture:
+            self._mix(mixture.write, block.spare)
+        block.flip()
+
+    def _make_step(self, i: int, skip: bool) -> None:
+        if not skip:
+            self.optimizers[i].step()
+
+    @contextmanager
+    def _mixture(self, block: Block, i: int) -> Iterator[Mixture]:
+        """What a block is mixed of. Its memory is given back at the end, also after an error.
+
+        Raises RunFailed when that memory was no longer to be read.
+        """
+        inbox = self.exchanges.collect(i, block.bucket.layout)
+        try:
+            yield self._weighed(block, inbox)
+            sound = inbox.is_sound()
+        finally:
+            self.exchanges.release(inbox)
+        if not sound:
+            raise RunFailed(
+                f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "
+                "a longer deadline is needed"
+            )
+
+    def _weighed(self, block: Block, inbox: Inbox) -> Mixture:
+        received = {j: payload["vector"] for j, payload in inbox.items()}
+        weights, rank, a = (
+            live_weights(self._view.weights, self._view.rank, received),
+            self._view.rank,
+            self._strength,
+        )
+        if a != 1:
+            weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
+        mixture = Mixture(self.step, rank, dict(weights), block.values, received, block)
+        if self.options.before_mixing is not None:
+            self.options.before_mixing(mixture)
+            # A kernel would take what numpy and torch have for numbers as something else.
+            mixture.weights = {j: float(w) for j, w in mixture.weights.items()}
+        return mixture
+
+    def _mix(self, mix: Callable[[Tensor], None], out: Tensor) -> None:
+        try:
+            mix(out)
+        except ValueError as error:
+            raise self.exchanges.failure(error) from error

@@ -1,0 +1,89 @@
+"""What one bucket is mixed of in one step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from torch import Tensor
+
+from decentnode.core.precision import accumulator
+from decentnode.parallel.buckets import Block
+from decentnode.sharing.blocks.weighted_sum import in_pieces, is_finite, weighted_sum
+
+
+@dataclass(eq=False)
+class Mixture:
+    """Own and neighbors' values of one bucket, all flat, with their weights, before they are summed up.
+
+    `weights` are those of the step with the mixing strength in them: (1 - a) I + a W. A hook may change them,
+    or put other tensors into `received`; neither `own` nor what came may be written to.
+    """
+
+    step: int
+    rank: int
+    weights: dict[int, float]
+    """By rank, ascending, the own one included."""
+    own: Tensor
+    """x_i of this bucket, as the neighbors have got it."""
+    received: dict[int, Tensor]
+    """By rank; in memory of the neighbors."""
+    block: Block
+    start: int = 0
+    """Where in the block these values begin."""
+
+    def named(self, rank: int) -> dict[str, Tensor]:
+        """The tensors of a neighbor, or of this rank, by their names in the module."""
+        return self.block.named_views(self._of(rank))
+
+    def write(self, out: Tensor) -> None:
+        """out <- sum_j w_ij x_j, in rank order; raises ValueError naming whose values are not finite."""
+        if not weighted_sum(((w, self._of(j)) for j, w in self.weights.items()), out):
+            self._check_finite()
+
+    def add_change(self, out: Tensor) -> None:
+        """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i and a step that was made from it."""
+        self._add(1.0, {j: w - (j == self.rank) for j, w in self.weights.items()}, out)
+
+    def mix_into(self, out: Tensor) -> None:
+        """out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds what has become of x_i meanwhile."""
+        others = {j: w for j, w in self.weights.items() if j != self.rank}
+        self._add(self.weights.get(self.rank, 0.0), others, out)
+
+    def _add(self, scale: float, weights: Mapping[int, float], out: Tensor) -> None:
+        """out <- scale out + sum_j weights_j x_j; raises ValueError as `write` does."""
+        wide, finite = accumulator(out.dtype), True
+        for piece, *columns in in_pieces(out, *(self._of(j) for j in weights)):
+            total = piece.to(wide)
+            if scale != 1:
+                total.mul_(scale)
+            for w, x in zip(weights.values(), columns, strict=True):
+                total.add_(x, alpha=w)
+            finite = finite and isfinite(float(total.sum()))
+            if total is not piece:
+                piece.copy_(total)
+        if not finite:
+            self._check_finite()
+
+    def _of(self, rank: int) -> Tensor:
+        return self.own if rank == self.rank else self.received[rank]
+
+    def _check_finite(self) -> None:
+        """Large sums of finite values pass."""
+        for j in self.weights:
+            values = self._of(j)
+            if found := first_not_finite(values):
+                where = self.block.name_at(self.start + found[0])
+                raise ValueError(not_finite(j, found[1], where))
+
+
+def first_not_finite(values: Tensor) -> tuple[int, float] | None:
+    """The place and the value of the first element that is not finite, if there is any."""
+    if is_finite(values):
+        return None
+    index = int((~values.isfinite()).nonzero()[0])
+    return index, float(values[index])
+
+
+def not_finite(rank: int, value: float, name: str) -> str:
+    """What is said of such a model."""
+    return f"rank {rank}: its model is not finite: {value} in {name}"

@@ -1,0 +1,389 @@
+"""`DecentralizedDataParallel`: a module that keeps near those of its neighbors while it is trained."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from decentnode.communication.base import Communication, Endpoint, Memory
+from decentnode.communication.device.staging import OnDevice
+from decentnode.core.process_setup import keep_freed_memory
+from decentnode.core.registry import COMMUNICATIONS
+from decentnode.core.version import __version__
+from decentnode.errors import BadInput, RunFailed
+from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.parallel import averaging
+from decentnode.parallel.backward_state import Backward
+from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
+from decentnode.parallel.buckets import Plan, blocks_of
+from decentnode.parallel.engine import Engine
+from decentnode.parallel.exchange_queue import Exchanges
+from decentnode.parallel.options import Options
+from decentnode.parallel.rendezvous import Link, Meeting, StoreMeeting
+from decentnode.parallel.topology import Topology, digest, made, weighted_graph
+
+STATE_VERSION = 1
+
+
+class DecentralizedDataParallel(nn.Module):
+    """Wraps a module: after every backward pass it is updated, and averaged with those of its neighbors.
+
+    `optimizer` makes an optimizer of a list of (name, parameter), once per bucket. `topology` is a name, a
+    mapping of a name and options, a Graph, or a matrix of weights. Everybody must wrap an equal module in the
+    same way. The other keywords are those of `Options`. Raises BadInput and StartError, one line each.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Factory,
+        topology: Topology = "ring",
+        *,
+        weights: str | Mapping[str, Any] | Mixing | None = None,
+        meeting: Meeting | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        chosen = Options.read(options)
+        if chosen.keep_freed_memory:
+            keep_freed_memory()
+        meeting = meeting or StoreMeeting.from_environment(chosen.deadline)
+        graph = weighted_graph(topology, weights, meeting.size)
+        plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
+        link, endpoint = joined(meeting, plan, graph, chosen, module)
+        self.rank, self.size = meeting.rank, meeting.size
+        tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
+        exchanges = Exchanges(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
+        self._close = weakref.finalize(self, _end, link, exchanges)
+        blocks = blocks_of(module, plan, endpoint.slots)
+        if chosen.broadcast and meeting.size > 1:
+            averaging.broadcast([*module.parameters(), *module.buffers()], endpoint.slots[1], exchanges)
+        trained = [b for b in blocks if not b.bucket.is_buffers]
+        optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
+        self.optimizer = AllBuckets(optimizers, self._update)
+        """All buckets' optimizers as one, for loops that want to look at it."""
+        self._engine = Engine(blocks, optimizers, graph, exchanges, chosen)
+        self._register_state_dict_hooks()
+        self._accumulating = self._averaged = False
+        self._backward = Backward()
+        self._expect_all()
+        if chosen.update_in == "backward":
+            self._register_hooks()
+
+    # Training.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives; in training, its parameters are on their way to the neighbors by then."""
+        if not (self.training and torch.is_grad_enabled()):
+            return self.module(*args, **kwargs)
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
+        self._check_sound()
+        self._backward.task = None
+        with torch.no_grad():
+            self._engine.start()
+        self._backward.is_open = True
+        found = self.module(*args, **kwargs)
+        self._backward.is_open = False
+        for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
+        return found
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only add to the gradients; the first one outside makes the step."""
+        before, self._accumulating = self._accumulating, True
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    @property
+    def step(self) -> int:
+        """How many steps have been made: the topology's round."""
+        return self._engine.step
+
+    @property
+    def options(self) -> Options:
+        """What was chosen."""
+        return self._engine.options
+
+    @property
+    def mixing_strength(self) -> float | Callable[[int], float]:
+        """a of (1 - a) x + a W x; may be set between steps, on all ranks to the same."""
+        return self.options.mixing_strength
+
+    @mixing_strength.setter
+    def mixing_strength(self, a: float | Callable[[int], float]) -> None:
+        self._engine.options = replace(self.options, mixing_strength=a)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """This rank's end of the transport, with its counters of bytes and of messages refused."""
+        return self._engine.exchanges.endpoint
+
+    def get_lr(self) -> float:
+        """The learning rate of the first group."""
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer.param_groups else 0.0
+
+    # All ranks together.
+
+    @contextmanager
+    def averaged(self) -> Iterator[float]:
+        """In here the model is the average of all; gives this rank's distance from it. For all at once."""
+        distance = self._average()
+        before = [buffer.clone() for buffer in self.module.buffers()]
+        self._flip()
+        self._averaged = True
+        try:
+            yield distance
+        finally:
+            self._averaged = False
+            self._flip()
+            for buffer, content in zip(self.module.buffers(), before, strict=True):
+                buffer.copy_(content)
+
+    def average(self) -> float:
+        """Makes the average of all models that of every rank; gives the distance from it before."""
+        distance = self._average()
+        self._engine.exchanges.drop_all()
+        self._flip()
+        return distance
+
+    def distance_to_average(self) -> float:
+        """The Euclidean norm of the difference of this rank's parameters from the average of all."""
+        return self._average()
+
+    @torch.no_grad()
+    def resend(self) -> None:
+        """To be called on all ranks when parameters were changed by hand: what was sent of them is void."""
+        self._check_sound()
+        self._engine.withdraw()
+
+    @torch.no_grad()
+    def _average(self) -> float:
+        """Has the average in the spare slots."""
+        if self._averaged or self._ended_early:
+            raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
+        return averaging.average_all(self._engine)
+
+    @torch.no_grad()
+    def _flip(self) -> None:
+        for block in self._engine.blocks:
+            block.flip()
+
+    # Saving.
+
+    def _register_state_dict_hooks(self) -> None:
+        # Else what is saved is the memory that parameters are views of, with all of both slots.
+        self.module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What `state_dict` holds beside the module's tensors: all that the next step depends on."""
+        if self._averaged or self._ended_early:
+            raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
+        parts = self._engine.optimizers
+        if self.options.update_in == "backward" and any(part.has_gradients for part in parts):
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: a state is saved between steps, and gradients of "
+                "no_sync() wait for theirs; zero_grad() drops them"
+            )
+        scaler = self.options.scaler
+        return {
+            "version": STATE_VERSION,
+            "step": self.step,
+            "optimizer": self.optimizer.state_dict(),
+            "mixing_strength": None if callable(self.mixing_strength) else self.mixing_strength,
+            "schedules": [part.schedule_state() for part in parts],
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_extra_state` gave; raises BadInput."""
+        if state.get("version") != STATE_VERSION:
+            raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
+        self.optimizer.load_state_dict(state["optimizer"])
+        for part in self._engine.optimizers:
+            part.load_schedule(state["schedules"])
+        strength = state.get("mixing_strength")
+        if strength is not None and not callable(self.mixing_strength):
+            self.mixing_strength = strength
+        if self.options.scaler is not None and state["scaler"]:
+            self.options.scaler.load_state_dict(state["scaler"])
+        self._engine.go_on_at(state["step"])
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Goes on from a `state_dict()` of this rank; on all ranks at once."""
+        if assign:
+            raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: a state loaded inside averaged() would be lost at its end")
+        with torch.no_grad():
+            if self._ended_early or self._backward.is_open:
+                # The others have made this step, and count on what this rank has not sent of it.
+                self._engine.abandon()
+            self._begin_anew()
+            self._engine.withdraw()
+        return super().load_state_dict(state_dict, strict)
+
+    def close(self) -> None:
+        """Ends this rank's part; happens by itself when the process ends."""
+        self._close()
+
+    # The backward pass.
+
+    def _register_hooks(self) -> None:
+        for i, part in enumerate(self._engine.optimizers):
+            for parameter in self._engine.blocks[i].tensors:
+                hook = partial(self._note_gradient, i)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            part.clear()
+
+    def _note_backward(self, gradient: Tensor) -> None:
+        """A backward pass has begun: at its end what did not fire is finished."""
+        task = torch._C._current_graph_task_id()
+        if task != self._backward.task:
+            self._check_sound()
+            self._backward.task, self._backward.is_open = task, True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _note_gradient(self, i: int, parameter: Tensor) -> None:
+        if self._accumulating:
+            return
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
+        if self._backward.task is None:
+            self._note_backward(parameter)
+        if i < self._engine.updated:
+            name = self._engine.optimizers[i].names[id(parameter)]
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: parameter '{name}' got a second gradient in one "
+                "backward pass; use update_in='step'"
+            )
+        self._backward.fired = True
+        self._backward.missing[i].discard(id(parameter))
+        if not self.options.waits_for_all:
+            self._update_complete()
+
+    def _update_complete(self) -> None:
+        """Updates the buckets whose turn it is and whose gradients are all there."""
+        engine, missing = self._engine, self._backward.missing
+        while engine.updated < len(missing) and not missing[engine.updated]:
+            with torch.no_grad():
+                engine.update_next()
+                engine.optimizers[engine.updated - 1].clear()
+
+    def _end_backward(self) -> None:
+        self._backward.task = None
+        if not self._backward.fired:
+            self._backward.is_open = False
+            return
+        self._backward.finishing = True
+        try:
+            scaler = self.options.scaler
+            if scaler is None:
+                self.optimizer.step()
+            else:
+                scaler.step(self.optimizer)
+                scaler.update()
+        finally:
+            self._backward.finishing = False
+        self._backward.fired = self._backward.is_open = False
+        self._expect_all()
+
+    @property
+    def _ended_early(self) -> bool:
+        """Between passes: whether the last one left a step behind that it had begun."""
+        return self._engine.begun or self._backward.fired
+
+    def _check_sound(self) -> None:
+        if self._ended_early:
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: the last backward pass ended early, and the step with "
+                "it; load a saved state on all ranks"
+            )
+
+    def _begin_anew(self) -> None:
+        """Forgets a backward pass that ended early, and gradients that wait for a step."""
+        self._backward = Backward()
+        self._expect_all()
+        for part in self._engine.optimizers:
+            part.clear()
+
+    def _expect_all(self) -> None:
+        self._backward.missing = [set(part.names) for part in self._engine.optimizers]
+
+    @torch.no_grad()
+    def _update(self, scale: Tensor | None, skip: bool) -> None:
+        """Makes the step of all buckets that have not been updated; see `AllBuckets`."""
+        in_backward = self.options.update_in == "backward"
+        if in_backward and not self._backward.finishing:
+            if scale is not None:
+                raise BadInput(
+                    "the scaler comes too late: the backward pass has made the step, with scaled gradients; "
+                    "give it to the wrapper (scaler=...), or use update_in='step'"
+                )
+            return
+        if not in_backward:
+            self._check_sound()
+        parameters = [p for part in self._engine.optimizers for p in part.chosen]
+        if scale is not None and not skip:
+            for p in parameters:
+                if p.grad is not None:
+                    p.grad.div_(scale)
+        if self.options.clip_norm is not None and not skip:
+            nn.utils.clip_grad_norm_(parameters, self.options.clip_norm)
+        self._engine.finish(skip)
+        if in_backward:
+            for part in self._engine.optimizers:
+                part.clear()
+
+
+def joined(
+    meeting: Meeting, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
+) -> tuple[Link, Endpoint]:
+    """This rank's way to the others once all are there, and its end of it on the module's device."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
+    memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
+    terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
+    for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
+        terms[name] = str(getattr(options, name))
+    link = meeting.join(transport(options.communication), terms, memory, options.deadline)
+    endpoint = link.endpoint
+    if endpoint.device != device:
+        endpoint = OnDevice(endpoint, memory, device)
+    return link, endpoint
+
+
+def transport(chosen: str | Mapping[str, Any]) -> Communication:
+    """The transport of that name; `auto`: shared memory on a machine, TCP between machines."""
+    found: Communication = made(COMMUNICATIONS, "zeromq" if chosen == "auto" else chosen, {})
+    return found
+
+
+def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A hook of `state_dict`: gives the tensors memory of their own."""
+    for name, value in state.items():
+        if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            state[name] = value.clone()
+
+
+def _hash(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def _end(link: Link, exchanges: Exchanges) -> None:
+    exchanges.release_arrived()
+    link.close()

@@ -1,0 +1,132 @@
+"""What can be chosen beside the module, the optimizer and the topology; docs/library.md tells it all."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
+from numbers import Real
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from decentnode.config.type_check import describe, show, unknown
+from decentnode.errors import BadInput
+
+if TYPE_CHECKING:
+    from decentnode.parallel.mixture import Mixture
+
+Scheme = Literal["communicate_while_adapt", "adapt_then_combine"]
+UpdateIn = Literal["backward", "step"]
+Buffers = Literal["local", "average", "mix"]
+OnLoss = Literal["stop", "continue"]
+CHOICES: dict[str, Any] = {"scheme": Scheme, "update_in": UpdateIn, "buffers": Buffers, "on_loss": OnLoss}
+FUNCTIONS = {
+    "scheduler": "a function that makes an LRScheduler of an optimizer",
+    "before_mixing": "a function of a Mixture",
+}
+"""What may be None, or else must be called."""
+MOST = {"bucket_mb": 1e9, "deadline": 1e9, "clip_norm": inf}
+"""Of positive numbers: a petabyte, and thirty years."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every keyword of `DecentralizedDataParallel` with its default."""
+
+    scheme: Scheme = "communicate_while_adapt"
+    """x(t+1) = W x(t) + d(x(t)), exchanged while the step is computed; or x(t+1) = W (x(t) + d(x(t)))."""
+    update_in: UpdateIn = "backward"
+    """Whether buckets are updated as soon as their gradients are there, or all in `optimizer.step()`."""
+    mixing_strength: float | Callable[[int], float] = 1.0
+    """a of (1 - a) x + a W x, or a function that gives it for each step; the same on all ranks."""
+    bucket_mb: float = 25.0
+    """Megabytes after which a bucket is closed; results do not depend on it."""
+    in_flight: int | None = None
+    """How many buckets travel at a time, which bounds the memory that they wait in; None: all."""
+    clip_norm: float | None = None
+    """The largest norm of this rank's whole gradient."""
+    scaler: torch.amp.GradScaler | None = None
+    """Unscales, and skips a step whose gradient is not finite; for `update_in="backward"`."""
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    """Makes the schedule of an optimizer's learning rate, stepped once per step."""
+    before_mixing: "Callable[[Mixture], None] | None" = None
+    """Sees, and may change, what is about to be mixed."""
+    buffers: Buffers = "average"
+    """Float buffers: never exchanged; part of averages over all ranks; or mixed in every step, too."""
+    broadcast: bool = True
+    """Whether all ranks begin with rank 0's parameters and buffers."""
+    deadline: float = 300.0
+    """Seconds for which a peer may be silent."""
+    keep_freed_memory: bool = True
+    """Whether malloc keeps what gradients leave free, 128 MB at most: the kernel would clear it anew."""
+    on_loss: OnLoss = "stop"
+    """Whether the loss of a peer is an error, or its weight goes to the own model."""
+    communication: str | Mapping[str, Any] = "auto"
+    """The name of a transport, or a mapping with its `name` and options."""
+
+    def __post_init__(self) -> None:
+        for name, hint in CHOICES.items():
+            if getattr(self, name) not in get_args(hint):
+                raise _unfit(name, describe(hint), getattr(self, name))
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise _unfit(name, "a number > 0", value)
+            if value is not None and value > most:
+                raise _unfit(name, f"at most {most:g}", value)
+        if self.in_flight is not None and not (isinstance(self.in_flight, int) and self.in_flight > 0):
+            raise _unfit("in_flight", "a whole number > 0 or None", self.in_flight)
+        if not callable(self.mixing_strength) and not _is_share(self.mixing_strength):
+            raise _unfit("mixing_strength", "a number from 0 to 1, or a function", self.mixing_strength)
+        if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
+            raise _unfit("scaler", "a torch.amp.GradScaler or None", self.scaler)
+        for name, wanted in FUNCTIONS.items():
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise _unfit(name, f"{wanted}, or None", getattr(self, name))
+        if self.update_in == "step" and (self.scaler is not None or self.clip_norm is not None):
+            raise BadInput(
+                "scaler and clip_norm are for update_in='backward'; with 'step' the loop unscales and clips"
+            )
+
+    @classmethod
+    def read(cls, words: Mapping[str, Any]) -> "Options":
+        """The options that these keywords name; raises BadInput."""
+        known = [field.name for field in fields(cls)]
+        for name in words:
+            if name not in known:
+                what = unknown("option", name, known).removeprefix("unknown option")
+                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{what}")
+        return cls(**words)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether no bucket can be updated before the last gradient is there."""
+        return self.clip_norm is not None or self.scaler is not None
+
+    def strength(self, step: int) -> float:
+        """a in this step."""
+        a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
+        if not _is_share(a):
+            raise BadInput(f"mixing_strength: gives {told(a)} for step {step}; it must be from 0 to 1")
+        return float(a)
+
+
+def _is_share(a: Any) -> bool:
+    """Whether it is a number from 0 to 1, also one of numpy or torch."""
+    is_number = isinstance(a, Real) or (isinstance(a, Tensor) and a.numel() == 1)
+    return is_number and 0 <= float(a) <= 1
+
+
+def _unfit(name: str, wanted: str, value: Any) -> BadInput:
+    return BadInput(f"{name}: must be {wanted}, not {told(value)}")
+
+
+def told(value: Any) -> str:
+    """A value as whoever writes Python knows it."""
+    if isinstance(value, Real | NoneType):
+        return str(value)
+    known = isinstance(value, str | list | tuple | dict)
+    return show(value) if known else f"a value of type {type(value).__name__}"

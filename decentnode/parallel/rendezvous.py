@@ -1,0 +1,366 @@
+"""How ranks find each other, and that they mean the same."""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
+from decentnode.communication.inproc import InProcess
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput, StartError
+from decentnode.mapping.base import is_loopback
+from decentnode.mapping.job import find_job
+from decentnode.mapping.torchrun_store import both_ends
+
+FAREWELL_SECONDS = 5.0
+"""For which a store outlives a start that failed, so that the others can read why."""
+LOOK_AGAIN = 0.02
+_made = count()
+_stores: dict[tuple[str, int], TCPStore] = {}
+Terms = Mapping[str, str]
+"""What all ranks must agree on: a hash or a version by what it is of."""
+
+
+@dataclass
+class Link:
+    """One rank's end of the transport, until it is closed."""
+
+    endpoint: Endpoint
+    communication: Communication | None = None
+    """To be closed at the end."""
+    directory: Path | None = None
+    """To be removed at the end by its keeper, or by whoever finds that its keeper is gone."""
+    keeper: int | None = None
+    """The keeper's lock on the directory, a descriptor; None at all others."""
+    patience: float = 0.0
+    """Seconds that slower ranks have, once this one is closed, to read what it sent them."""
+    closed: bool = False
+
+    def close(self) -> None:
+        """Tells the others that this rank sends nothing more; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self.endpoint.leave()
+        if self.communication is not None:
+            self.communication.close(self.patience)
+        if self.directory is not None and (self.keeper is not None or _is_orphaned(self.directory)):
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self.keeper is not None:
+            os.close(self.keeper)
+
+
+class Meeting(ABC):
+    """One rank's way to the others."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        """Meets all ranks; raises StartError naming those that do not come or mean something else.
+
+        Raises BadInput where the transport cannot carry ranks that meet in this way.
+        """
+
+
+class Hall:
+    """Where ranks meet that are threads of one process: for tests and simulations."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.communication = InProcess()
+        self.terms: dict[int, Terms] = {}
+        self.barrier = threading.Barrier(size)
+
+    def seat(self, rank: int) -> "Seat":
+        """The way of one of the threads."""
+        return Seat(rank, self)
+
+
+@dataclass
+class Seat(Meeting):
+    """A rank that is a thread."""
+
+    rank: int
+    hall: Hall
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return self.hall.size
+
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        endpoint = self.hall.communication.endpoint(self.rank, memory)
+        self.hall.terms[self.rank] = terms
+        try:
+            self.hall.barrier.wait(timeout)
+        except threading.BrokenBarrierError:
+            missing = sorted(set(range(self.size)) - self.hall.terms.keys())
+            raise StartError(
+                f"rank {self.rank}: ranks {missing} did not come within {timeout:.0f} s"
+            ) from None
+        compare(self.hall.terms, self.rank)
+        return Link(endpoint)
+
+
+@dataclass
+class Note:
+    """What a rank tells all others through the store."""
+
+    terms: dict[str, str]
+    machine: str
+    """Equal where memory can be shared."""
+    address: str
+    """Where the machine is reached, as far as it knows."""
+    master: str
+    """Where it reaches the store."""
+    run_id: int
+
+
+@dataclass
+class StoreMeeting(Meeting):
+    """Ranks that are processes and share a torch.distributed store, as torchrun gives them."""
+
+    rank: int
+    size: int
+    store: Any
+    master: tuple[str, int] = ("127.0.0.1", 0)
+    """Address and port of the store: the way to it shows which address of this machine others can reach."""
+    prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
+
+    @classmethod
+    def from_environment(cls, timeout: float) -> "StoreMeeting":
+        """As torchrun, or an initialized torch.distributed, has it; alone where there is neither."""
+        if dist.is_available() and dist.is_initialized():
+            rank, size = dist.get_rank(), dist.get_world_size()
+            if size > 1 and "MASTER_ADDR" not in os.environ:
+                return cls(rank, size, *_store_of_default_group())
+        elif "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+            _refuse_tasks_of_srun()
+            warnings.warn("no RANK in the environment: a single process, without torchrun", stacklevel=3)
+            return cls(0, 1, None)
+        else:
+            rank, size = _number("RANK"), _number("WORLD_SIZE")
+        if size == 1:
+            return cls(rank, size, None)
+        address, port = os.environ.get("MASTER_ADDR", ""), _number("MASTER_PORT")
+        if not 0 <= rank < size or not address:
+            raise BadInput(
+                f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
+            )
+        store = _store_at(address, port, rank, size, timeout)
+        return cls(rank, size, store, (address, port))
+
+    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+        means = {**terms, "communication": name_of(communication)}
+        own = Note(means, machine_id(), *self._addresses(), secrets.randbits(63))
+        if self.size == 1:
+            communication = InProcess()
+        store = None if self.store is None else PrefixStore(self.prefix, self.store)
+        notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
+        directory, keeper = self._directory(store, notes, timeout)
+        try:
+            place = self.place(_processes(notes), directory)
+            endpoint = self._opened(communication, place, memory, timeout, notes[0].run_id)
+        except BaseException:
+            if keeper is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+                os.close(keeper)
+            raise
+        return Link(endpoint, communication, directory, keeper, timeout)
+
+    def _opened(
+        self, communication: Communication, place: Place, memory: Memory, timeout: float, run_id: int
+    ) -> Endpoint:
+        most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
+        communication.prepare(place, most)
+        endpoint = communication.endpoint(self.rank, memory)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        communication.open(others, run_id, timeout)
+        if communication.news:
+            print(communication.news, flush=True)
+        return endpoint
+
+    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
+        """Where this rank stands among all."""
+        return Place(processes, self.rank, str(directory))
+
+    def _exchange_notes(
+        self, store: Any, own: Note, communication: Communication, timeout: float
+    ) -> list[Note]:
+        """The notes of all ranks, which mean the same; raises StartError, and BadInput for all of them."""
+        store.set_timeout(timedelta(seconds=timeout))
+        store.set(f"note/{self.rank}", json.dumps(asdict(own)))
+        keys = [f"note/{rank}" for rank in range(self.size)]
+        missing: list[int] = []
+        try:
+            store.wait(keys, timedelta(seconds=timeout))
+            notes = [Note(**json.loads(store.get(key))) for key in keys]
+            compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
+            if communication.one_process:  # told here, so that the store stays until all can tell it
+                what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
+                raise BadInput(f"communication: {own.terms['communication']} {what}")
+            return notes
+        except RuntimeError as error:
+            missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
+            raise StartError(
+                f"rank {self.rank}: ranks {missing} of {self.size} did not come within {timeout:.0f} s"
+            ) from error
+        finally:
+            self._let_others_read(store, self.size - len(missing), failed=sys.exception() is not None)
+
+    def _let_others_read(self, store: Any, readers: int, failed: bool) -> None:
+        """Where this process keeps the store and is about to end, it waits for a moment for the others."""
+        with contextlib.suppress(RuntimeError):
+            limit = time.monotonic() + FAREWELL_SECONDS
+            read = store.add("read", 1)
+            while failed and self.rank == 0 and read < readers and time.monotonic() < limit:
+                time.sleep(LOOK_AGAIN)
+                read = store.add("read", 0)
+
+    def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, int | None]:
+        """This machine's folder for sockets, and the lock of the rank that made it, if that is this one."""
+        first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
+        if first != self.rank:
+            try:
+                return Path(store.get(f"directory/{first}").decode()), None
+            except RuntimeError as error:
+                why = f"rank {first}, the first on this machine, made no folder within {timeout:.0f} s"
+                raise StartError(f"rank {self.rank}: {why}") from error
+        directory = tempfile.mkdtemp(prefix="decentnode-")
+        keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(keeper, fcntl.LOCK_EX)
+        if store is not None:
+            store.set(f"directory/{first}", directory)
+        return Path(directory), keeper
+
+    def _addresses(self) -> tuple[str, str]:
+        """The address from which this machine reaches the store, and that of the store."""
+        try:
+            return both_ends(*self.master)
+        except OSError:
+            return self.master[0], self.master[0]
+
+
+def _is_orphaned(directory: Path) -> bool:
+    """Whether the folder is there without the process that made it, whose lock went with it."""
+    try:
+        found = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(found)
+
+
+def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:
+    """The store that the ranks share, the same one whenever it is asked for; raises StartError."""
+    # The agents of torchrun keep a store. Elsewhere rank 0 does, for the loop's own process group, too; so it
+    # stays until the process ends.
+    if (address, port) not in _stores:
+        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        limit = timedelta(seconds=timeout)
+        try:
+            _stores[address, port] = TCPStore(
+                address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True
+            )
+        except RuntimeError as error:
+            raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
+    return _stores[address, port]
+
+
+def compare(terms: Mapping[int, Terms], rank: int) -> None:
+    """Raises StartError naming the ranks that mean something else than rank 0."""
+    for what, expected in terms[0].items():
+        others = [j for j in sorted(terms) if terms[j].get(what) != expected]
+        if others:
+            found = terms[others[0]].get(what)
+            raise StartError(
+                f"rank {rank}: {what} differs: {expected} on rank 0, {found} on rank {others[0]}"
+                + (f" (so do ranks {others[1:]})" if others[1:] else "")
+            )
+
+
+def machine_id() -> str:
+    """Equal for two processes that see each other in /proc and the same files."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    spaces = [str(Path(f"/proc/self/ns/{space}").readlink()) for space in ("pid", "mnt")]
+    return " ".join((boot, socket.gethostname(), *spaces))
+
+
+def _processes(notes: list[Note]) -> tuple[HostProcess, ...]:
+    """Where all ranks are. The store's machine may know itself by an address that means itself anywhere."""
+    seen = next((note.master for note in notes if not is_loopback(note.master)), "")
+    machines: dict[str, list[int]] = {}
+    for rank, note in enumerate(notes):
+        machines.setdefault(note.machine, []).append(rank)
+    numbers = {machine: number for number, machine in enumerate(machines)}
+    return tuple(
+        HostProcess(
+            numbers[note.machine],
+            machines[note.machine].index(rank),
+            (rank,),
+            seen if seen and is_loopback(note.address) else note.address,
+        )
+        for rank, note in enumerate(notes)
+    )
+
+
+def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
+    """That of an initialized torch.distributed, and where it is."""
+    found = store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return found, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
+
+
+def _refuse_tasks_of_srun() -> None:
+    """Raises BadInput in one of several processes that would all train alone."""
+    job = find_job()
+    if job is not None and job.is_started and job.size > 1:
+        raise BadInput(f"{job}, but set no RANK; have srun start torchrun, once on each machine")
+
+
+def _is_there(store: Any, key: str) -> bool:
+    try:
+        return bool(store.check([key]))
+    except RuntimeError:
+        return False
+
+
+def _restarts() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdecimal():
+        raise BadInput(f"{name}: '{text}' is no number; start with torchrun, which sets it")
+    return int(text)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

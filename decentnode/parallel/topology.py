@@ -1,0 +1,142 @@
+"""From the name of a topology, a graph, or a matrix of weights to a graph with weights."""
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decentnode.config.type_check import REQUIRED, Unfit, describe, parameters_of, typed, unknown
+from decentnode.core.registry import GRAPHS, MIXINGS, Registry
+from decentnode.errors import BadInput
+from decentnode.graph.base import Adjacency, Graph, StaticGraph
+from decentnode.graph.declared import check_declared, doubts
+from decentnode.graph.mixing import (
+    ROW_SUM_TOLERANCE,
+    Mixing,
+    WeightedGraph,
+    Weights,
+    complete,
+    default_weights,
+)
+
+Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
+"""A name, a mapping with `name` and options, a graph, or W itself: row i is what rank i gives."""
+MOST_CHECKED_ROUNDS = 64
+
+
+class MatrixGraph(StaticGraph):
+    """Who gives weight to whom in a matrix W: i hears j where w_ij is not 0."""
+
+    directed = True
+
+    def __init__(self, matrix: NDArray[np.float64]) -> None:
+        self.matrix = matrix
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        edges = (self.matrix != 0) & ~np.eye(len(self.matrix), dtype=bool)
+        return tuple(tuple(map(int, np.flatnonzero(column))) for column in edges.T)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixWeights(Mixing):
+    """The entries of a matrix W; whatever its rows lack to 1 by rounding goes to self."""
+
+    matrix: NDArray[np.float64]
+
+    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
+        return complete({j: float(self.matrix[rank, j]) for j in graph.sources(rank, round)}, rank)
+
+
+def weighted_graph(
+    topology: Topology, weights: str | Mapping[str, Any] | Mixing | None, size: int
+) -> WeightedGraph:
+    """The graph of `size` nodes with its weights; raises BadInput."""
+    if isinstance(topology, str | Mapping):
+        topology = made(GRAPHS, topology, {"nodes": size} | _per_machine())
+    if not isinstance(topology, Graph):
+        if weights is not None:
+            raise BadInput("weights: the topology is a matrix of weights already")
+        matrix = _matrix(topology, size)
+        return WeightedGraph(MatrixGraph(matrix), MatrixWeights(matrix))
+    if topology.num_nodes != size:
+        raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
+    check_declared(topology)
+    for doubt in doubts(topology):
+        warnings.warn(doubt, stacklevel=3)
+    rule = weights if weights is not None else default_weights(topology)
+    return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule, {}))
+
+
+def _per_machine() -> dict[str, int]:
+    """How many ranks each machine has, where torchrun says so."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return {"per_machine": int(text)} if text.isdecimal() else {}
+
+
+def digest(graph: WeightedGraph) -> str:
+    """A hash of the first rounds' weights, which all ranks must agree on."""
+    state = xxhash.xxh3_64()
+    rounds = graph.graph.period or MOST_CHECKED_ROUNDS
+    for round in range(min(rounds, MOST_CHECKED_ROUNDS)):
+        for rank in range(graph.num_nodes):
+            state.update(repr(graph.mixing.incoming(graph.graph, rank, round)).encode())
+    return state.hexdigest()
+
+
+def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """The plug-in of that name; `given` are options that it gets if it has them."""
+    options = {"name": named} if isinstance(named, str) else dict(named)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise BadInput(f"{kind.kind}: a mapping names its plug-in under 'name'")
+    cls = kind.find(name)
+    parameters = parameters_of(cls)
+    for option in options:
+        if option not in parameters:
+            raise BadInput(f"{kind.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
+    usual = {option: value for option, value in given.items() if option in parameters}
+    for option, (hint, default) in parameters.items():
+        if default is REQUIRED and option not in {**usual, **options}:
+            raise BadInput(f"{kind.kind} {name}: {option}: missing; it must be {describe(hint)}")
+    checked = {
+        option: _typed(f"{kind.kind} {name}: {option}", parameters[option][0], options[option])
+        for option in options
+    }
+    try:
+        return cls(**{**usual, **checked})
+    except TypeError as error:
+        raise BadInput(f"{kind.kind} {name}: {error}") from error
+
+
+def _typed(where: str, hint: Any, value: Any) -> Any:
+    try:
+        return typed(hint, value)
+    except Unfit as unfit:
+        raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
+
+
+def _matrix(content: Any, size: int) -> NDArray[np.float64]:
+    """W as float64, checked."""
+    try:
+        matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        what = "must be a name, a mapping, a Graph, or a matrix of numbers whose rows are of one length"
+        raise BadInput(f"topology: {what}") from error
+    if matrix.shape != (size, size):
+        raise BadInput(
+            f"topology: a matrix of weights for {size} ranks is {size} x {size}, not {matrix.shape}"
+        )
+    if not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise BadInput("topology: weights must be numbers from 0 to 1")
+    sums = matrix.sum(axis=1)
+    for rank in np.flatnonzero(abs(sums - 1) > ROW_SUM_TOLERANCE):
+        raise BadInput(f"topology: the weights that rank {rank} gives sum to {sums[rank]:g}, not to 1")
+    return matrix

@@ -1,0 +1,29 @@
+"""The files of a run: reading, comparing, plotting. What reads them is here by name, and needs no torch."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decentnode.results.model_files import model_rounds, read_model
+    from decentnode.results.reader import read_evaluations, read_events, read_object
+    from decentnode.results.records import read_records
+
+__all__ = [
+    "model_rounds", "read_evaluations", "read_events", "read_model", "read_object", "read_records",
+]  # fmt: skip
+
+_HOMES = {
+    "model_rounds": "decentnode.results.model_files",
+    "read_evaluations": "decentnode.results.reader",
+    "read_events": "decentnode.results.reader",
+    "read_model": "decentnode.results.model_files",
+    "read_object": "decentnode.results.reader",
+    "read_records": "decentnode.results.records",
+}
+"""Imported when they are asked for, because `decentnode status` needs no numpy."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'decentnode.results' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,202 @@
+"""What is drawn of a run: its evaluations as curves, each the mean over nodes with its spread."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite, nan
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import yaml
+
+from decentnode.errors import BadInput
+from decentnode.results.reader import MOST_SHOWN, NOT_OURS, EvaluationRow, read_evaluations, read_value
+
+PLACES = ("path", "partition")
+MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the summary says of a run in which nothing was evaluated."""
+
+    nodes: int
+    rounds: int
+    bytes_per_node: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as far as its directory tells."""
+
+    name: str
+    rows: list[EvaluationRow]
+    labels: list[list[int]]
+    """Training samples by rank and label; empty where that is not known."""
+    outcome: Outcome | None = None
+    """How a run without evaluations ended; None of any other."""
+    dataset: dict[str, Any] = field(default_factory=dict)
+    """Name and options of the data set, without where its files lie; empty where that is not known."""
+
+    @property
+    def distances(self) -> dict[int, float]:
+        """Consensus distance by round (counted from 1), where it is known and has a logarithm."""
+        return {row.round + 1: row.consensus_distance for row in self.rows if row.consensus_distance}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a curve is drawn against; `scale` is a factor on what `of` gives."""
+
+    key: str
+    name: str
+    label: str
+    of: Callable[[EvaluationRow], float]
+    scale: float = 1.0
+
+    def values(self, rows: Sequence[EvaluationRow]) -> list[float]:
+        """One number per evaluation."""
+        return [self.scale * self.of(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a curve shows: a number of each node, and where it is known the one of the average model."""
+
+    key: str
+    name: str
+    unit: str
+    of: Callable[[EvaluationRow], Sequence[float | None]]
+    of_average: Callable[[EvaluationRow], float | None]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The nodes' numbers after each evaluation; nan where one of them is not a number."""
+
+    mean: list[float]
+    std: list[float]
+    least: list[float]
+    most: list[float]
+    average: list[float]
+    """Of the average model."""
+
+
+ACCURACY = Quantity(
+    "accuracy", "test accuracy", " (%)", lambda row: [*row.accuracy.values()],
+    lambda row: row.average_model_accuracy, scale=100.0,
+)  # fmt: skip
+LOSS = Quantity(
+    "loss", "test loss", "", lambda row: [*row.test_loss.values()], lambda row: row.average_model_loss
+)
+ROUNDS = Axis("rounds", "rounds", "round", lambda row: row.round + 1)
+SECONDS = Axis("seconds", "time", "seconds", lambda row: row.seconds)
+BYTES = Axis("bytes", "bytes sent", "bytes sent per node", lambda row: fmean(row.bytes_sent.values()))
+UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+
+
+def bytes_axis(runs: Sequence[Run]) -> Axis:
+    """The bytes sent per node, in the unit that suits the largest of these runs."""
+    most = max(sent for run in runs for sent in BYTES.values(run.rows))
+    unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
+    return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
+
+
+def spread_of(rows: Sequence[EvaluationRow], quantity: Quantity) -> Spread:
+    """Mean, standard deviation, least and most over nodes, evaluation by evaluation."""
+    spreads = [_spread([_scaled(value, quantity) for value in quantity.of(row)]) for row in rows]
+    mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
+    return Spread(mean, std, least, most, [_scaled(quantity.of_average(row), quantity) for row in rows])
+
+
+def _spread(values: list[float]) -> tuple[float, float, float, float]:
+    if not all(map(isfinite, values)):
+        return nan, nan, nan, nan
+    return fmean(values), pstdev(values), min(values), max(values)
+
+
+def _scaled(value: float | None, quantity: Quantity) -> float:
+    return nan if value is None else quantity.scale * value
+
+
+def last_accuracies(run: Run) -> list[float]:
+    """The nodes' accuracies in percent at the last evaluation, ascending."""
+    return sorted(ACCURACY.scale * value for value in run.rows[-1].accuracy.values())
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs in these directories, with names that tell them apart; raises BadInput."""
+    runs = [_read(path) for path in paths]
+    if len({run.name for run in runs}) == len(runs):
+        return runs
+    return [replace(run, name=name) for run, name in zip(runs, _short_names(paths), strict=True)]
+
+
+def _read(path: Path) -> Run:
+    file, summary, partition = (path / f for f in ("evaluations.jsonl", "summary.json", "partition.json"))
+    # Only a summary says that a run had no evaluations, and not merely none yet.
+    rows = read_evaluations(file) if file.exists() or not summary.exists() else []
+    if not rows and not summary.exists():
+        raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
+    defects = [f"{file}: round {row.round}: {what}" for row in rows for what in _misfits(row)]
+    if defects:
+        raise BadInput(*defects[:MOST_SHOWN])
+    # A run that was cut off has no summary; what it evaluated can be drawn all the same.
+    name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
+    labels = read_value(partition, "labels_per_rank", list[list[int]]) if partition.exists() else []
+    if len(set(map(len, labels))) > 1 or [] in labels:
+        raise BadInput(f"{partition}: {NOT_OURS}: labels_per_rank has one number per label for each rank")
+    return Run(name, rows, labels, None if rows else _outcome(summary), _dataset(path / "config.yaml"))
+
+
+def _outcome(summary: Path) -> Outcome:
+    nodes, rounds, finished, sent = (
+        read_value(summary, key, int) for key in ("nodes", "rounds", "finished_nodes", "bytes_sent")
+    )
+    return Outcome(nodes, rounds, sent / max(finished, 1), read_value(summary, "wall_seconds", float))
+
+
+def _dataset(config: Path) -> dict[str, Any]:
+    """What decides which samples there are: not their files' place, and not who gets which."""
+    try:
+        content = yaml.safe_load(config.read_text()) if config.exists() else None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(f"{config}: {NOT_OURS}: {str(error).splitlines()[0]}") from error
+    section = content.get("dataset") if isinstance(content, dict) else None
+    return {k: v for k, v in section.items() if k not in PLACES} if isinstance(section, dict) else {}
+
+
+def _misfits(row: EvaluationRow) -> Iterator[str]:
+    """What cannot be drawn, and what no run would have written."""
+    if not row.accuracy or row.accuracy.keys() != row.test_loss.keys() or not row.bytes_sent:
+        yield "accuracy, test_loss and bytes_sent need one entry for each node, at least one"
+    elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
+        yield "round and seconds must be counted from 0"
+    elif min(row.bytes_sent.values()) < 0:
+        yield "bytes_sent must not be negative"
+
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """The paths without the folders that all of them begin with."""
+    parts = [path.resolve().parts for path in paths]
+    shared = 0
+    while shared < min(map(len, parts)) - 1 and len({p[shared] for p in parts}) == 1:
+        shared += 1
+    return ["/".join(p[shared:]) for p in parts]
+
+
+def different_datasets(runs: Sequence[Run]) -> str:
+    """Which run is on which data set; empty where all are on one, as far as is known."""
+    known = [run for run in runs if run.dataset]
+    options = sorted({option for run in known for option in run.dataset})
+    differing = [o for o in options if any(run.dataset.get(o) != known[0].dataset.get(o) for run in known)]
+    if not differing:
+        return ""
+    names = dict[str, list[str]]()
+    for run in known:
+        given = {o: run.dataset[o] for o in differing if o != "name" and run.dataset.get(o) is not None}
+        own = f" ({', '.join(f'{option}: {value}' for option, value in given.items())})" if given else ""
+        names.setdefault(f"{run.dataset.get('name')}{own}", []).append(run.name)
+    return "; ".join(f"{', '.join(group)} on {dataset}" for dataset, group in names.items())

@@ -1,0 +1,69 @@
+"""The models that a run keeps as results: where they lie, and how they are read without torch."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from decentnode.core.text import counted
+from decentnode.errors import BadInput
+
+FOLDER = "models"
+ENDING = ".safetensors"
+PARTS = ("dtype", "shape", "data")
+"""What the library tells of a tensor."""
+_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?", "C64": "<c8",
+}  # fmt: skip
+"""What numpy calls the types of the format; it has no BF16."""
+
+
+def path_of(run: Path, rank: int, round: int) -> Path:
+    """The file of a rank's model after a round."""
+    return run / FOLDER / f"{rank:05d}" / f"{round:08d}{ENDING}"
+
+
+def rounds_of(run: Path, rank: int) -> list[int]:
+    """After which rounds a rank's model was kept, counted from 0, in order."""
+    stems = [path.stem for path in (run / FOLDER / f"{rank:05d}").glob(f"*{ENDING}")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def model_rounds(run: Path) -> dict[int, list[int]]:
+    """By rank the rounds, counted from 0, after which its model was kept; empty where none was."""
+    ranks = sorted(int(folder.name) for folder in (run / FOLDER).glob("[0-9]*"))
+    return {rank: rounds for rank in ranks if (rounds := rounds_of(run, rank))}
+
+
+def read_model(run: Path, rank: int, round: int) -> dict[str, NDArray[Any]]:
+    """A rank's model after a round, counted from 0: its tensors by their names in the module.
+
+    bfloat16, which numpy lacks, becomes float32 with the same values. Raises BadInput.
+    """
+    path = path_of(run, rank, round)
+    try:
+        content = path.read_bytes()
+        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
+        # The library gives them in any order.
+        names = msgspec.json.decode(
+            content[8 : 8 + int.from_bytes(content[:8], "little")], type=dict[str, Any]
+        )
+        return {name: _array(*map(found[name].get, PARTS)) for name in names if name in found}
+    except OSError as error:
+        kept = counted(len(rounds_of(run, rank)), "other round")
+        raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error
+    except (SafetensorError, ValueError) as error:
+        raise BadInput(f"{path}: not in the safetensors format: {error}") from error
+
+
+def _array(dtype: str, shape: list[int], content: bytes) -> NDArray[Any]:
+    if dtype == "BF16":
+        upper = np.frombuffer(content, "<u2").astype("<u4")
+        return (upper << 16).view("<f4").reshape(shape)
+    if dtype not in _TYPES:
+        raise ValueError(f"numpy has no {dtype}")
+    return np.frombuffer(content, _TYPES[dtype]).reshape(shape)

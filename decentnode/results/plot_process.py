@@ -1,0 +1,34 @@
+"""Starts the drawing of a run in a process of its own, so that no other process loads matplotlib."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECONDS = 60.0
+"""How long drawing may take; the first time on a machine matplotlib also looks for fonts."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What was drawn, or in one line why nothing was."""
+
+    paths: list[Path] = field(default_factory=list)
+    problem: str = ""
+
+
+def make_figures(run_dir: Path) -> Pictures:
+    """Draws the run in this directory; never raises because of it."""
+    command = [sys.executable, "-m", "decentnode.results.plots", str(run_dir)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return Pictures(problem=f"drawing took longer than {SECONDS:.0f} s and was ended")
+    except OSError as error:
+        return Pictures(problem=f"drawing could not be started: {error.strerror}")
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
+        return Pictures(problem=said[-1])
+    return Pictures([Path(line) for line in done.stdout.splitlines()])

@@ -1,0 +1,283 @@
+"""Draws runs: `python -m decentnode.results.plots RUN_DIR...`, one picture per quantity and an overview.
+
+The only module that imports matplotlib; it runs in a process of its own, after the nodes have ended.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from numpy import linspace
+
+from decentnode.errors import BadInput, ExitCode
+from decentnode.results.curves import (
+    ACCURACY,
+    LOSS,
+    ROUNDS,
+    SECONDS,
+    Axis,
+    Quantity,
+    Run,
+    Spread,
+    bytes_axis,
+    different_datasets,
+    last_accuracies,
+    read_runs,
+    spread_of,
+)
+
+# The palette of Okabe and Ito (2008), which people with any kind of color vision can tell apart.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+MANY_COLORS = matplotlib.colormaps["turbo"]
+"""Where there are more runs than colors in the palette, each takes its own from here."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+INK, PALE = "#222222", "#777777"
+STYLE: dict[Any, Any] = {
+    "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titleweight": "bold",
+    "axes.edgecolor": PALE, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.8, "lines.linewidth": 2.0, "lines.markersize": 4.0,
+    "legend.frameon": False, "legend.fontsize": 9, "figure.facecolor": "white", "axes.labelpad": 6.0,
+    "figure.constrained_layout.h_pad": 0.09, "figure.constrained_layout.w_pad": 0.12,
+}  # fmt: skip
+STD_ALPHA, RANGE_ALPHA = 0.26, 0.13
+AVERAGE_WIDTH = 1.3
+BAR_WIDTH = 12
+"""Points across of what is a band where there is more than one point."""
+MOST_MARKED = 30
+"""Curves with more points than this are drawn without markers."""
+MOST_LABELS = 20
+DPI = 130
+ONLY_SINGLE = ("loss_bytes", "loss_seconds")
+"""What the overview leaves out, so that it has six panels."""
+MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
+"""What the legend calls the parts of a curve."""
+Panel = Callable[[Axes], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draws the runs named on the command line, prints the pictures' paths, and returns an exit code."""
+    parser = argparse.ArgumentParser("decentnode plot", description="Draws one run, or compares several.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--out", type=Path, help="a folder; default: that of a single run, or comparison")
+    chosen = parser.parse_args(argv)
+    out = chosen.out or (chosen.runs[0] if len(chosen.runs) == 1 else Path("comparison"))
+    try:
+        print(*plot(chosen.runs, out), sep="\n")
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return ExitCode.BAD_INPUT
+    return ExitCode.OK
+
+
+def plot(runs: Sequence[Path], out: Path) -> list[Path]:
+    """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`."""
+    found = read_runs(runs)
+    panels = _panels(found)
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):
+            pictures = [_save(_overview(found, panels), out / "overview.png")]
+            for name, panel in panels.items():
+                pictures.append(_save(_single(found, panel), out / "figures" / f"{name}.png"))
+        return pictures
+    except OSError as error:
+        raise BadInput(f"{out}: the pictures cannot be written: {error.strerror}") from error
+
+
+def _panels(runs: Sequence[Run]) -> dict[str, Panel]:
+    """What can be drawn of these runs, by file name."""
+    panels: dict[str, Panel] = {}
+    tested = [run for run in runs if run.rows]
+    for quantity in (ACCURACY, LOSS) if tested else ():
+        for axis in (ROUNDS, bytes_axis(tested), SECONDS):
+            panels[f"{quantity.key}_{axis.key}"] = _curves(runs, quantity, axis)
+    if any(run.distances for run in runs):
+        panels["consensus_distance"] = lambda axes: _draw_distances(axes, runs)
+    if len(runs) == 1 and runs[0].labels:
+        panels["labels"] = lambda axes: _draw_labels(axes, runs[0].labels)
+    elif tested:
+        panels["accuracy_nodes"] = lambda axes: _draw_nodes(axes, runs)
+    return panels
+
+
+def _overview(runs: Sequence[Run], panels: dict[str, Panel]) -> Figure:
+    """Six panels on one page: accuracy above; loss, agreement and training samples below."""
+    figure = Figure(figsize=(15, 8.4), layout="constrained")
+    for place, name in enumerate(name for name in panels if name not in ONLY_SINGLE):
+        panels[name](figure.add_subplot(2, 3, place + 1))
+    figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
+    _add_legend(figure, runs)
+    return figure
+
+
+def _single(runs: Sequence[Run], panel: Panel) -> Figure:
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    panel(figure.add_subplot())
+    _add_legend(figure, runs)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=DPI)
+    return path
+
+
+def _headline(runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        untested = ", ".join(run.name for run in runs if not run.rows)
+        apart = ", on different data sets" if different_datasets(runs) else ""
+        return f"{len(runs)} runs compared{apart}{f'; not evaluated: {untested}' if untested else ''}"
+    if (ended := runs[0].outcome) is not None:
+        return f"{runs[0].name}: {ended.nodes} nodes, {ended.rounds} rounds, test accuracy -"
+    accuracy = last_accuracies(runs[0])
+    mean = sum(accuracy) / len(accuracy)
+    reached = f"{len(accuracy)} nodes, round {runs[0].rows[-1].round + 1}, test accuracy {mean:.2f} %"
+    return f"{runs[0].name}: {reached} ({accuracy[0]:.2f} to {accuracy[-1]:.2f})"
+
+
+def _add_legend(figure: Figure, runs: Sequence[Run]) -> None:
+    """One legend for all panels, below them: runs and parts of a curve, as far as some panel has them."""
+    shown = {str(artist.get_label()) for axes in figure.axes for artist in axes.get_children()}
+    keys = [key for key in _keys(runs) if key.get_label() in shown]
+    if keys:
+        most = int(figure.get_size_inches()[0] / 1.7)
+        figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), most))
+
+
+def _keys(runs: Sequence[Run]) -> list[Line2D | Patch]:
+    styled = _styled(runs)
+    band, dashes = (styled[0].color, INK) if len(runs) == 1 else (PALE, PALE)
+    return [
+        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or MEAN) for s in styled),
+        # On the curves the dark band lies on the light one.
+        Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=STD),
+        Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=RANGE),
+        Line2D([], [], color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE),
+    ]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a run is drawn, in all panels alike."""
+
+    run: Run
+    color: Any
+    marker: str
+    name: str
+    """In the legend; empty where there is no other run."""
+
+
+def _styled(runs: Sequence[Run]) -> list[Style]:
+    """Each run with a color of its own."""
+    colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
+    names = [""] if len(runs) == 1 else [run.name for run in runs]
+    markers = itertools.cycle(MARKERS)
+    return [Style(*one) for one in zip(runs, colors, markers, names, strict=False)]
+
+
+def _curves(runs: Sequence[Run], quantity: Quantity, axis: Axis) -> Panel:
+    def draw(axes: Axes) -> None:
+        for style in (style for style in _styled(runs) if style.run.rows):
+            x, y = axis.values(style.run.rows), spread_of(style.run.rows, quantity)
+            _draw_spread(axes, x, y, style)
+            if any(map(isfinite, y.average)):
+                dashes = INK if len(runs) == 1 else style.color
+                axes.plot(
+                    x, y.average, color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE,
+                    marker="_" if len(x) == 1 else "",
+                )  # fmt: skip
+        axes.set(xlabel=axis.label, ylabel=f"{quantity.name}{quantity.unit}")
+        axes.xaxis.set_major_locator(_locator(axis))
+        axes.set_title(f"{quantity.name.capitalize()} against {axis.name}")
+
+    return draw
+
+
+def _locator(axis: Axis) -> MaxNLocator:
+    return MaxNLocator(steps=[1, 2, 5, 10], integer=axis is ROUNDS)
+
+
+def _draw_spread(axes: Axes, x: list[float], y: Spread, style: Style) -> None:
+    """A line for the mean, a dark band for the standard deviation, a light one for all nodes.
+
+    No node is outside the light band, so the dark one ends there, too.
+    """
+    low = [max(m - d, least) for m, d, least in zip(y.mean, y.std, y.least, strict=True)]
+    high = [min(m + d, most) for m, d, most in zip(y.mean, y.std, y.most, strict=True)]
+    if any(most > least for least, most in zip(y.least, y.most, strict=True)):
+        for bottom, top, alpha, label in ((y.least, y.most, RANGE_ALPHA, RANGE), (low, high, STD_ALPHA, STD)):
+            look = {"color": style.color, "alpha": alpha, "label": label}
+            if len(x) == 1:
+                axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **look)
+            else:
+                axes.fill_between(x, bottom, top, linewidth=0, **look)
+    _draw_line(axes, x, y.mean, style, MEAN)
+
+
+def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
+    """`meaning`: what the legend calls the line where there is one run."""
+    axes.plot(x, y, color=style.color, marker=_marker(style.marker, x), label=style.name or meaning)
+
+
+def _marker(marker: str, x: Sequence[float]) -> str:
+    return marker if len(x) <= MOST_MARKED else ""
+
+
+def _draw_distances(axes: Axes, runs: Sequence[Run]) -> None:
+    """How far the nodes are from agreeing, on a logarithmic scale."""
+    for style in _styled(runs):
+        if distances := style.run.distances:
+            _draw_line(axes, [*map(float, distances)], [*distances.values()], style)
+    axes.set(xlabel="round", ylabel="distance to the mean model, relative", yscale="log")
+    _number_decades(axes)
+    axes.xaxis.set_major_locator(_locator(ROUNDS))
+    axes.set_title("Consensus distance")
+
+
+def _number_decades(axes: Axes) -> None:
+    """Plain numbers on a logarithmic axis, the more between powers of ten the less it spans."""
+    least, most = axes.get_ylim()
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 6, 8) if most < 10 * least else (2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}" if most < 1000 * least else NullFormatter())
+    axes.grid(visible=True, which="minor", axis="y")
+
+
+def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
+    """How many training samples of each label each node has."""
+    image = axes.imshow(labels, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.figure.colorbar(image, ax=axes, label="training samples", pad=0.02).outline.set_visible(False)
+    if len(labels[0]) <= MOST_LABELS:
+        axes.set_xticks(range(len(labels[0])))
+    axes.set(xlabel="label", ylabel="rank")
+    axes.set_title("Labels of each node")
+
+
+def _draw_nodes(axes: Axes, runs: Sequence[Run]) -> None:
+    """Every node's last accuracy, in ascending order: a level line is a fair outcome."""
+    for style in (style for style in _styled(runs) if style.run.rows):
+        accuracy = last_accuracies(style.run)
+        share = [100 * (i + 0.5) / len(accuracy) for i in range(len(accuracy))]
+        _draw_line(axes, share, accuracy, style)
+    axes.set(xlabel="nodes, worst to best (%)", ylabel="test accuracy (%)", xlim=(0, 100))
+    axes.set_title("Accuracy of every node at the end")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

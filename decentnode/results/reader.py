@@ -1,0 +1,128 @@
+"""Reads back what a run directory holds, without loading torch (docs/results.md)."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from decentnode.core.text import counted
+from decentnode.errors import UNDECODABLE, BadInput
+
+SCHEMA = 1
+"""Version of all files of a run directory; a change of meaning or a removal raises it."""
+MOST_SHOWN = 20
+"""Lines that cannot be read which are named; a file of another kind has nothing else."""
+NOT_OURS = "not written by this version of decentnode"
+T = TypeVar("T")
+
+
+class EvaluationRow(msgspec.Struct):
+    """All nodes' tests after one round, as they came; one line of `evaluations.jsonl`."""
+
+    round: int
+    """Counted from 0."""
+    seconds: float
+    """Mean over nodes of the time since the start of the run."""
+    accuracy: dict[int, float]
+    test_loss: dict[int, float | None]
+    """None where the loss is not a finite number."""
+    train_loss: dict[int, float]
+    bytes_sent: dict[int, int]
+    """Since the start, by rank."""
+    consensus_distance: float | None = None
+    average_model_accuracy: float | None = None
+    average_model_loss: float | None = None
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """Something that happened in a run beside its rounds; one line of `events.jsonl`."""
+
+    seconds: float
+    """Since the command began to make the run directory."""
+    kind: str
+    text: str = ""
+    rank: int | None = None
+    """Whom it happened to, or who tells it."""
+    round: int | None = None
+    """Counted from 0."""
+    peer: int | None = None
+
+
+class Live(msgspec.Struct):
+    """Where a run that is under way can be asked; the content of `live.json`."""
+
+    pid: int
+    """Of the launcher."""
+    machine: int
+    control: str
+    """Path of its control socket."""
+
+
+class CodeVersion(msgspec.Struct, frozen=True):
+    """What a run's plug-ins from outside the package were made of; one of `code` in `run.json`."""
+
+    round: int
+    """The first round that was done with it."""
+    digest: str
+    """SHA-256 over the lines `FILE:SHA-256` of `files`, in their order."""
+    files: dict[str, str]
+    """SHA-256 of each source file, in the order of their names."""
+    commit: str | None = None
+    """Of git, where the plug-ins lie; None where that is not known."""
+    dirty: bool | None = None
+    """Whether some of the files are not those of the commit."""
+
+
+def read_lines(path: Path, kind: type[T]) -> list[T]:
+    """One object per line; a last line that was cut off by a kill is left out. Raises BadInput."""
+    content = _read(path)
+    found = []
+    defects = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            found.append(msgspec.json.decode(line, type=kind))
+        except UNDECODABLE as error:
+            defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
+    if len(defects) > MOST_SHOWN:
+        more = counted(len(defects) - MOST_SHOWN, "line")
+        defects[MOST_SHOWN:] = [f"{path}: and {more} more that cannot be read; is this the right file?"]
+    if defects:
+        raise BadInput(*defects)
+    return found
+
+
+def read_evaluations(path: Path) -> list[EvaluationRow]:
+    """The rows of an `evaluations.jsonl`, by round."""
+    return sorted(read_lines(path, EvaluationRow), key=lambda row: row.round)
+
+
+def read_events(path: Path) -> list[Event]:
+    """The lines of an `events.jsonl`, as they were written."""
+    return read_lines(path, Event)
+
+
+def read_value(path: Path, key: str, kind: type[T]) -> T:
+    """One value of a `summary.json` or `partition.json`; raises BadInput."""
+    try:
+        return msgspec.convert(read_object(path).get(key), kind)
+    except UNDECODABLE as error:
+        raise BadInput(f"{path}: {NOT_OURS}: '{key}': {error}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a `summary.json` or `partition.json`; raises BadInput when a newer version wrote it."""
+    try:
+        content = msgspec.json.decode(_read(path), type=dict[str, Any])
+    except UNDECODABLE as error:
+        raise BadInput(f"{path}: not a JSON object: {error}") from error
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads schema {SCHEMA}")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; name the directory of a run") from error

@@ -1,0 +1,150 @@
+"""One JSON line per node and round (docs/results.md)."""
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from decentnode.core.atomic_files import sync_folder, write_durably
+from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.line_file import LineFile, Warn
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.results.reader import read_lines
+
+
+class KeptModels(Protocol):
+    """The models of a node that are kept as results, after some of its rounds."""
+
+    def after(self, round: int) -> None:
+        """Keeps the model as it is after the round if that is due."""
+
+    def sync(self) -> str:
+        """Lets every model so far reach the disk; says in one line what is not there."""
+
+    def cut_back(self, round: int) -> None:
+        """Removes the models after later rounds than this one; raises OSError."""
+
+
+class RoundRecord(msgspec.Struct):
+    """What happened at one node in one round."""
+
+    rank: int
+    round: int
+    seconds: float = 0.0
+    """Since the start of the run, which all nodes of a machine count from."""
+    loss: float | None = None
+    steps: int = 0
+    train_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    mix_seconds: float = 0.0
+    evaluate_seconds: float = 0.0
+    sent_payload: int = 0
+    sent_index: int = 0
+    sent_header: int = 0
+    received_payload: int = 0
+    received_index: int = 0
+    received_header: int = 0
+    heard: int = 0
+    late: list[int] = msgspec.field(default_factory=list)
+    lost: list[int] = msgspec.field(default_factory=list)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
+    """Messages that were not used, by reason."""
+    memory_mb: float | None = None
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+
+
+class Records:
+    """The records of one node, written line by line to `records/RANK.jsonl`, never read back.
+
+    With them go the models that are kept: what holds for a round's record holds for its model.
+    """
+
+    def __init__(
+        self, directory: Path, rank: int, warn: Warn = lambda _: None, models: KeptModels | None = None
+    ) -> None:
+        """`warn` is told, in a line, when the disk does not take records; `models`: None keeps none."""
+        self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
+        self._models = models
+        self._before: dict[str, int] = {}
+        self._began = time.monotonic()
+
+    def write(self, record: RoundRecord, counters: "ByteCounters") -> None:
+        """Completes a record with time and bytes of its round, and appends it; keeps the model if due."""
+        record.seconds = self.seconds
+        for name, total in vars(counters).items():
+            setattr(record, name, total - self._before.get(name, 0))
+        self._before = dict(vars(counters))
+        self._file.append(msgspec.json.encode(record))
+        if self._models is not None:
+            self._models.after(record.round)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of the run."""
+        return time.monotonic() - self._began
+
+    def resume(self, seconds: float, counters: "ByteCounters") -> None:
+        """Goes on as a node that has run for so long and counted so many bytes."""
+        self._began = time.monotonic() - seconds
+        self._before = dict(vars(counters))
+
+    def cut_back(self, round: int) -> None:
+        """Removes what another process has written of later rounds; before the first record of this one.
+
+        Raises BadInput and OSError.
+        """
+        cut_back(self._file.path, round)
+        if self._models is not None:
+            self._models.cut_back(round)
+
+    def sync(self) -> str:
+        """Brings the records so far to the disk; says in one line what is not there, empty where all are."""
+        return self._file.sync() or self._unkept()
+
+    def close(self) -> str:
+        """Closes the file; says in one line what could not be written, empty where all was."""
+        return self._file.close() or self._unkept()
+
+    def _unkept(self) -> str:
+        return self._models.sync() if self._models is not None else ""
+
+
+class _Line(msgspec.Struct):
+    round: int
+
+
+def cut_back(path: Path, round: int) -> None:
+    """Removes the lines after a round, and a last one that was cut off; raises BadInput and OSError."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    lines = content.split(b"\n")[:-1]
+    try:
+        kept = [line for line in lines if msgspec.json.decode(line, type=_Line).round <= round]
+    except UNDECODABLE as error:
+        raise BadInput(f"{path}: not written by this version of decentnode: {error}") from error
+    whole = b"".join(line + b"\n" for line in kept)
+    if whole != content:
+        write_durably(path, [whole])
+
+
+def read_records(path: Path) -> list[RoundRecord]:
+    """The records of one file; a last line that was cut off by a kill is left out."""
+    return read_lines(path, RoundRecord)
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never a part; raises OSError."""
+    write_durably(path, [msgspec.json.format(msgspec.json.encode(content), indent=2), b"\n"])
+    sync_folder(path.parent)
+
+
+def private_megabytes() -> float:
+    """Memory that only this process uses, from the kernel's account, in MB."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024

@@ -1,0 +1,157 @@
+"""Running statistics beside what a scheme shares: averaged in full, whatever the scheme and its chain do."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from torch import Tensor
+
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.registry import name_of
+from decentnode.core.vector import ParameterLayout
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.graph.mixing import live_weights
+from decentnode.sharing.all_reduce import AllReduce
+from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
+from decentnode.sharing.blocks.scalar_field import Companion
+from decentnode.sharing.blocks.weighted_sum import Terms
+from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.base import Transform
+
+CAPABILITIES = ("tolerates_loss", "takes_back", "phases", "sends_one_payload")
+"""What a node asks its scheme for in a run."""
+
+
+class BuffersBeside(Sharing):
+    """A scheme for the parameters; the buffers behind them in the vector are averaged as gossip does.
+
+    b_i <- sum_j w_ij b_j,   with the own b_i for those that did not arrive
+
+    A variance that was rounded, sent in part or extrapolated may become negative, and then no loss is finite.
+    An average of variances stays positive. All b_i travel in full as the last field of every payload. State:
+    that of the scheme, which is bound to the parameters alone.
+    """
+
+    def __init__(self, scheme: Sharing, layout: ParameterLayout) -> None:
+        """`layout`: of the whole vector."""
+        self.scheme, self.layout = scheme, layout
+        self.num_nodes, self.chain, self.seed = scheme.num_nodes, scheme.chain, scheme.seed
+        self.refusals = scheme.refusals
+        self._end = scheme.layout.numel
+        dtype = scheme.chain.layouts[0].fields[0].dtype
+        self._beside = Companion("buffers", dtype, layout.numel - self._end)
+        self.registered_name = name_of(scheme)
+        for name in CAPABILITIES:
+            setattr(self, name, getattr(scheme, name))
+
+    @property
+    def gives_model(self) -> bool:
+        return self.scheme.gives_model
+
+    @property
+    def reach(self) -> float:
+        return self.scheme.reach
+
+    @property
+    def adjust_gradient(self) -> AdjustGradient | None:
+        adjust, end = self.scheme.adjust_gradient, self._end
+        if adjust is None:
+            return None
+        return lambda gradient, vector, step: adjust(gradient[:end], vector[:end], step)
+
+    def introduction(self) -> bytes:
+        return self.scheme.introduction()
+
+    def meet(self, introductions: Mapping[int, bytes]) -> None:
+        self.scheme.meet(introductions)
+
+    def begin(self, vector: Tensor) -> None:
+        self.scheme.begin(vector[: self._end])
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        inner = self.scheme.payload_layout(phase)
+        return None if inner is None else self._beside.layout(inner)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        return self._joined(self.scheme.outgoing(vector[: self._end], view), vector)
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        heard: dict[int, Tensor] = {}
+        parameters = self._split(incoming, 0, vector, heard)
+        self.scheme.mix(vector[: self._end], parameters, view, out[: self._end])
+        self._average(vector, heard, view, out)
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """One round of the scheme; in each of its exchanges the buffers travel along."""
+        heard: dict[int, Tensor] = {}
+        phases = count()
+
+        async def with_buffers(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
+            incoming = await exchange(self._joined(outgoing, vector), sources)
+            return self._split(incoming, next(phases), vector, heard)
+
+        await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
+        self._average(vector, heard, view, out)
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        self.scheme.accept(vector[: self._end], view, mixed[: self._end])
+
+    def on_peer_lost(self, rank: int) -> None:
+        self.scheme.on_peer_lost(rank)
+
+    def on_peer_back(self, rank: int) -> None:
+        self.scheme.on_peer_back(rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scheme.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.scheme.load_state_dict(state)
+
+    def _joined(self, outgoing: Mapping[int, Payload], vector: Tensor) -> dict[int, Payload]:
+        """One payload for several targets stays one."""
+        distinct = {id(payload): payload for payload in outgoing.values()}
+        joined = {key: self._beside.join(payload, vector[self._end :]) for key, payload in distinct.items()}
+        return {j: joined[id(payload)] for j, payload in outgoing.items()}
+
+    def _split(
+        self, incoming: Incoming, phase: int, vector: Tensor, heard: dict[int, Tensor]
+    ) -> dict[int, Payload]:
+        """What the scheme gets; buffers go to `heard`, as copies, because a payload is void after it."""
+        inner, found = self.scheme.payload_layout(phase), dict[int, Payload]()
+        assert inner is not None, "an exchange without a payload layout ends before it begins"
+        for j, payload in incoming.items():
+            found[j], buffers = self._beside.split(payload, inner)
+            heard[j] = buffers.to(vector.device, copy=True)
+        return found
+
+    def _average(self, vector: Tensor, heard: dict[int, Tensor], view: View, out: Tensor) -> None:
+        own = vector[self._end :]
+
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            weights = live_weights(view.weights, view.rank, heard)
+            return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
+
+        self._mix_finite(heard, own, terms, view, out[self._end :])
+
+    def _refused(self, rank: int, view: View, error: PayloadError) -> None:
+        self.scheme._refused(rank, view, error)
+
+
+def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
+    """Whether the scheme itself averages the buffers in full, sends none, or must hide them as it does all.
+
+    Raises BadInput where they would have to travel beside what hides the model from peers.
+    """
+    if not any(entry.is_buffer for entry in layout.entries) or scheme.sends == "nothing":
+        return True
+    hiding = [name_of(stage) for stage in transforms if stage.protects]
+    if scheme.protects and transforms:
+        hiding.append(name_of(scheme))
+    if hiding:
+        raise BadInput(
+            f"training.mix_buffers: running statistics would travel beside the transforms, where {hiding[0]} "
+            "does not hide them; leave it out, and every node keeps its own"
+        )
+    return scheme.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)

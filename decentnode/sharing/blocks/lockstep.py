@@ -1,0 +1,63 @@
+"""Rounds of communication of several nodes by one caller, exchange by exchange and without a transport."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decentnode.core.payload import Payload
+from decentnode.graph.base import View
+from decentnode.sharing.base import Incoming, Sharing
+
+
+@dataclass(frozen=True)
+class Request:
+    """One exchange that a node waits for."""
+
+    outgoing: Mapping[int, Payload]
+    sources: Sequence[int]
+
+    def __await__(self) -> Generator["Request", Incoming, Incoming]:
+        return (yield self)
+
+
+Requests = Mapping[int, Request]
+"""The exchanges of the nodes that take part in one, by rank."""
+Deliver = Callable[[Requests], Mapping[int, Incoming]]
+"""Makes of them what each of these nodes receives."""
+
+
+async def exchange(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
+    """Hands the request to `share_all`, which drives the coroutines."""
+    return await Request(outgoing, sources)
+
+
+def delivered(requests: Requests) -> dict[int, Incoming]:
+    """Everything arrives, and the receivers read the senders' memory."""
+    return {rank: _arrived(rank, request, requests) for rank, request in requests.items()}
+
+
+def _arrived(rank: int, request: Request, requests: Requests) -> Incoming:
+    sent = {j: requests[j].outgoing for j in request.sources if j in requests}
+    return {j: outgoing[rank] for j, outgoing in sent.items() if rank in outgoing}
+
+
+def share_all(
+    schemes: Mapping[int, Sharing], vectors: Mapping[int, Tensor], views: Mapping[int, View],
+    out: Mapping[int, Tensor], deliver: Deliver = delivered,
+) -> None:  # fmt: skip
+    """One round of communication of all these ranks: writes each new model, shape (d,), into its `out`."""
+    waiting = {i: scheme.share(vectors[i], views[i], exchange, out[i]) for i, scheme in schemes.items()}
+    replies: Mapping[int, Incoming | None] = dict.fromkeys(waiting)
+    try:
+        while waiting:
+            requests: dict[int, Request] = {}
+            for rank, node in list(waiting.items()):
+                try:
+                    requests[rank] = node.send(replies[rank])
+                except StopIteration:
+                    del waiting[rank]
+            replies = deliver(requests)
+    finally:
+        for node in waiting.values():  # what one node raises ends the round of all
+            node.close()

@@ -1,0 +1,33 @@
+"""Numbers beside a signal in its payload, not touched by the chain."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Field, Layout, Payload
+
+
+@dataclass(frozen=True)
+class Companion:
+    """The last field of a payload, of so many elements."""
+
+    name: str
+    dtype: torch.dtype
+    elements: int = 1
+
+    def layout(self, inner: Layout) -> Layout:
+        """The layout of a payload with its companion."""
+        return Layout((*inner.fields, Field(self.name, self.dtype, self.elements)), inner.form)
+
+    def join(self, payload: Payload, numbers: float | Tensor) -> Payload:
+        """A payload with its companion."""
+        joined = Payload.empty(self.layout(payload.layout), payload.buffer.device, **payload.counts)
+        joined.buffer[: payload.nbytes].copy_(payload.buffer)
+        joined[self.name][:] = numbers
+        return joined
+
+    def split(self, joined: Payload, inner: Layout) -> tuple[Payload, Tensor]:
+        """The payload without its companion, and the companion, as views of the same memory."""
+        size = inner.spans(joined.counts)[1]
+        return Payload(inner, joined.buffer[:size], joined.counts), joined[self.name]

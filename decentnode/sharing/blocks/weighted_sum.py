@@ -1,0 +1,135 @@
+"""Mixing in one pass over memory: every source is read once, the result is written once.
+
+On the CPU by pieces that stay in the cache; on a GPU by a Triton kernel (`triton_sum.py`) if triton is there.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from decentnode.core.precision import HALVES, accumulator
+
+
+def pieces(second_level_bytes: int) -> tuple[int, int]:
+    """Elements per step, and up to how many there is one step, for a core with such a second-level cache.
+
+    Where it is large the partial sums, 512 KiB of fp32, stay in it. Where it is not, long streams of 1 MiB
+    are faster, and as a whole what a third-level cache holds (docs/benchmarks.md, "Figures").
+    """
+    return (131_072, 262_144) if second_level_bytes >= 2 << 20 else (262_144, 1_048_576)
+
+
+def _second_level_bytes() -> int:
+    """Of a core of this machine; 0 where it does not say."""
+    try:
+        return int(Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().rstrip("K\n")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
+CHUNK, WHOLE = pieces(_second_level_bytes())
+
+
+Terms = Iterable[tuple[float, Tensor]]
+Sum = Callable[[Sequence[tuple[float, Tensor]], Tensor], bool | None]
+"""Like `weighted_sum`; None where it cannot sum these up."""
+
+
+def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> bool:
+    """Writes sum_k w_k x_k into `out`, added in the order given; tensors of shape (d,), `out` none of them.
+
+    With `origin`: sum_k w_k (x_k - origin), each difference taken before it is weighted. Then two nodes that
+    mix with the same weight move by opposite numbers, however weights and products are rounded.
+
+    The x_k may be of another precision than `out`. Sums are made in the precision of `out`, and in float32
+    where that is a half: what each term loses there would be most of what it adds, so a sum is rounded once.
+    False when some element of `out` may not be finite: each piece is summed up while it is in the cache, and
+    one of those sums is not finite.
+    """
+    listed = list(terms)
+    if out.dtype in HALVES:
+        return _rounded_sum(listed, out, origin)
+    fused = out.is_cuda and origin is None
+    finite = fused_on(out.device)(listed, out) if fused else None
+    return plain_sum(listed, out, origin) if finite is None else finite
+
+
+def _rounded_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor | None) -> bool:
+    weights, sources = zip(*terms, strict=True)
+    finite, origins = True, () if origin is None else (origin,)
+    for piece, *parts in in_pieces(out, *sources, *origins):
+        wide = torch.empty_like(piece, dtype=accumulator(out.dtype))
+        start = None if origin is None else parts.pop()
+        finite &= weighted_sum(zip(weights, parts, strict=True), wide, start)
+        piece.copy_(wide)
+    return finite
+
+
+def in_pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
+    """The same piece of each tensor, one after the other: small enough for a cache, or all of it on a GPU."""
+    size = CHUNK if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
+    return zip(*(torch.split(x, size) for x in tensors), strict=True)
+
+
+def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor | None = None) -> bool:
+    """`weighted_sum` by torch's own operations, on any device."""
+    weights, sources = zip(*terms, strict=True)
+    add_up = _add_up
+    if origin is not None:
+        add_up, sources = _add_up_differences, (origin.to(out.dtype), *sources)
+    if out.numel() <= WHOLE or out.device.type != "cpu":
+        add_up(out, weights, sources)
+        return isfinite(float(out.sum()))
+    sums = []
+    for piece, *parts in zip(*(torch.split(x, CHUNK) for x in (out, *sources)), strict=True):
+        add_up(piece, weights, parts)
+        sums.append(piece.sum())
+    return isfinite(float(torch.stack(sums).sum()))
+
+
+@cache
+def fused_on(device: torch.device) -> Sum:
+    """The sum by the kernel, tried out on that GPU; where there is no triton, one that can sum up nothing."""
+    if find_spec("triton") is None:
+        return _nothing
+    try:
+        from decentnode.sharing.blocks.triton_sum import fused_sum
+
+        one = torch.ones(1, device=device)
+        fused_sum([(1.0, one)], torch.empty_like(one))
+    except Exception as error:
+        # Triton needs a compiler and a driver that suit it. Whatever it lacks, torch can add.
+        reason = str(error).strip().splitlines()[-1:] or [""]
+        print(f"mixing on {device}: without triton ({type(error).__name__}: {reason[0][:200]})", flush=True)
+        return _nothing
+    return fused_sum
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether all elements are; they are looked at one by one only where their sum is not."""
+    return isfinite(float(x.sum())) or bool(x.isfinite().all())
+
+
+def _nothing(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> None:
+    return None
+
+
+def _add_up(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) -> None:
+    first = sources[0]
+    # Widened first: a product of a half-precision tensor would be rounded to half precision again.
+    torch.mul(first if first.dtype == out.dtype else out.copy_(first), weights[0], out=out)
+    for w, x in zip(weights[1:], sources[1:], strict=True):
+        out.add_(x, alpha=w)
+
+
+def _add_up_differences(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) -> None:
+    origin, first, *rest = sources
+    torch.sub(first, origin, out=out).mul_(weights[0])
+    difference = torch.empty_like(out)
+    for w, x in zip(weights[1:], rest, strict=True):
+        out.add_(torch.sub(x, origin, out=difference), alpha=w)

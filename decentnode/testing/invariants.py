@@ -1,0 +1,57 @@
+"""What must hold in every round, by its name, for the schemes that have it; own state: `Lockstep.state`."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from decentnode.core.registry import name_of
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.beer import Beer
+from decentnode.sharing.choco import Choco
+from decentnode.sharing.deep_squeeze import DeepSqueeze
+from decentnode.sharing.gradient_tracking import GradientTracking
+from decentnode.sharing.push_sum import PushSum
+from decentnode.testing.lockstep import Lockstep
+from decentnode.transforms.error_feedback import ErrorFeedback
+
+TRACKERS: Mapping[type[Sharing], tuple[str, str]] = {GradientTracking: ("_y", "_g"), Beer: ("_v", "_g")}
+"""Where a scheme keeps its tracker and its last gradient."""
+
+
+def tracker_gap(network: Lockstep) -> Tensor:
+    """sum_i y_i - sum_i g_i, shape (d,): zero after every step and every round of gradient tracking."""
+    scheme = network.schemes[0]
+    names = next((names for cls, names in TRACKERS.items() if isinstance(scheme, cls)), None)
+    if names is None:
+        raise ValueError(f"{name_of(scheme)} tracks no gradients; gradient_tracking and beer do")
+    trackers, gradients = (torch.stack(network.state(name)).sum(0) for name in names)
+    return trackers - gradients
+
+
+def push_weights(network: Lockstep) -> Tensor:
+    """The weights w_i of push-sum, shape (n,), float64: positive, and their sum stays n."""
+    if not isinstance(network.schemes[0], PushSum):
+        raise ValueError(f"{name_of(network.schemes[0])} has no push-sum weights; push_sum has")
+    return torch.tensor(network.state("_w"), dtype=torch.float64)
+
+
+def residuals(network: Lockstep) -> Tensor:
+    """What compression has kept back of each node's signal, shape (n, d): bounded, or the scheme diverges.
+
+    x_i - h_i for choco, the error e_i of deep_squeeze, else that of `error_feedback` in the chain.
+    """
+    pairs = zip(network.schemes, network.models, strict=True)
+    return torch.stack([_residual(scheme, model) for scheme, model in pairs])
+
+
+def _residual(scheme: Sharing, model: Tensor) -> Tensor:
+    state = scheme.state_dict()
+    if isinstance(scheme, Choco):
+        return model - torch.as_tensor(state["_public"]["h"])
+    if isinstance(scheme, DeepSqueeze):
+        return torch.as_tensor(state["_e"])
+    for index, stage in enumerate(scheme.chain.stages):
+        if isinstance(stage, ErrorFeedback):
+            return torch.as_tensor(state["chain"][str(index)]["_residual"])
+    raise ValueError(f"{name_of(scheme)} keeps nothing back without error_feedback in its chain")

@@ -1,0 +1,1 @@
+"""Local steps: batches, objective, evaluation, and how the steps of nodes belong together."""

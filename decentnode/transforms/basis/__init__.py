@@ -1,0 +1,1 @@
+"""Transforms that change the basis."""

@@ -1,0 +1,148 @@
+"""Matrices as products of two thin ones."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import PayloadError
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.errors import BadInput, RunFailed
+from decentnode.options import Positive
+from decentnode.transforms.base import VECTOR, Context, Field, Form, Layout, Payload, Transform
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of the model: m x n of rank r, the thin matrices one after the other; r = 0: as it is."""
+
+    entry: Entry
+    m: int
+    n: int
+    r: int
+
+    @property
+    def elements(self) -> int:
+        """Values on the wire."""
+        return self.r * (self.m + self.n) if self.r else self.m * self.n
+
+
+@TRANSFORMS.register("low_rank")
+@dataclass
+class LowRank(Transform):
+    """Sends each matrix of the model as a product of rank r (PowerSGD: Vogels et al., NeurIPS 2019, Alg. 1).
+
+    P = orthogonal(M Q),   Q <- M^T P,   sent: P and Q,   decoded: P Q^T;   repeated `iterations` times
+
+    M is a weight of shape m x (all other dimensions). Tensors of one dimension, and those that would not
+    shrink, are sent as they are. With `warm_start`, Q comes from the round before, so rounds are steps of one
+    power iteration where the signal changes slowly; else it is random. Exact for matrices of rank r;
+    |M - P Q^T|^2 = |M|^2 - |Q|^2, at least the error of the truncated SVD, which iterations approach. Biased:
+    put `error_feedback` around it, or use a scheme that sends differences to what the receivers know.
+
+    State: Q, r n floats a matrix. Takes whole signals in the model's own coordinates. LAPACK sets the pace.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = Form.QUANTIZED
+    needs_float32: ClassVar = True  # LAPACK
+    state: ClassVar = ("_starts",)
+    wire: ClassVar = "b r (m + n) for each m x n matrix, b for each other value"
+
+    rank: Positive = 1
+    iterations: Positive = 1
+    warm_start: bool = True
+
+    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False, compare=False)
+    _parts: tuple[Part, ...] = field(default=(), init=False, repr=False, compare=False)
+    _dense: Field = field(init=False, repr=False, compare=False)
+    _outgoing: Layout = field(init=False, repr=False, compare=False)
+    _starts: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def remembers(self) -> bool:
+        return self.warm_start
+
+    def bind(self, parameters: ParameterLayout | None) -> None:
+        self._parameters = parameters
+
+    def layout(self, incoming: Layout) -> Layout:
+        (self._dense,) = incoming.fields
+        if self._parameters is None:
+            raise BadInput("needs the model's matrices, which a change of basis before it takes away")
+        if self._dense.elements != self._parameters.numel:
+            raise BadInput(
+                f"takes whole models of {self._parameters.numel} values, not {self._dense.elements}"
+            )
+        self._parts = tuple(part_of(entry, self.rank) for entry in self._parameters.entries)
+        factors = Field("factors", self._dense.dtype, sum(part.elements for part in self._parts))
+        self._outgoing = Layout((factors,), self.emits)
+        return self._outgoing
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        signal = payload[VECTOR]
+        factors, random = signal.new_empty(self._outgoing.fields[0].elements), context.generator("low_rank")
+        starts: dict[str, Tensor] = {}
+        for part, sent in self._pieces(factors):
+            matrix = part.entry.view(signal).reshape(part.m, part.n)
+            if not part.r:
+                sent.view(part.m, part.n).copy_(matrix)
+                continue
+            p, q = thin(sent, part)
+            q.copy_(self._start(part, random))
+            for _ in range(self.iterations):
+                p.copy_(torch.linalg.qr(matrix @ q).Q)
+                q.copy_(matrix.T @ p)
+            # Orthogonal, so that a column that has become zero can grow again.
+            starts[part.entry.name] = torch.linalg.qr(q).Q
+        self._refuse_overflow(factors, context)
+        self._starts = starts if self.warm_start else {}
+        return Payload(self._outgoing, factors.view(torch.uint8))
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        factors = payload["factors"]
+        if not bool(torch.isfinite(factors).all()):
+            raise PayloadError("a factor of a matrix is not finite")
+        signal = factors.new_empty(self._dense.elements)
+        for part, sent in self._pieces(factors):
+            target = part.entry.view(signal)
+            if part.r:
+                p, q = thin(sent, part)
+                sent = p @ q.T
+            target.copy_(sent.view(target.shape))
+        return Payload.dense(signal)
+
+    def _refuse_overflow(self, factors: Tensor, context: Context) -> None:
+        if bool(torch.isfinite(factors).all()):
+            return
+        unsound = (part for part, sent in self._pieces(factors) if not bool(torch.isfinite(sent).all()))
+        raise RunFailed(
+            f"rank {context.sender}, round {context.round + 1}: low_rank cannot encode "
+            f"{next(unsound).entry.name}: its values are so large that their products are infinite"
+        )
+
+    def _pieces(self, factors: Tensor) -> Iterator[tuple[Part, Tensor]]:
+        pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])
+        return zip(self._parts, pieces, strict=True)
+
+    def _start(self, part: Part, random: np.random.Generator) -> Tensor:
+        known = self._starts.get(part.entry.name)
+        return torch.from_numpy(random.standard_normal((part.n, part.r))) if known is None else known
+
+
+def part_of(entry: Entry, rank: int) -> Part:
+    """How a tensor of the model is sent."""
+    m = entry.shape[0] if len(entry.shape) > 1 else 1
+    n = entry.shape.numel() // m if m else 0
+    r = min(rank, m, n)
+    return Part(entry, m, n, r if r * (m + n) < m * n else 0)
+
+
+def thin(sent: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+    """P (m x r) and Q (n x r) as views of what is sent."""
+    p, q = sent.split_with_sizes([part.r * part.m, part.r * part.n])
+    return p.view(part.m, part.r), q.view(part.n, part.r)

@@ -1,0 +1,1 @@
+"""Lossless codes of values and indices."""

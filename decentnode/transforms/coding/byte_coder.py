@@ -1,0 +1,125 @@
+"""What all byte coders share: each field is compressed for itself, and keeps its name and role."""
+
+import importlib
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decentnode.core.payload import PayloadError
+from decentnode.errors import BadInput
+from decentnode.transforms.base import Context, Field, Form, Layout, Payload, Transform
+
+Bytes = NDArray[np.uint8]
+RAW, CODED = 0, 1
+CPU = torch.device("cpu")
+STEP = 1 << 14
+"""Elements that are brought together from their bytes at once, in the first-level cache."""
+
+
+@dataclass
+class ByteCoder(Transform):
+    """Makes bytes of every field: its code and a last byte 1, or itself and a last byte 0 if that is shorter.
+
+    So a field of n bytes takes at most n + 1, and an empty one none. A code is never decoded to more bytes
+    than the field has in the layout.
+    """
+
+    accepts: ClassVar = frozenset(Form) - {Form.MASKED, Form.BYTES}
+    emits: ClassVar = Form.BYTES
+    wire: ClassVar = "depends on the content, at most 16 more for each field"
+    lossless = True
+
+    _incoming: Layout = field(init=False, repr=False, compare=False)
+    _outgoing: Layout = field(init=False, repr=False, compare=False)
+
+    @abstractmethod
+    def compressed(self, content: Bytes, field: Field) -> bytes | None:
+        """The code of a field's bytes, of which there are some; None for fields that it cannot code."""
+
+    @abstractmethod
+    def decompressed(self, code: Bytes, field: Field) -> Bytes:
+        """The inverse of `compressed`, at most all bytes of `field`; PayloadError when there are more."""
+
+    def layout(self, incoming: Layout) -> Layout:
+        fields = tuple(
+            Field(f.name, torch.uint8, size(f) + 1 if f.elements else 0, variable=True, role=f.role)
+            for f in incoming.fields
+        )
+        self._incoming, self._outgoing = incoming, Layout(fields, Form.BYTES)
+        return self._outgoing
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        codes = {f.name: self._coded(payload[f.name], f) for f in self._incoming.fields}
+        return Payload.of(self._outgoing, codes)
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        fields = {f.name: self._decoded(payload[f.name], f) for f in self._incoming.fields}
+        (first, *others) = self._incoming.fields
+        if not others and not first.variable:
+            return Payload(self._incoming, fields[first.name].view(torch.uint8))
+        return Payload.of(self._incoming, fields)
+
+    def _coded(self, values: Tensor, field: Field) -> Tensor:
+        content: Bytes = values.to(CPU).contiguous().view(torch.uint8).numpy()
+        if not content.size:
+            return torch.empty(0, dtype=torch.uint8)
+        code = self.compressed(content, field)
+        short = code is not None and len(code) < content.size
+        chosen = np.frombuffer(code, np.uint8) if short and code is not None else content
+        out = np.empty(chosen.size + 1, np.uint8)
+        out[:-1], out[-1] = chosen, CODED if short else RAW
+        return torch.from_numpy(out)
+
+    def _decoded(self, code: Tensor, field: Field) -> Tensor:
+        content = self._content(code.to(CPU).numpy(), field)
+        count, rest = divmod(content.size, field.dtype.itemsize)
+        if rest or count > field.elements or (count < field.elements and not field.variable):
+            raise PayloadError(f"field '{field.name}' has {content.size} bytes, not those of its elements")
+        # Not a view of nothing: torch takes its stride for a wrong one.
+        return torch.from_numpy(content).view(field.dtype) if count else torch.empty(0, dtype=field.dtype)
+
+    def _content(self, code: Bytes, field: Field) -> Bytes:
+        if not code.size:
+            return np.empty(0, np.uint8)
+        if code[-1] == RAW:
+            return code[:-1].copy()
+        if code[-1] != CODED or code.size == 1:
+            raise PayloadError(f"field '{field.name}' is neither coded nor raw")
+        return self.decompressed(code[:-1], field)
+
+
+def size(field: Field) -> int:
+    """The most bytes that a field has."""
+    return field.elements * field.dtype.itemsize
+
+
+def library(name: str, package: str) -> Any:
+    """A library that not everybody has installed; BadInput says how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadInput(f"needs {package}: pip install 'decentnode[compression]'") from error
+
+
+def shuffled(content: Bytes, itemsize: int) -> Bytes:
+    """The first bytes of all elements, then the second ones, and so on: like is beside like."""
+    return np.ascontiguousarray(content.reshape(-1, itemsize).T).reshape(-1)
+
+
+def unshuffled(content: Bytes, itemsize: int) -> Bytes:
+    """The inverse of `shuffled`; PayloadError when there is part of an element."""
+    if content.size % itemsize:
+        raise PayloadError(f"{content.size} bytes are no elements of {itemsize}")
+    if itemsize == 1:
+        return content.copy()
+    planes = content.reshape(itemsize, -1)
+    elements = np.empty((planes.shape[1], itemsize), np.uint8)
+    for start in range(0, len(elements), STEP):
+        for byte, plane in enumerate(planes):
+            elements[start : start + STEP, byte] = plane[start : start + STEP]
+    return elements.reshape(-1)

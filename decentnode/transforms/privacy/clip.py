@@ -1,0 +1,66 @@
+"""A bound on the length of the signal."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Form, Layout, Payload
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import ParameterLayout
+from decentnode.options import PositiveFloat
+from decentnode.transforms.base import VECTOR, Context, Transform
+from decentnode.transforms.sparsify.selection import Spans, spans
+
+
+@TRANSFORMS.register("clip")
+@dataclass
+class Clip(Transform):
+    """Scales a signal down to at most a Euclidean norm (Abadi et al., CCS 2016, Alg. 1).
+
+    x <- x min(1, norm / |x|);   per layer: each of the m tensors of the model to norm / sqrt(m)
+    (McMahan et al., ICLR 2018)
+
+    Either way the whole is at most `norm` long, up to rounding: what one node can change is bounded, which is
+    the first half of a privacy guarantee. It stands before `gaussian_noise` (see there), and first or after
+    an orthogonal change of basis; a later stage that selects or decodes to less only shortens the signal.
+    Meant for differences and gradients: a model longer than `norm` shrinks every time it is sent.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = Form.DENSE
+    protects: ClassVar = True
+    wire: ClassVar = "b d"
+
+    norm: PositiveFloat
+    per_layer: bool = False
+    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False)
+    _spans: Spans = field(init=False, repr=False)
+
+    def bind(self, parameters: ParameterLayout | None) -> None:
+        self._parameters = parameters
+
+    def layout(self, incoming: Layout) -> Layout:
+        (dense,) = incoming.fields
+        self._spans = spans(dense.elements, self.per_layer, self._parameters)
+        return incoming
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        x = payload[VECTOR]
+        clipped, bound = torch.empty_like(x), self.norm / math.sqrt(max(1, len(self._spans)))
+        for i, n in self._spans:
+            part = x[i : i + n]
+            torch.mul(part, _scale(part, bound), out=clipped[i : i + n])
+        return Payload.dense(clipped)
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        """What was sent: the receiver cannot know how long the signal was."""
+        return payload
+
+
+def _scale(x: Tensor, bound: float) -> float:
+    # In double precision, where the squares of finite fp32 values cannot overflow.
+    norm = float(torch.linalg.vector_norm(x, dtype=torch.float64))
+    return min(1.0, bound / norm) if norm else 1.0

@@ -1,0 +1,105 @@
+"""What selecting transforms share: how many, which positions, and how gaps are filled again."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Field, Payload, PayloadError
+from decentnode.core.precision import accumulator
+from decentnode.core.vector import ParameterLayout
+from decentnode.errors import BadInput
+
+Spans = tuple[tuple[int, int], ...]
+"""First element and length of each part that is selected from on its own."""
+
+
+def count(fraction: float, n: int) -> int:
+    """k of n values: the fraction rounded to the nearest whole number (halves to even), but at least one."""
+    return max(1, round(fraction * n)) if n else 0
+
+
+def spans(n: int, per_layer: bool, parameters: ParameterLayout | None) -> Spans:
+    """The whole of n values, or the tensors of the model; BadInput when the values are not the model's."""
+    if not per_layer:
+        return ((0, n),)
+    if parameters is None:
+        raise BadInput("selects per layer, but an earlier transform mixed the layers, or there are none")
+    if parameters.numel != n:
+        raise BadInput(f"selects per layer, but gets {n} values of a model of {parameters.numel}")
+    return tuple((entry.offset, entry.shape.numel()) for entry in parameters.entries)
+
+
+def positions(mask: Tensor) -> Tensor:
+    """The indices (int64, ascending) where a 1-D mask is true."""
+    if mask.device.type != "cpu":
+        return mask.nonzero().view(-1)
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))
+
+
+def largest(score: Tensor, k: int) -> Tensor:
+    """The indices (int64, ascending) of exactly k <= n largest scores >= 0; of equal ones the first."""
+    if not k:
+        return torch.empty(0, dtype=torch.int64, device=score.device)
+    score = score.to(accumulator(score.dtype))  # numpy has no bfloat16
+    if score.device.type != "cpu":
+        return _largest_on_device(score, k)
+    kth = _kth_largest(score, k)
+    found = positions(score >= kth)
+    if found.numel() == k:
+        return found
+    keep = score[found] > kth
+    ties = positions(~keep)
+    keep[ties[: k - int(keep.sum())]] = True
+    return found[keep]
+
+
+def _largest_on_device(score: Tensor, k: int) -> Tensor:
+    # The bits of scores ascend as they do, and the lower of two equal ones gets the larger number: no two
+    # are equal, nobody has to look how many there are, and the result is that of the CPU.
+    if score.dtype == torch.float64:
+        return score.sort(descending=True, stable=True).indices[:k].sort().values
+    bits = score.view(torch.int32).long() << 32
+    order = torch.arange(score.numel() - 1, -1, -1, device=score.device)
+    return torch.topk(bits | order, k, sorted=False).indices.sort().values
+
+
+def _kth_largest(score: Tensor, k: int) -> float:
+    array = score.numpy()
+    nonzero = np.count_nonzero(array)
+    if nonzero < k:
+        return 0.0
+    if 2 * nonzero < array.size:
+        # numpy's vectorized partition is twenty times slower where one value fills most of the array.
+        array = array[array != 0]
+    return float(np.partition(array, array.size - k)[array.size - k])
+
+
+def filled(dense: Field, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
+    """The dense payload with `values` at `indices`, and elsewhere the own signal or zeros; in new memory."""
+    if own is None:
+        whole = values.new_zeros(dense.elements, dtype=dense.dtype)
+    else:
+        whole = own.to(dense.dtype, copy=True)
+    # What comes after in the chain may leave the values in half precision.
+    whole.index_copy_(0, indices.long(), values.to(dense.dtype))
+    return Payload.dense(whole)
+
+
+def whole(dense: Field, values: Tensor) -> Payload:
+    """The dense payload of values that are all there."""
+    return Payload.dense(values.to(dense.dtype))
+
+
+def check_indices(indices: Tensor, values: Tensor, n: int) -> None:
+    """Raises PayloadError unless there is one index per value, ascending, each of 0..n-1."""
+    if indices.numel() != values.numel():
+        raise PayloadError(f"{values.numel()} values with {indices.numel()} indices")
+    if not indices.numel():
+        return
+    descend = (indices[1:] <= indices[:-1]).any()
+    # One question to the device in the usual case.
+    if not bool(descend | (indices[0] < 0) | (indices[-1] >= n)):
+        return
+    if bool(descend):
+        raise PayloadError("indices that do not ascend")
+    raise PayloadError(f"indices from {int(indices[0])} to {int(indices[-1])} where there are {n} values")

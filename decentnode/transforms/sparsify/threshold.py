@@ -1,0 +1,58 @@
+"""Every value above a bound."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from decentnode.core.payload import Field, Form, Layout, Payload, Role
+from decentnode.core.registry import TRANSFORMS
+from decentnode.errors import BadInput
+from decentnode.options import NonNegativeFloat
+from decentnode.transforms.base import INDICES, VALUES, VECTOR, Context, Transform
+from decentnode.transforms.sparsify.selection import check_indices, filled, positions
+
+
+@TRANSFORMS.register("threshold")
+@dataclass
+class Threshold(Transform):
+    """Sends all values over a bound, with their indices (hard threshold: Sahu et al., NeurIPS 2021).
+
+    sent: all i with |x_i| > value;   `relative`: with |x_i| > value max_j |x_j|
+
+    How much is sent follows the signal, from nothing to 8 d bytes. No value that is left out errs by more
+    than the bound where gaps are filled with zeros.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = Form.SPARSE
+    depends_on_signal: ClassVar = True
+    wire: ClassVar = "b + 4 per value over the bound"
+    lossless = True
+
+    value: NonNegativeFloat
+    relative: bool = False
+    _dense: Field = field(init=False, repr=False)
+    _sparse: Layout = field(init=False, repr=False)
+
+    def layout(self, incoming: Layout) -> Layout:
+        if self.relative and self.value >= 1:
+            raise BadInput(f"would never send anything: relative to the largest, {self.value} is not below 1")
+        (self._dense,) = incoming.fields
+        n = self._dense.elements
+        fields = Field(VALUES, self._dense.dtype, n, True), Field(INDICES, torch.int32, n, True, Role.INDEX)
+        self._sparse = Layout(fields, self.emits)
+        return self._sparse
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        x = payload[VECTOR]
+        magnitude = x.abs()
+        scale = float(magnitude.max()) if self.relative and x.numel() else 1.0
+        indices = positions(magnitude > self.value * scale)
+        return Payload.of(self._sparse, {VALUES: x.index_select(0, indices), INDICES: indices})
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
+        values, indices = payload[VALUES], payload[INDICES]
+        check_indices(indices, values, self._dense.elements)
+        return filled(self._dense, values, indices, context.own)

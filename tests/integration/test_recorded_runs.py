@@ -1,0 +1,115 @@
+"""One run that is never evaluated and keeps its models; then what went on from a checkpoint of it."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from decentnode.cli import app as cli
+from decentnode.launcher.report.summary import model_hash
+from decentnode.results import model_rounds, read_model, read_records
+from tests.integration.running import ROOT, Run
+
+LATE = 0.5
+"""Seconds that the nodes take before their first round."""
+PLUGIN = f"""
+import time
+from decentnode.sharing import Gossip
+
+class Late(Gossip):
+    def begin(self, vector):
+        time.sleep({LATE})
+        super().begin(vector)
+"""
+CONFIG = """
+name: recorded
+rounds: 6
+graph: {name: ring, nodes: 4}
+dataset: {name: synthetic, nodes: 4, samples_per_node: 40, features: 8, classes: 3}
+model: {name: mlp, hidden: [8]}
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 8, steps_per_round: 2}
+sharing: {name: 'late:Late'}
+evaluation: {every: 0, final: false}
+checkpoint: {every: 3}
+records: {models: {every: 4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "late.py").write_text(PLUGIN)
+    (folder / "recorded.yaml").write_text(CONFIG)
+    run = Run(folder / "run", config=folder / "recorded.yaml", figures=True)
+    assert run.wait() == 0, run.text
+    return run
+
+
+def test_a_run_without_any_evaluation_shows_dashes(run, capsys):
+    assert not (run.run_dir / "evaluations.jsonl").exists()
+    summary = run.summary
+    assert summary["test_accuracy"] is summary["test_loss"] is summary["consensus_distance"] is None
+    assert summary["peak_memory_mb_per_node"]["min"] > 0
+    assert re.search(r"^  test accuracy      -$", run.text, re.MULTILINE)
+    commands = (["status", "."], ["plot", "."], ["compare", ".", ".", "--out", "../both"])
+    said = []
+    for name, *words in commands:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, *(str(run.run_dir / word) if word[0] == "." else word for word in words)])
+        assert not ended.value.code
+        said.append(capsys.readouterr().out)
+    assert "all 4 nodes finished 6 rounds" in said[0]
+    assert {line.rsplit("/", 1)[-1] for line in said[1].split()} == {"overview.png", "labels.png"}
+    cells = said[2].splitlines()[2].split()
+    assert cells[1:8] == ["4", "6", "-", "-", "-", "-", "-"] and cells[-3:] == ["-", "-", "-"]
+
+
+def test_startup_ends_when_the_last_node_begins(run):
+    shown = float(re.search(r"started in ([\d.]+) s", run.text)[1])
+    assert run.summary["startup_seconds"] > shown - 0.1 + LATE
+    for rank in range(4):
+        first = read_records(run.run_dir / "records" / f"{rank:05d}.jsonl")[0]
+        assert first.seconds > LATE
+
+
+def test_the_last_models_are_those_of_the_summary_and_need_no_torch(run):
+    assert model_rounds(run.run_dir) == {rank: [3, 5] for rank in range(4)}
+    found = {rank: read_model(run.run_dir, rank, 5) for rank in range(4)}
+    digests = {
+        rank: hashlib.sha256(b"".join(array.tobytes() for array in model.values())).hexdigest()
+        for rank, model in found.items()
+    }
+    assert model_hash(digests) == run.summary["model_hash"]
+    script = (
+        "import sys; from pathlib import Path; from decentnode.results import read_model;"
+        f"print(len(read_model(Path({str(run.run_dir)!r}), 0, 5)), 'torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "4 False\n"
+
+
+def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
+    folder = run.run_dir.parent / "resumed"
+    shutil.copytree(run.run_dir, folder)
+    (folder / "summary.json").unlink()
+    for path in folder.glob("checkpoints/*/00000005.*"):
+        path.unlink()
+    for path in folder.glob("models/*/00000003.safetensors"):
+        shutil.copy(path, path.with_name("00000004.safetensors"))  # of a round that none is kept of
+        path.write_bytes(b"")
+    resumed = Run(folder, verb="resume", figures=True)
+    assert resumed.wait() == 0, resumed.text
+    assert "goes on after round 3\n" in resumed.text
+    assert resumed.summary["model_hash"] == run.summary["model_hash"]
+    files = {
+        folder: {path.relative_to(folder): path.read_bytes() for path in folder.glob("models/*/*")}
+        for folder in (run.run_dir, folder)
+    }
+    assert len(files[folder]) == 8 and files[folder] == files[run.run_dir]

@@ -1,0 +1,116 @@
+"""When a node that waits asks, says that it waits, and gives up; and that nothing else wakes anybody."""
+
+import pytest
+
+from decentnode.communication.exchange import mailbox as module
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.retransmission import FIRST_ASK, NEVER, RetransmissionTimer
+from decentnode.communication.peers.failure_detector import Patience
+from decentnode.communication.peers.rejoin import Edges
+from decentnode.communication.wire import Kind
+
+DEADLINE = 80.0
+
+
+class Waiter:
+    """Node 0 of a process of its own, which waits for others in an exchange, in made-up time."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        self.said = []
+        self.box = Mailbox(0, lambda source, message: None)
+        boxes = {0: self.box}
+        edges = Edges(boxes, self._tell, lambda peer: True)
+        self.patience = Patience(boxes, self._tell, edges)
+
+    def _tell(self, kind, rank, peer, key, seq):
+        self.said.append((round(self.now - self.began, 3), kind, peer))
+
+    def wait(self, round, sources=(1,), targets=(), timeout=DEADLINE):
+        self.handle = self.box.open((round, 0, 0), round + 1, targets, sources, timeout)
+        self.began = self.now
+        self.due = self.now + self.box.timer.start(timeout, self.now)
+        return self.due - self.now
+
+    def pass_time(self, seconds, linked=(1, 2)):
+        """Looks whenever something is due, as the thread of the sockets does; returns how often."""
+        end, looks = self.now + seconds, 0
+        while self.due <= end:
+            self.now = self.due
+            self.due = self.patience.look(self.now, linked)
+            looks += 1
+        self.now = end
+        return looks
+
+    def end(self):
+        self.box.deliver(1, self.handle.key, None)
+        self.box.timer.stop()
+
+
+@pytest.fixture
+def waiter(monkeypatch):
+    return Waiter(monkeypatch)
+
+
+def test_pauses_double_up_to_an_eighth_of_the_deadline_and_others_hear_of_a_long_wait(waiter):
+    waiter.wait(0)
+    looks = waiter.pass_time(60.0)
+    asked = [at for at, kind, peer in waiter.said if (kind, peer) == (Kind.MISSING, 1)]
+    assert asked == pytest.approx([0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 22.7, 32.7, 42.7, 52.7])
+    assert [at for at, kind, peer in waiter.said if kind == Kind.WAITING and peer == 2] == asked[3:]
+    assert looks == len(asked)
+
+
+def test_a_silent_peer_is_given_up_at_its_deadline_and_nothing_is_due_after_that(waiter):
+    waiter.wait(0, targets=[2])
+    waiter.wait(1, timeout=8.0)
+    waiter.pass_time(7.9)
+    assert waiter.box.gone == {}
+    waiter.pass_time(0.2)
+    assert waiter.box.gone.keys() == {1, 2}
+    assert waiter.due == NEVER
+
+
+def test_a_peer_that_is_only_behind_is_asked_later_in_the_next_exchange(waiter):
+    waiter.wait(0)
+    waiter.pass_time(1.0)
+    waiter.box.note_progress(1, (-1, 0, 0))
+    waiter.pass_time(6.0)
+    waiter.end()
+    assert waiter.wait(1) == pytest.approx(7.0)
+    assert waiter.pass_time(6.9) == 0
+    waiter.end()
+    pauses = [waiter.wait(2), *(waiter.end() or waiter.wait(round) for round in range(3, 30))]
+    assert pauses[0] == pytest.approx(6.9)
+    assert pauses[-1] == pytest.approx(FIRST_ASK)
+
+
+def test_a_wait_for_what_was_lost_teaches_nothing(waiter):
+    waiter.wait(0)
+    waiter.pass_time(5.0)
+    waiter.end()
+    assert waiter.wait(1) == pytest.approx(FIRST_ASK)
+
+
+def test_the_first_pause_leaves_room_for_signs_of_life(waiter):
+    timer = RetransmissionTimer()
+    timer.was_needless = True
+    timer.learn(1000.0)
+    assert timer.start(DEADLINE, 0.0) == DEADLINE / 4
+
+
+def test_who_stood_still_accuses_nobody_of_that_time(waiter):
+    waiter.wait(0)
+    waiter.due += 2 * DEADLINE
+    waiter.pass_time(2.1 * DEADLINE)
+    assert waiter.box.gone == {}
+    waiter.pass_time(DEADLINE)
+    assert waiter.box.gone.keys() == {1}
+
+
+def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):
+    waiter.wait(0)
+    waiter.box.timer.stop()
+    assert waiter.patience.look(waiter.now + 1000.0, (1, 2)) == NEVER
+    assert waiter.said == []

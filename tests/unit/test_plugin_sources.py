@@ -1,0 +1,127 @@
+"""Which files are a plug-in's code, and what is kept of them."""
+
+import hashlib
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from decentnode.config import loader as config
+from decentnode.node import plugin_sources
+from decentnode.node.plugin_sources import (
+    PluginSources,
+    difference,
+    files_of,
+    folder_of,
+    git_state,
+    named_modules,
+)
+from tests.corpus.case import BASE
+
+FILES = {
+    "phd_top.py": "import phd_lab.nets\nfrom decentnode.sharing.gossip import Gossip\nimport json, torch\n"
+    "from missing import nothing\n\n\ndef later():\n    import phd_late\n",
+    "phd_late.py": "def broken(:\n",
+    "phd_unused.py": "",
+    "phd_lab/__init__.py": "",
+    "phd_lab/nets.py": "from . import layers\nfrom .deep.blocks import Block\nfrom phd_lab import Name\n",
+    "phd_lab/layers.py": "import phd_lab.nets\nfrom ... import beyond\n",
+    "phd_lab/deep/blocks.py": "import math\nBlock = 1\n",
+    "phd_lab/other.py": "",
+    "decentnode/__init__.py": "",
+}
+"""`phd_lab/deep` has no `__init__.py`."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("phd_")]:
+        del sys.modules[name]
+
+
+def load(module, monkeypatch, folder):
+    """As if it were imported, although not everything that it imports is there."""
+    spec = importlib.util.find_spec(module)
+    monkeypatch.setitem(sys.modules, module, importlib.util.module_from_spec(spec))
+
+
+def test_the_files_of_a_plugin_are_its_own_and_those_that_it_imports_beside_it(folder, monkeypatch):
+    load("phd_top", monkeypatch, folder)
+    below = ("__init__.py", "deep/blocks.py", "layers.py", "nets.py")
+    wanted = ["phd_late.py", *(f"phd_lab/{name}" for name in below), "phd_top.py"]
+    found = files_of("phd_top")
+    assert sorted(found) == sorted(wanted)
+    assert all(path == folder / name for name, path in found.items())
+
+
+def test_a_module_of_a_package_is_named_below_the_folder_of_the_package(folder, monkeypatch):
+    importlib.import_module("phd_lab")
+    load("phd_lab.layers", monkeypatch, folder)
+    assert sorted(files_of("phd_lab.layers")) == sorted(
+        f"phd_lab/{name}" for name in ("__init__.py", "deep/blocks.py", "layers.py", "nets.py")
+    )
+
+
+def test_what_is_installed_is_not_followed():
+    import torch.nn
+
+    assert files_of("torch.nn") == {"torch/nn/__init__.py": Path(torch.nn.__file__)}
+    assert files_of("sys") == files_of("nowhere.to.be.found") == {}
+
+
+def settings_with(folder, monkeypatch):
+    (folder / "phd_net.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Sequential):\n    def __init__(self):\n"
+        "        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n\n\n"
+        "class Step(torch.optim.SGD):\n    pass\n"
+    )
+    (folder / "ring.edges").write_text("4\n0 1\n1 2\n2 3\n3 0\n")
+    text = BASE.replace("{name: mlp, hidden: [8]}", "phd_net:Net").replace(
+        "name: SGD", "name: 'phd_net:Step'"
+    )
+    (folder / "x.yaml").write_text(text)
+    monkeypatch.chdir(folder)
+    return config.load("x.yaml")
+
+
+def test_every_plugin_that_is_named_by_its_module_counts_and_no_other(folder, monkeypatch):
+    settings = settings_with(folder, monkeypatch)
+    assert list(named_modules(settings)) == ["phd_net", "phd_net"]
+    sources, content = PluginSources(settings), (folder / "phd_net.py").read_bytes()
+    assert sources.hashes == {"phd_net.py": hashlib.sha256(content).hexdigest()}
+    (folder / "phd_net.py").write_text("edited since it was read")
+    sources.save(folder / "run")
+    copy = folder_of(sources.version, folder / "run") / "phd_net.py"
+    assert copy.read_bytes() == content
+    assert PluginSources(config.load("x.yaml", ["model=mlp", "training.optimizer=SGD"])).hashes == {}
+
+
+def test_differences_are_named_and_few():
+    here = {"a.py": "1", "b.py": "2", "same.py": "3"}
+    assert difference(here, here) == ""
+    assert difference(here, {"a.py": "0", "new\n.py": "2", "same.py": "3"}) == "a.py, b.py, new\\n.py"
+    assert difference({}, {f"{i}.py": "" for i in range(9)}) == "0.py, 1.py, 2.py and 6 more"
+
+
+def test_the_commit_is_that_of_the_files_and_says_whether_they_are_in_it(folder, monkeypatch):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    files = [folder / "phd_top.py", folder / "phd_lab" / "nets.py"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert git_state(files) == (None, None), "nothing was ever committed"
+    subprocess.run([*git, "add", "phd_top.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert git_state(files[:1]) == (commit.strip(), False)
+    assert git_state(files) == (commit.strip(), True), "one is not in it"
+    files[0].write_text("")
+    assert git_state(files[:1]) == (commit.strip(), True)
+    assert git_state([]) == (None, None)
+    monkeypatch.setattr(plugin_sources.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(OSError()))
+    assert git_state(files) == (None, None), "there is no git"
