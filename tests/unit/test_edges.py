@@ -178,6 +178,17 @@ def test_who_goes_on_meanwhile_makes_it_a_later_round():
     assert coming.round >= 9
 
 
+def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
+    town, coming = homecoming([7, 7])
+    coming.ask([(0, 1), (0, 2)])
+    for _ in range(4):  # two questions and their answers
+        header = town.post.pop(0)
+        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
+    town.go_to(2, 8)
+    town.carry(pick=lambda post: next((i for i, header in enumerate(post) if header.kind != Kind.WELCOME), 0))
+    assert coming.round == town.first(1, 0) == town.first(2, 0) >= 9
+
+
 def test_proposals_that_cross_end_in_one_agreement():
     """A neighbor of lower rank proposes by itself, while the one that comes back has agreed with it."""
     town, coming = homecoming([7])

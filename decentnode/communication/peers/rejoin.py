@@ -380,7 +380,8 @@ class Homecoming:
             self._tell(Kind.RETURN, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
-        for rank, peer in self._agreed:
+        # A peer may have agreed although its WELCOME is still on the way: it ignores another round until then.
+        for rank, peer in sorted(self._agreed if self._waits else self._asked):
             self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()
         if not self._waits:  # who waits does not get on in the meantime
