@@ -15,8 +15,8 @@ from pathlib import Path
 from decentnode.cli.app import main
 from decentnode.communication import wire
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq.io_thread import Sockets
-from decentnode.communication.zeromq.links import Links
+from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.node.node import Node
 
 WARM_UP = 5
@@ -27,9 +27,9 @@ OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LE
 def watch(folder: Path) -> None:
     """Has every process that is forked from here count."""
     messages, sizes, began = list[int](), list[int](), list[float]()
-    send, run_round, stop = Links._send, Node.run_round, Sockets.stop
+    send, run_round, stop = PeerLinks._send, Node.run_round, IoThread.stop
 
-    def counting_send(links: Links, process: int, dealer: object, header: bytes, body: wire.Body) -> None:
+    def counting_send(links: PeerLinks, process: int, dealer: object, header: bytes, body: wire.Body) -> None:
         if wire.kind_of(header) not in OF_EXCHANGES:
             messages.append(1)
             sizes.append(len(header) + len(body))
@@ -42,14 +42,14 @@ def watch(folder: Path) -> None:
             began.append(time.process_time())
         await run_round(node, round)
 
-    def telling_stop(sockets: Sockets, linger: float) -> None:
+    def telling_stop(sockets: IoThread, linger: float) -> None:
         spent = time.process_time() - began[0]
         (folder / str(os.getpid())).write_text(f"{len(messages)} {sum(sizes)} {spent}\n")
         stop(sockets, linger)
 
-    Links._send = counting_send  # type: ignore[method-assign,assignment]
+    PeerLinks._send = counting_send  # type: ignore[method-assign,assignment]
     Node.run_round = timed_round  # type: ignore[method-assign]
-    Sockets.stop = telling_stop  # type: ignore[method-assign]
+    IoThread.stop = telling_stop  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import pytest
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.exchange.retransmission import FIRST_ASK, MARGIN, NEVER, RetransmissionTimer
-from decentnode.communication.peers.failure_detector import Patience
-from decentnode.communication.peers.rejoin import Edges
+from decentnode.communication.peers.failure_detector import FailureDetector
+from decentnode.communication.peers.rejoin import EdgeProtocol
 from decentnode.communication.wire import Kind
 
 DEADLINE = 80.0
@@ -21,8 +21,8 @@ class Waiter:
         self.said = []
         self.box = Mailbox(0, lambda source, message: None)
         boxes = {0: self.box}
-        edges = Edges(boxes, self._tell, lambda peer: True)
-        self.patience = Patience(boxes, self._tell, edges)
+        edges = EdgeProtocol(boxes, self._tell, lambda peer: True)
+        self.patience = FailureDetector(boxes, self._tell, edges)
 
     def _tell(self, kind, rank, peer, key, seq):
         self.said.append((round(self.now - self.began, 3), kind, peer))
