@@ -89,7 +89,7 @@ class ProcessDirectory:
     """Whether peers that die are waited for, because they are to be started again."""
     credentials: Credentials | None = None
     """What links over TCP are guarded with; None: they are plain."""
-    sieve: MessageInterceptor | None = None
+    interceptor: MessageInterceptor | None = None
     """What messages from other processes go through before they are taken in; None: they all count."""
     meets_anybody: bool = False
     """Whether its nodes may exchange with all others, because nobody knows what the graph will be."""

@@ -43,7 +43,7 @@ SECONDS_FOR_STACKS = 0.3
 class ForkServer:
     """The launcher's end: a process that has everything in memory and forks from it."""
 
-    def __init__(self, inheritance: ForkContext, positions: list[int]) -> None:
+    def __init__(self, fork_context: ForkContext, positions: list[int]) -> None:
         """Forks the server, which forks one host process for each position. No thread runs yet."""
         self._lifeline_end, self._lifeline = os.pipe()
         made, is_made = os.pipe()
@@ -57,16 +57,16 @@ class ForkServer:
         if self.pid == 0:
             os.close(self._lifeline)
             os.close(made)
-            _serve(inheritance, positions, self._lifeline_end, is_made)
+            _serve(fork_context, positions, self._lifeline_end, is_made)
         os.close(self._lifeline_end)
         os.close(is_made)
         if not os.read(made, 1):
             _, status = os.waitpid(self.pid, 0)
             if os.WIFSIGNALED(status):
-                shutil.rmtree(inheritance.socket_dir, ignore_errors=True)
+                shutil.rmtree(fork_context.socket_dir, ignore_errors=True)
                 how = how_it_ended(-os.WTERMSIG(status))
                 raise StartError(f"the process that starts the nodes was {how}")
-            raise StartError(f"{inheritance.socket_dir}: a directory for sockets cannot be made there")
+            raise StartError(f"{fork_context.socket_dir}: a directory for sockets cannot be made there")
         os.close(made)
 
     def kill(self) -> None:
@@ -108,29 +108,29 @@ def end_hung(pids: Sequence[int]) -> None:
         time.sleep(pause)
 
 
-def _serve(inheritance: ForkContext, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
+def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
     """The directory of the sockets is made by the one who removes it even if the launcher is killed."""
     try:
-        Path(inheritance.socket_dir).mkdir(0o700)
+        Path(fork_context.socket_dir).mkdir(0o700)
         os.write(is_made, b"y")
         os.close(is_made)
-        inheritance.reporter.let_go_of_the_reading_end()
-        ForkServerProcess(inheritance, positions, lifeline).serve()
+        fork_context.reporter.let_go_of_the_reading_end()
+        ForkServerProcess(fork_context, positions, lifeline).serve()
     finally:
-        shutil.rmtree(inheritance.socket_dir, ignore_errors=True)
+        shutil.rmtree(fork_context.socket_dir, ignore_errors=True)
         os._exit(0)
 
 
 class ForkServerProcess:
     """The server's end."""
 
-    def __init__(self, inheritance: ForkContext, positions: list[int], lifeline: int) -> None:
+    def __init__(self, fork_context: ForkContext, positions: list[int], lifeline: int) -> None:
         # For the children, too: a signal may go to all processes of a terminal or a service, and it is the
         # launcher that asks the nodes to stop.
         for signum in STOPPED_BY:
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPED_BY)
-        self._inheritance = inheritance
+        self._fork_context = fork_context
         self._lifeline: int | None = lifeline
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -162,10 +162,10 @@ class ForkServerProcess:
         try:
             pid = os.fork()
         except OSError as error:
-            for rank in self._inheritance.experiment.processes[position].ranks:
+            for rank in self._fork_context.experiment.processes[position].ranks:
                 reason = f"its process could not be started: {error.strerror}"
-                self._inheritance.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
-            self._inheritance.reporter.send(Exited(position, int(ExitCode.FAILED)))
+                self._fork_context.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
+            self._fork_context.reporter.send(Exited(position, int(ExitCode.FAILED)))
             return
         if pid == 0:
             die_with(server)
@@ -173,7 +173,7 @@ class ForkServerProcess:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in self._own_fds:
                 os.close(fd)
-            run_host(self._inheritance, position, self._restarts[position])
+            run_host(self._fork_context, position, self._restarts[position])
         self._position[pid] = position
 
     def _obey(self, command: bytes) -> None:
@@ -199,7 +199,7 @@ class ForkServerProcess:
     def _fork_anew(self, position: int) -> None:
         """Says so first: whatever is still to be read of the process before counts for that one."""
         if self._restarts[position] % INCARNATIONS:
-            self._inheritance.reporter.send(Restarted(position, None, self._restarts[position]))
+            self._fork_context.reporter.send(Restarted(position, None, self._restarts[position]))
         self._fork(position)
 
     def _kill_all(self) -> None:
@@ -221,20 +221,22 @@ class ForkServerProcess:
                     self._fork_anew(position)
             elif self._may_come_back(position, code):
                 self._restarts[position] += 1
-                self._inheritance.reporter.send(Restarted(position, code, self._restarts[position]))
+                self._fork_context.reporter.send(Restarted(position, code, self._restarts[position]))
                 self._fork(position)
             else:
-                self._inheritance.reporter.send(Exited(position, code))
+                self._fork_context.reporter.send(Exited(position, code))
 
     def _may_come_back(self, position: int, code: int) -> bool:
         """Whether a process that ended so is started again: in a run that goes on, with all its nodes."""
-        inheritance, experiment = self._inheritance, self._inheritance.experiment
+        fork_context, experiment = self._fork_context, self._fork_context.experiment
         attempts = experiment.settings.failures.restart.attempts
         if code == ExitCode.OK or self._is_over or self._restarts[position] % INCARNATIONS >= attempts:
             return False
-        sightings = [inheritance.beacons.of(rank).read() for rank in experiment.processes[position].ranks]
+        sightings = [fork_context.heartbeats.of(rank).read() for rank in experiment.processes[position].ranks]
         done = any(seen.activity is Activity.END for seen in sightings)
-        return bool(inheritance.snapshots.run_id) and inheritance.beacons.last_round == GO_ON and not done
+        return (
+            bool(fork_context.snapshots.run_id) and fork_context.heartbeats.last_round == GO_ON and not done
+        )
 
 
 def die_with(parent: int) -> None:

@@ -30,7 +30,7 @@ class GracefulStop:
     """One machine's part in it; nothing happens before somebody asks."""
 
     def __init__(
-        self, beacons: HeartbeatBoard, machine: int, machines: set[int], send: Send, patience: float
+        self, heartbeats: HeartbeatBoard, machine: int, machines: set[int], send: Send, patience: float
     ) -> None:
         """`machines` may shrink as launchers fall silent; `send` gives a note to a machine, or to all;
         `patience`: for how many seconds nodes are waited for that get on."""
@@ -38,7 +38,7 @@ class GracefulStop:
         """What the run was asked to stop with, here or on another machine."""
         self.is_urgent = False
         """Nothing is waited for any more."""
-        self._beacons = beacons
+        self._heartbeats = heartbeats
         self._machine = machine
         self._machines = machines
         self._send = send
@@ -53,7 +53,7 @@ class GracefulStop:
         """From here on no local node begins another round; safe in a signal handler."""
         if self.signal is None:
             self._asked = time.monotonic()
-            self._beacons.last_round = UNDECIDED
+            self._heartbeats.last_round = UNDECIDED
             self.signal = signum
 
     def begin(self, saved: int | None, every: int) -> str:
@@ -80,14 +80,14 @@ class GracefulStop:
 
     def _is_worth_waiting(self, at_work: Collection[int]) -> bool:
         """Whether nodes are being saved, or the run would be lost although some get on."""
-        own = self._beacons.activities(at_work)
+        own = self._heartbeats.activities(at_work)
         if Activity.CHECKPOINT in own or (at_work and not own):
             return True  # of other machines' nodes their launchers decide
         if own and self._can_go_back:
             return False
         # What other machines' nodes do is not seen here, nor how far a node's test is.
         is_unseen = not self._can_go_back and (len(self._machines) > 1 or Activity.EVALUATE in own)
-        return is_unseen or time.monotonic() - self._beacons.last_mark <= MOST_SECONDS
+        return is_unseen or time.monotonic() - self._heartbeats.last_mark <= MOST_SECONDS
 
     def take(self, note: Note) -> None:
         """Learns from another machine."""
@@ -97,7 +97,7 @@ class GracefulStop:
             case HighestRound():
                 self._announced[note.machine] = note.round
                 if self._decided:
-                    self._send(LastRound(self._beacons.last_round), note.machine)
+                    self._send(LastRound(self._heartbeats.last_round), note.machine)
             case LastRound():
                 self._decide(note.round)
 
@@ -106,13 +106,13 @@ class GracefulStop:
         waited = time.monotonic() - self._asked
         if self.signal is None or self._decided or waited < SETTLING:
             return
-        self._announced[self._machine] = self._beacons.highest_round
+        self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
             if self._machines <= self._announced.keys() or waited > MACHINES_PATIENCE:
                 self._decide(max(self._announced.values()))
                 # A machine that was not counted on may hear of it only now.
                 self._send(Pause(self.signal), None)
-                self._send(LastRound(self._beacons.last_round), None)
+                self._send(LastRound(self._heartbeats.last_round), None)
             else:
                 self._say(Pause(self.signal))
         elif waited > DECISION_PATIENCE:
@@ -125,7 +125,7 @@ class GracefulStop:
 
     def _decide(self, round: int) -> None:
         self._decided = True
-        self._beacons.last_round = round
+        self._heartbeats.last_round = round
 
     def _say(self, *notes: Note) -> None:
         """Tells machine 0, or from there all, now and then, because a launcher may not listen yet."""

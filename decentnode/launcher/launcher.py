@@ -75,44 +75,46 @@ class Launcher:
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
-        self._continuity = RunState(experiment, machine, self.run_dir, past)
-        self.roster = MembershipTable(
+        self._run_state = RunState(experiment, machine, self.run_dir, past)
+        self.membership = MembershipTable(
             range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
         )
         self.run_id = 0
         self._local = set(experiment.mapping.ranks_of(machine))
-        self._known = self._local if machine else set(self.roster.members)
+        self._known = self._local if machine else set(self.membership.members)
         """Ranks whose end this launcher learns of."""
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._snapshots = SnapshotBuffers(
             sorted(self._local), experiment.layout.numel, experiment.layout.dtype
         )
         self._introductions = HandshakeBoard(experiment.graph.num_nodes)
-        self._beacons = HeartbeatBoard(sorted(self._local))
+        self._heartbeats = HeartbeatBoard(sorted(self._local))
         self._pids: dict[int, int] = {}
-        self._vigil = RunMonitor(
-            experiment, machine, self.run_dir, self._beacons, self.roster, self._pids.get, screen.note
+        self._run_monitor = RunMonitor(
+            experiment, machine, self.run_dir, self._heartbeats, self.membership, self._pids.get, screen.note
         )
-        self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
+        self.evaluations = EvaluationLog(
+            self.run_dir / "evaluations.jsonl", warn=self._run_monitor.event_log.warn
+        )
         own = {i: experiment.processes[i].ranks for i in self._positions}
-        self._departures = ExitMonitor(self.roster, own, experiment.settings.failures)
+        self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
         join = Join(machine, __version__, digest, experiment.dataset_digest, code)
         self._assembly = Rendezvous(
-            experiment.mapping, machine, self._continuity.greeting(join), self._credentials,
+            experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
             StartQuorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
         )  # fmt: skip
-        self._outbox = VectorSender(machine, self._assembly.send, self._assembly.cut)
+        self._vector_sender = VectorSender(machine, self._assembly.send, self._assembly.cut)
         self._others = RemoteMachines(
-            experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
+            experiment, machine, self.membership, self._assembly.last_heard, self._run_monitor.event_log.say
         )
         self._stopping = GracefulStop(
-            self._beacons, machine, self._others.present, self._assembly.send,
+            self._heartbeats, machine, self._others.present, self._assembly.send,
             experiment.settings.failures.deadline,
         )  # fmt: skip
-        self._latecomers = LateJoin(
-            experiment, machine, self.roster, self._assembly, self._continuity.lineage,
+        self._late_join = LateJoin(
+            experiment, machine, self.membership, self._assembly, self._run_state.lineage,
             lambda: self._signal is not None,
         )  # fmt: skip
         self._signals = 0
@@ -125,7 +127,7 @@ class Launcher:
         try:
             self._begin_together()
             while self._unresolved() and self._signal is None:
-                self._watch(min(self._others.pause, self._departures.pause, self.screen.interval))
+                self._watch(min(self._others.pause, self._exit_monitor.pause, self.screen.interval))
             if self._signal is not None:
                 self._let_go()
             self._wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -133,10 +135,10 @@ class Launcher:
             summary = self._sum_up()
         except BaseException as error:
             self.screen.close()
-            self._vigil.close(str(error) if isinstance(error, DecentnodeError) else "")
+            self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
-            self._vigil.close()
+            self._run_monitor.close()
             self.server.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
@@ -158,22 +160,22 @@ class Launcher:
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         self._socket_dir = name_socket_directory()
         threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
-        inheritance = ForkContext(
-            self.experiment, self._snapshots, self._introductions, self._beacons, self._continuity.lineage,
+        fork_context = ForkContext(
+            self.experiment, self._snapshots, self._introductions, self._heartbeats, self._run_state.lineage,
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
         with hold_signals(*(heard := signals_that_stop())):
-            self.server = ForkServer(inheritance, self._positions)
+            self.server = ForkServer(fork_context, self._positions)
             for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         os.close(write)
-        self._vigil.open(self._socket_dir)
-        self._vigil.add_request(RESTART, self._latecomers.restart)
+        self._run_monitor.open(self._socket_dir)
+        self._run_monitor.add_request(RESTART, self._late_join.restart)
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""
-        self._vigil.alarm.ring()
+        self._run_monitor.alarm.ring()
         # Whoever closes a terminal may say so twice, and a session that ends says it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
         self._stopping.ask(signum)
@@ -210,10 +212,12 @@ class Launcher:
                 raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
 
     def _refuse_early_losses(self) -> None:
-        lost = self.roster.ranks(MemberState.LOST)
+        lost = self.membership.ranks(MemberState.LOST)
         if lost and self._signal is None:
-            first = {self.roster.members[rank].error: rank for rank in reversed(lost)}
-            raise StartError("\n".join(f"{why}; its log: {self._vigil.log(r)}" for why, r in first.items()))
+            first = {self.membership.members[rank].error: rank for rank in reversed(lost)}
+            raise StartError(
+                "\n".join(f"{why}; its log: {self._run_monitor.log(r)}" for why, r in first.items())
+            )
 
     def _meet(self) -> None:
         """Lets the machines find each other, then gives the start to the local nodes."""
@@ -222,17 +226,18 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         self._assembly.introductions = self._introductions.said()
-        self._assembly.lacking = self._continuity.lacking
+        self._assembly.lacking = self._run_state.lacking
         start = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
             return
-        self._continuity.begin(start)
-        self.evaluations.go_on(self._continuity.rows)
+        self._run_state.begin(start)
+        self.evaluations.go_on(self._run_state.rows)
         self._introductions.fill(self._assembly.introductions)
         self._observer = ModelObserver(
-            self._snapshots, partial(self.roster.reporting, self._local), machine, self._outbox.put,
+            self._snapshots, partial(self.membership.reporting, self._local), machine,
+            self._vector_sender.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
-            self._vigil.alarm.ring,
+            self._run_monitor.alarm.ring,
         )  # fmt: skip
         self._others.present -= set(start.absent)
         self._observer.expect_machines(self._others.present)
@@ -240,17 +245,17 @@ class Launcher:
         self._observer.start()
         leave_behind(self._observer)
         self._snapshots.run_id = start.message_id
-        self.roster.start(self._continuity.lineage.round, self._known)
-        self._began = time.monotonic() - self._continuity.seconds
+        self.membership.start(self._run_state.lineage.round, self._known)
+        self._began = time.monotonic() - self._run_state.seconds
         self._startup = seconds_since_process_start()
         self._command = time.monotonic() - self._startup
         self.run_id = start.run_id
-        self._continuity.lineage.begin(self._began)
-        self._vigil.begin(self._began)
-        absent = self._latecomers.begin(start, self.server, self._start_signal)
+        self._run_state.lineage.begin(self._began)
+        self._run_monitor.begin(self._began)
+        absent = self._late_join.begin(start, self.server, self._start_signal)
         self.screen.began(experiment, self.run_dir, self._startup)
-        if self._continuity.news:
-            self.screen.note(self._continuity.news)
+        if self._run_state.news:
+            self.screen.note(self._run_state.news)
         for report in absent:
             self._take(report)
 
@@ -258,17 +263,17 @@ class Launcher:
 
     def _unresolved(self) -> bool:
         """Whether some node may still report, here, or on machine 0 anywhere; or has not yet left here."""
-        if not self._known.isdisjoint(self.roster.active):
+        if not self._known.isdisjoint(self.membership.active):
             return True
-        return self._departures.are_awaited(time.monotonic())
+        return self._exit_monitor.are_awaited(time.monotonic())
 
     def _watch(self, timeout: float) -> None:
         """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
-        self._vigil.wait([] if self._inflow.closed else [self._inflow.fd], timeout)
-        reports = self._vigil.complete(self._inflow.read())
+        self._run_monitor.wait([] if self._inflow.closed else [self._inflow.fd], timeout)
+        reports = self._run_monitor.complete(self._inflow.read())
         if self._inflow.closed:
-            reports += [Failed(r, UNSEEN_END) for r in self.roster.active if r in self._local]
-            self.roster.ended.update(self._positions)
+            reports += [Failed(r, UNSEEN_END) for r in self.membership.active if r in self._local]
+            self.membership.ended.update(self._positions)
         for report in reports:
             self._take(report)
         # Processes are the own launcher's to know.
@@ -277,9 +282,9 @@ class Launcher:
             self._exchange_with_machines()
             self._stopping.advance()
             is_alone = self._others.is_left_alone(GONE_FOR_GOOD)
-            self._continuity.tend(self._others.gone, is_alone, self._assembly.send)
+            self._run_state.tend(self._others.gone, is_alone, self._assembly.send)
             self._end_hung_nodes()
-            self._vigil.tell_waits(stopping=self._signal is not None)
+            self._run_monitor.tell_waits(stopping=self._signal is not None)
             self._show_progress()
 
     def _take(self, report: Report) -> None:
@@ -287,20 +292,20 @@ class Launcher:
             self._pids[report.process] = report.pid
             return
         if isinstance(report, Restarted):
-            for rank, text in self._latecomers.note(report).items():
-                self._vigil.journal.say("restarted", text, rank)
-        lost = self.roster.take(report)
-        self._vigil.take(report, stopping=self._signal is not None)
-        if news := self._continuity.take(report):
-            self._vigil.journal.say("checkpoint", news)
+            for rank, text in self._late_join.note(report).items():
+                self._run_monitor.event_log.say("restarted", text, rank)
+        lost = self.membership.take(report)
+        self._run_monitor.take(report, stopping=self._signal is not None)
+        if news := self._run_state.take(report):
+            self._run_monitor.event_log.say("checkpoint", news)
         if isinstance(report, Evaluated):
             self.evaluations.add(report)
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
         for rank in lost:
-            self._vigil.lost(rank, stopping=self._signal is not None)
+            self._run_monitor.lost(rank, stopping=self._signal is not None)
             if self._signal is None:
-                self.screen.show_log(self._vigil.log(rank))
+                self.screen.show_log(self._run_monitor.log(rank))
 
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
@@ -309,7 +314,7 @@ class Launcher:
             self._last_relay = now
         self._unsent = []
         notes = self._assembly.receive()
-        self._outbox.exchange(notes, self._others.listening)
+        self._vector_sender.exchange(notes, self._others.listening)
         for machine in self._others.heard_again(notes):
             self._expect(machine)
         for note in filter(self._others.admits, notes):
@@ -321,7 +326,7 @@ class Launcher:
             elif isinstance(note, Join):
                 self._welcome(note)
             elif isinstance(note, CheckpointsCommitted):
-                self._continuity.retention.settle(note.round, note.kept)
+                self._run_state.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
         for report in self._others.forget_silent(now):
@@ -330,7 +335,7 @@ class Launcher:
         self._observer.is_alone = self._others.is_left_alone()
 
     def _welcome(self, join: Join) -> None:
-        for report in (reports := self._latecomers.answer(join)):
+        for report in (reports := self._late_join.answer(join)):
             self._take(report)
         if reports:
             self._expect(join.machine)
@@ -345,39 +350,41 @@ class Launcher:
 
         So a run always ends.
         """
-        hung = self._vigil.hung()
+        hung = self._run_monitor.hung()
         for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
             self._take(verdict)
             self._unsent.append(verdict)
-        overdue = self._departures.overdue(time.monotonic())
+        overdue = self._exit_monitor.overdue(time.monotonic())
         end_hung([self._pids[position] for position in [*hung, *overdue]])
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
             self.evaluations.observe(self._observer.observations.get())
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        for row in self.evaluations.complete(self.roster.reporting(self._known), observed):
+        for row in self.evaluations.complete(self.membership.reporting(self._known), observed):
             self.screen.evaluated(row)
-        self.screen.progress(self.roster)
+        self.screen.progress(self.membership)
 
     # After the last round.
 
     def _let_go(self) -> None:
         """Lets the nodes of all machines end after one round; those that take too long are killed."""
-        here = self._local.intersection(self.roster.active)
+        here = self._local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
             every = self.experiment.settings.checkpoint.every
-            self._vigil.journal.say("stop", self._stopping.begin(self._continuity.saved_by_all, every))
+            self._run_monitor.event_log.say("stop", self._stopping.begin(self._run_state.saved_by_all, every))
         while self._unresolved() and not self._stopping.is_urgent:
             self._watch(STOPPING_TICK)
-            if self._stopping.is_overdue(self._known.intersection(self.roster.active)):
+            if self._stopping.is_overdue(self._known.intersection(self.membership.active)):
                 self._end_at_once()
         limit = time.monotonic() + SECONDS_TO_DIE
-        while self._local & set(self.roster.active) and time.monotonic() < limit:
+        while self._local & set(self.membership.active) and time.monotonic() < limit:
             self._watch(STOPPING_TICK)
-        killed = here.difference(self.roster.ranks(MemberState.FINISHED, MemberState.STOPPED))
+        killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
-            self._vigil.journal.say("stop", killed_in_words(len(killed), self._continuity.saved_by_all))
+            self._run_monitor.event_log.say(
+                "stop", killed_in_words(len(killed), self._run_state.saved_by_all)
+            )
 
     def _complete_observations(self) -> None:
         """Lets the observers of all machines end what is under way; a signal cuts that short."""
@@ -387,7 +394,7 @@ class Launcher:
         limit = time.monotonic() + (OBSERVER_SECONDS if self._signal is None else SECONDS_TO_OBSERVE)
         while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
             self._watch(TICK)
-        self._outbox.exchange((), self._others.listening)  # what it said at the very last
+        self._vector_sender.exchange((), self._others.listening)  # what it said at the very last
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
@@ -398,20 +405,22 @@ class Launcher:
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and tells machine 0 what it may not know yet."""
         # How its nodes ended may have been lost with a connection that broke.
-        last_words = self.roster.last_words(self._local) if self.machine else []
+        last_words = self.membership.last_words(self._local) if self.machine else []
         self._assembly.send(RelayedReports(self.machine, [*self._unsent, *last_words]))
-        timing = Timing(max(self._startup, self._beacons.last_to_begin - self._command), self._wall)
-        unfinished = self.roster.ranks(MemberState.STOPPED, MemberState.LOST)
-        saved = self._continuity.retention.newest_round if unfinished else None
+        timing = Timing(max(self._startup, self._heartbeats.last_to_begin - self._command), self._wall)
+        unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
+        saved = self._run_state.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused
         summary = summarize(
-            self.experiment, self.roster, self.evaluations, self.run_id, timing, saved, refused
+            self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
         )
         # A run that was to go on, and did not begin, keeps the summary that it has.
-        has_begun = self.run_id or not self._continuity.goes_on
-        self._vigil.conclude(self.evaluations, summary if has_begun else None)
-        self._vigil.close(headline(summary, self._exit_code()))
+        has_begun = self.run_id or not self._run_state.goes_on
+        self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
+        self._run_monitor.close(headline(summary, self._exit_code()))
         return summary
 
     def _exit_code(self) -> ExitCode:
-        return exit_code(self.roster, self._local, self._known, self._signal, self._vigil.results_are_lost)
+        return exit_code(
+            self.membership, self._local, self._known, self._signal, self._run_monitor.results_are_lost
+        )

@@ -54,7 +54,7 @@ class NodeResources:
     reporter: Reporter
     records: Path
     clock: Clock
-    beacons: HeartbeatBoard
+    heartbeats: HeartbeatBoard
     lineage: RunIdentity
     shares_process: bool
 
@@ -104,7 +104,7 @@ class Experiment:
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         experiment.check_batches()
         _ = experiment.most_payload_bytes  # makes the chain once: what cannot work is refused here
-        _ = experiment.nemesis  # its memory is shared by all processes
+        _ = experiment.injector  # its memory is shared by all processes
         return experiment
 
     @cached_property
@@ -155,7 +155,7 @@ class Experiment:
         return coupling
 
     @cached_property
-    def nemesis(self) -> FaultInjector | None:
+    def injector(self) -> FaultInjector | None:
         """What brings faults about; None in a run without."""
         faults = [fault.make() for fault in self.settings.faults]
         nodes = self.graph.num_nodes
@@ -205,50 +205,52 @@ class Experiment:
             return {peer for rank in ranks for peer in graph.partners(rank)}
         return {peer for rank in ranks for peer in (*graph.targets(rank, 0), *graph.sources(rank, 0))}
 
-    def build(self, rank: int, surroundings: NodeResources) -> Node:
+    def build(self, rank: int, resources: NodeResources) -> Node:
         """One node, ready to run."""
-        settings, clock = self.settings, surroundings.clock
-        endpoint = self._endpoint(rank, surroundings.communication)
+        settings, clock = self.settings, resources.clock
+        endpoint = self._endpoint(rank, resources.communication)
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = self.sharing()
-        pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
-        course = RoundScheduler(settings.rounds, endpoint, surroundings.beacons, clock)
-        if self.nemesis is not None:
-            course.beacon = self.nemesis.beacon(rank, course.beacon, surroundings.reporter)
-        hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
+        pause = (lambda: clock.sleep(0)) if resources.shares_process else None
+        course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
+        if self.injector is not None:
+            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.reporter)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat)
         training = Training(network, vector, settings.training, self.shard(rank), hooks)
         tests = settings.evaluation
         plan = EvaluationPlan(self.dataset.test, tests.every, settings.rounds, tests.batch_size, tests.final)
-        snapshots, reporter = surroundings.snapshots, surroundings.reporter
+        snapshots, reporter = resources.snapshots, resources.reporter
         evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
         failures = settings.failures
         stop = f"failures.on_loss: {failures.on_loss}" if failures.on_loss in ("stop", "wait") else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
-        exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
+        exchanger = RoundExchange(
+            endpoint, sharing, clock, reporter, course.heartbeat, failures.deadline, stop
+        )
         if sharing.gives_model:
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
-        records = self._records(rank, network, surroundings)
-        checkpoints = NodeCheckpoints(surroundings.lineage, settings.checkpoint.every, reporter)
+        records = self._records(rank, network, resources)
+        checkpoints = NodeCheckpoints(resources.lineage, settings.checkpoint.every, reporter)
         adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
-            training, course.beacon, clock
+            training, course.heartbeat, clock
         )
         return Node(
             rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
             checkpoints,
         )  # fmt: skip
 
-    def _records(self, rank: int, network: nn.Module, surroundings: NodeResources) -> Records:
+    def _records(self, rank: int, network: nn.Module, resources: NodeResources) -> Records:
         def warn(text: str) -> None:
-            surroundings.reporter.send(DiskProblem(rank, text[:500]))
+            resources.reporter.send(DiskProblem(rank, text[:500]))
 
         kept, rounds = self.settings.records.models, self.settings.rounds
         models = None
         if kept is not None:
             due = partial(is_due, every=kept.every, rounds=rounds)
-            models = ModelRecords(surroundings.records.parent, rank, network, due, warn)
-        return Records(surroundings.records, rank, warn, models)
+            models = ModelRecords(resources.records.parent, rank, network, due, warn)
+        return Records(resources.records, rank, warn, models)
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))

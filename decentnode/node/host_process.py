@@ -56,7 +56,7 @@ class ForkContext:
     experiment: Experiment
     snapshots: SnapshotBuffers
     introductions: HandshakeBoard
-    beacons: HeartbeatBoard
+    heartbeats: HeartbeatBoard
     lineage: RunIdentity
     reporter: Reporter
     start: int
@@ -69,14 +69,14 @@ class ForkContext:
     """What guards links between machines."""
 
 
-def run_host(inheritance: ForkContext, position: int, incarnation: int = 0) -> NoReturn:
+def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> NoReturn:
     """Runs the host process at `position`, started for the `incarnation`-th time again, and ends it."""
     code = ExitCode.FAILED
     try:
-        _settle_in(inheritance, position)
-        code = _run(inheritance, position, incarnation)
+        _settle_in(fork_context, position)
+        code = _run(fork_context, position, incarnation)
     except BaseException as error:
-        code = _report_failure(inheritance, position, error)
+        code = _report_failure(fork_context, position, error)
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
@@ -85,44 +85,44 @@ def run_host(inheritance: ForkContext, position: int, incarnation: int = 0) -> N
         os._exit(code)
 
 
-def _settle_in(inheritance: ForkContext, position: int) -> None:
-    first = inheritance.experiment.processes[position].ranks[0]
-    redirect_output(inheritance.run_dir / log_name(first))
+def _settle_in(fork_context: ForkContext, position: int) -> None:
+    first = fork_context.experiment.processes[position].ranks[0]
+    redirect_output(fork_context.run_dir / log_name(first))
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
-    torch.set_num_threads(inheritance.threads)
+    torch.set_num_threads(fork_context.threads)
     keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _run(inheritance: ForkContext, position: int, incarnation: int) -> ExitCode:
-    experiment = inheritance.experiment
+def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode:
+    experiment = fork_context.experiment
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
     if incarnation:
-        _get_ready_again(inheritance.beacons, ranks)
-    place = _place(inheritance, position, incarnation)
-    communication, nodes = _build(inheritance, place)
+        _get_ready_again(fork_context.heartbeats, ranks)
+    place = _place(fork_context, position, incarnation)
+    communication, nodes = _build(fork_context, place)
     if incarnation:
-        inheritance.reporter.send(Ready(position, os.getpid()))
+        fork_context.reporter.send(Ready(position, os.getpid()))
     else:
-        _start_together(inheritance, position, nodes)
-    absent = inheritance.lineage.absent
+        _start_together(fork_context, position, nodes)
+    absent = fork_context.lineage.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
-    run_id = inheritance.snapshots.run_id
+    run_id = fork_context.snapshots.run_id
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
-        inheritance.reporter.send(Notice(ranks[0], communication.news))
+        fork_context.reporter.send(Notice(ranks[0], communication.news))
     patience = FAREWELL_SECONDS
     try:
         if incarnation:
             peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
-            bring_back(nodes, peers, communication, inheritance.lineage, deadline)
+            bring_back(nodes, peers, communication, fork_context.lineage, deadline)
         for node in nodes:
             node.training.join(
                 experiment.coupling.connect(sync_context(experiment.settings.failures, node, place, run_id))
             )
-        codes = asyncio.run(_run_nodes(nodes, inheritance))
+        codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
             patience = farewell_seconds(experiment.settings.failures)
     finally:
@@ -132,10 +132,10 @@ def _run(inheritance: ForkContext, position: int, incarnation: int) -> ExitCode:
 
 def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory, run_id: int) -> SyncContext:
     """What the gradient sync of a node learns of it."""
-    beacon = node.course.beacon
+    heartbeat = node.course.heartbeat
 
     def mark(round: int, waits: bool) -> None:
-        beacon.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
+        heartbeat.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
 
     return SyncContext(
         node.rank, node.training.vector, node.exchange.endpoint.counters, mark, place, run_id,
@@ -143,77 +143,80 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
     )  # fmt: skip
 
 
-def _get_ready_again(beacons: HeartbeatBoard, ranks: Sequence[int]) -> None:
+def _get_ready_again(heartbeats: HeartbeatBoard, ranks: Sequence[int]) -> None:
     """Takes down what the process before did last: its silence is none of this one, which has to begin."""
-    for beacon in map(beacons.of, ranks):
-        beacon.mark(beacon.read().round, Activity.START)
+    for heartbeat in map(heartbeats.of, ranks):
+        heartbeat.mark(heartbeat.read().round, Activity.START)
 
 
-def _place(inheritance: ForkContext, position: int, incarnation: int) -> ProcessDirectory:
-    experiment = inheritance.experiment
+def _place(fork_context: ForkContext, position: int, incarnation: int) -> ProcessDirectory:
+    experiment = fork_context.experiment
     failures, ranks = experiment.settings.failures, experiment.processes[position].ranks
-    nemesis = experiment.nemesis
-    sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
+    injector = experiment.injector
+    interceptor = (
+        injector.interceptor(ranks, fork_context.heartbeats, fork_context.reporter) if injector else None
+    )
     return ProcessDirectory(
-        experiment.processes, position, inheritance.socket_dir, failures.grace, incarnation,
-        failures.on_loss == "wait", inheritance.credentials, sieve, experiment.graph.graph.period is None,
+        experiment.processes, position, fork_context.socket_dir, failures.grace, incarnation,
+        failures.on_loss == "wait", fork_context.credentials, interceptor,
+        experiment.graph.graph.period is None,
     )  # fmt: skip
 
 
-def _build(inheritance: ForkContext, place: ProcessDirectory) -> tuple[Communication, list[Node]]:
-    experiment, ranks = inheritance.experiment, place.process.ranks
+def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communication, list[Node]]:
+    experiment, ranks = fork_context.experiment, place.process.ranks
     communication: Communication = experiment.settings.communication.make()
     # A node that comes back may ask for a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    surroundings = NodeResources(
-        communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
-        inheritance.beacons, inheritance.lineage, shares_process=len(ranks) > 1,
+    resources = NodeResources(
+        communication, fork_context.snapshots, fork_context.reporter, fork_context.run_dir / "records",
+        Clock(), fork_context.heartbeats, fork_context.lineage, shares_process=len(ranks) > 1,
     )  # fmt: skip
-    return communication, [experiment.build(rank, surroundings) for rank in ranks]
+    return communication, [experiment.build(rank, resources) for rank in ranks]
 
 
-def _start_together(inheritance: ForkContext, position: int, nodes: list[Node]) -> None:
+def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
     """Says that the nodes are ready, and waits for the start; then each knows what all say of themselves."""
     for node in nodes:
-        inheritance.introductions.put(node.rank, node.sharing.introduction())
-    inheritance.reporter.send(Ready(position, os.getpid()))
-    os.eventfd_read(inheritance.start)
-    everybody = inheritance.introductions.said()
+        fork_context.introductions.put(node.rank, node.sharing.introduction())
+    fork_context.reporter.send(Ready(position, os.getpid()))
+    os.eventfd_read(fork_context.start)
+    everybody = fork_context.introductions.said()
     for node in nodes:
         node.sharing.meet(everybody)
         node.checkpoints.resume(node)
 
 
-async def _run_nodes(nodes: list[Node], inheritance: ForkContext) -> list[ExitCode]:
-    return await asyncio.gather(*(_run_node(node, inheritance) for node in nodes))
+async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:
+    return await asyncio.gather(*(_run_node(node, fork_context) for node in nodes))
 
 
-async def _run_node(node: Node, inheritance: ForkContext) -> ExitCode:
+async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
     is_waited_for = False
     try:
         await node.run()
-        _close_records(node, inheritance.reporter)
-        inheritance.reporter.send(_last_word(node))
+        _close_records(node, fork_context.reporter)
+        fork_context.reporter.send(_last_word(node))
         return ExitCode.OK
     except Exception as error:
-        is_waited_for = _is_waited_for(node, inheritance, error)
-        return _explain(inheritance, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
+        is_waited_for = _is_waited_for(node, fork_context, error)
+        return _explain(fork_context, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
     finally:
         node.training.tie.close()
         if not is_waited_for:
             node.exchange.endpoint.leave()
-        _close_records(node, inheritance.reporter)
+        _close_records(node, fork_context.reporter)
 
 
-def _is_waited_for(node: Node, inheritance: ForkContext, error: Exception) -> bool:
+def _is_waited_for(node: Node, fork_context: ForkContext, error: Exception) -> bool:
     """Whether a node that fails says no goodbye, as one that is killed: its neighbors wait until it is back.
 
     Where others of its process may go on it cannot come back, and who ends on purpose does not.
     """
     if isinstance(error, DecentnodeError):
         return False
-    experiment = inheritance.experiment
+    experiment = fork_context.experiment
     process = next(process for process in experiment.processes if node.rank in process.ranks)
     return experiment.settings.failures.on_loss == "wait" and len(process.ranks) == 1
 
@@ -248,8 +251,8 @@ def _finished(node: Node, rounds: int) -> Finished:
     )
 
 
-def _report_failure(inheritance: ForkContext, position: int, error: BaseException) -> ExitCode:
-    codes = [_explain(inheritance, r, error) for r in inheritance.experiment.processes[position].ranks]
+def _report_failure(fork_context: ForkContext, position: int, error: BaseException) -> ExitCode:
+    codes = [_explain(fork_context, r, error) for r in fork_context.experiment.processes[position].ranks]
     return max(codes)
 
 
@@ -257,7 +260,7 @@ def _where(node: Node) -> str:
     return f"round {node.round + 1}" if node.round >= 0 else "before its first round"
 
 
-def _explain(inheritance: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
+def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
     """Writes one line to the launcher, and what nobody expected with its traceback to the node's log."""
     expected = isinstance(error, DecentnodeError)
     line = str(error) if expected else f"{where}{explained(error)}"
@@ -267,5 +270,5 @@ def _explain(inheritance: ForkContext, rank: int, error: BaseException, where: s
         else:
             traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
-    inheritance.reporter.send(Failed(rank, line[:500], out_of_memory))
+    fork_context.reporter.send(Failed(rank, line[:500], out_of_memory))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

@@ -12,13 +12,13 @@ class AdaptThenCombine:
     x_i <- sum_j w_ij y_j,   y_j = trained_j(x_j)
     """
 
-    def __init__(self, training: Training, beacon: HeartbeatSlot, clock: Clock) -> None:
+    def __init__(self, training: Training, heartbeat: HeartbeatSlot, clock: Clock) -> None:
         self.report: TrainReport
         """Of the round's local steps, once they were made."""
         self.seconds = 0.0
         """How long they took."""
         self._training = training
-        self._beacon = beacon
+        self._heartbeat = heartbeat
         self._clock = clock
 
     async def before(self, round: int) -> float:
@@ -34,7 +34,7 @@ class AdaptThenCombine:
 
     async def _adapt(self, round: int) -> None:
         began = self._clock.now()
-        self._beacon.mark(round, Activity.TRAIN)
+        self._heartbeat.mark(round, Activity.TRAIN)
         self.report = await self._training.train(round)
         self.seconds = self._clock.now() - began
 

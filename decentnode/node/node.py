@@ -62,12 +62,12 @@ class Node:
             await self.run_round(round)
         await self._make_up()
         self.checkpoints.at_the_end(self)
-        self.beacon.mark(self.round, Activity.END)
+        self.heartbeat.mark(self.round, Activity.END)
 
     @property
-    def beacon(self) -> HeartbeatSlot:
+    def heartbeat(self) -> HeartbeatSlot:
         """Where others see what this node does."""
-        return self.course.beacon
+        return self.course.heartbeat
 
     async def run_round(self, round: int) -> None:
         """Train, see who the neighbors are, share (send, hear, mix), evaluate, record.
@@ -90,7 +90,7 @@ class Node:
         self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
         record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
         record.train_seconds = adaptation.seconds
-        self.beacon.mark(round, Activity.EVALUATE)
+        self.heartbeat.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
@@ -102,7 +102,7 @@ class Node:
         The record of that round is written; whether the evaluation's row is, the launcher knows.
         """
         if self.evaluation.scores is None and self.round + 1 == self.course.rounds:
-            self.beacon.mark(self.round, Activity.EVALUATE)
+            self.heartbeat.mark(self.round, Activity.EVALUATE)
             await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,8 +158,8 @@ class RoundExchange:
     """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
 
     def __init__(
-        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: HeartbeatSlot,
-        deadline: float, stop_because: str = "",
+        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter,
+        heartbeat: HeartbeatSlot, deadline: float, stop_because: str = "",
     ) -> None:  # fmt: skip
         """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer;
         `stop_because`: why the loss of a peer ends this node, if it does."""
@@ -174,7 +174,7 @@ class RoundExchange:
         self._unsound: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter
-        self._beacon = beacon
+        self._heartbeat = heartbeat
         self._deadline = deadline
         self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
@@ -219,14 +219,14 @@ class RoundExchange:
         if layout is None:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
-        self._beacon.mark(self._round, Activity.SEND)
+        self._heartbeat.mark(self._round, Activity.SEND)
         self.endpoint.expect(layout)
         handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
         if self._phase == 0:
             began += await self._do_meanwhile(handle)
-        self._beacon.mark(self._round, Activity.RECEIVE)
+        self._heartbeat.mark(self._round, Activity.RECEIVE)
         await handle
-        self._beacon.mark(self._round, Activity.MIX)
+        self._heartbeat.mark(self._round, Activity.MIX)
         self._inbox = inbox = Inbox(handle, layout, self.endpoint)
         self._phase += 1
         self._heard.update(inbox)

@@ -22,18 +22,18 @@ class RoundScheduler:
     gets there, and nobody needs anything beyond it.
     """
 
-    def __init__(self, rounds: int, endpoint: Endpoint, beacons: HeartbeatBoard, clock: Clock) -> None:
+    def __init__(self, rounds: int, endpoint: Endpoint, heartbeats: HeartbeatBoard, clock: Clock) -> None:
         self.rounds = rounds
-        self.beacon: HeartbeatSlot = beacons.of(endpoint.rank)
+        self.heartbeat: HeartbeatSlot = heartbeats.of(endpoint.rank)
         self._endpoint = endpoint
         self._first = 0
-        self._beacons = beacons
+        self._heartbeats = heartbeats
         self._clock = clock
 
     @property
     def is_cut_short(self) -> bool:
         """Whether the run was stopped before its last round."""
-        return self._beacons.last_round < self.rounds - 1
+        return self._heartbeats.last_round < self.rounds - 1
 
     def start_at(self, round: int) -> None:
         """Begins no round before this one."""
@@ -45,9 +45,9 @@ class RoundScheduler:
         upcoming = max(round + 1, self._first, ahead if ahead < self.rounds else 0)
         if upcoming >= self.rounds:
             return None
-        self.beacon.mark(upcoming, Activity.BEGIN)
+        self.heartbeat.mark(upcoming, Activity.BEGIN)
         limit = self._clock.now() + MOST_SECONDS_UNDECIDED
-        while (last := self._beacons.last_round) == UNDECIDED:
+        while (last := self._heartbeats.last_round) == UNDECIDED:
             if self._clock.now() > limit:
                 return None
             await self._clock.sleep(LOOK_AGAIN)

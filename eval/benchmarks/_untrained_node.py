@@ -97,10 +97,10 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     )
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
-    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
+    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, PATIENCE)
     records = Records(case.directory, rank)
     checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter)
-    adaptation = AdaptThenCombine(training, course.beacon, clock)
+    adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
         rank, training, adaptation, graph, sharing, exchanger, evaluation, records, course, checkpoints
     )

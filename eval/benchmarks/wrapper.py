@@ -234,7 +234,7 @@ class SlowMeeting(StoreMeeting):
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         self.wire = Wire()
-        return replace(super().place(processes, directory), sieve=self.wire)
+        return replace(super().place(processes, directory), interceptor=self.wire)
 
 
 def overlap(case: Case, rank: int) -> dict[str, list[float]]:

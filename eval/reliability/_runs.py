@@ -214,7 +214,7 @@ class WatchedLauncher(Launcher):
         self.reports.append((time.monotonic(), report))
         if isinstance(report, Ready):
             self.ups.append(
-                (report.process, max(self._beacons.of(rank).read().round for rank in self._local))
+                (report.process, max(self._heartbeats.of(rank).read().round for rank in self._local))
             )
         super()._take(report)
 

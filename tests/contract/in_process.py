@@ -28,7 +28,7 @@ class Nodes:
         directory.mkdir()
         count = experiment.graph.num_nodes
         self.lineage = RunIdentity(directory / "checkpoints", "of a test")
-        surroundings = NodeResources(
+        resources = NodeResources(
             experiment.settings.communication.make(),
             SnapshotBuffers(range(count), experiment.layout.numel, experiment.layout.dtype),
             unheard_reporter(),
@@ -38,7 +38,7 @@ class Nodes:
             self.lineage,
             shares_process=True,
         )
-        self.nodes = [experiment.build(rank, surroundings) for rank in range(count)]
+        self.nodes = [experiment.build(rank, resources) for rank in range(count)]
         introductions = {node.rank: node.sharing.introduction() for node in self.nodes}
         for node in self.nodes:
             node.sharing.meet({rank: said for rank, said in introductions.items() if said})

@@ -99,7 +99,7 @@ def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edge
         await in_rounds(FullyConnected(4), 5, PATIENT)(actor)
         actor.release()
         groups = [one for one in gc.get_objects() if isinstance(one, Group)]
-        return len(groups), sum(buffer.nbytes for buffer in actor.endpoint.courier.pool._free)
+        return len(groups), sum(buffer.nbytes for buffer in actor.endpoint.transfer_queue.pool._free)
 
     assert set(play(GLOO, 4, part, MEMORY).results.values()) == {(1, 3 * 4000)}
 

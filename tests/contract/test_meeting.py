@@ -39,13 +39,14 @@ def host():
     """Makes the transport of a process; all are closed in the end."""
     with contextlib.ExitStack() as stack:
 
-        def make(processes, own, incarnation=0, sieve=None, base_port=29600):
+        def make(processes, own, incarnation=0, interceptor=None, base_port=29600):
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dn-"))
             if processes[0].machine == processes[-1].machine:
                 directory = shared
             transport = ZeroMQ("ipc", base_port)
             transport.prepare(
-                ProcessDirectory(processes, own, directory, 0.3, incarnation, sieve=sieve), 1 << 16
+                ProcessDirectory(processes, own, directory, 0.3, incarnation, interceptor=interceptor),
+                1 << 16,
             )
             transport.endpoint(own, MEMORY)
             stack.callback(transport.close, 0.0)
@@ -61,7 +62,7 @@ def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation):
     """Of the one that comes later, or of the one that is there already and hears it."""
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
     sieves = [FirstHelloLost() if rank == loses else None for rank in range(2)]
-    there = host(pair, 1, sieve=sieves[1])
+    there = host(pair, 1, interceptor=sieves[1])
     there.open([], RUN_ID, 5.0)
     host(pair, 0, incarnation, sieves[0]).open([1], RUN_ID, 5.0)
     assert sieves[loses].lost == 1

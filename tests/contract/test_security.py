@@ -211,7 +211,7 @@ class TestGatekeeper:
         keys = credentials(3)
         assert self.deliver(keys[0], keys[1], machine=2) == ([], ["handshake"])
 
-    def test_without_a_gatekeeper_nobody_is_let_in(self):
+    def test_without_a_authenticator_nobody_is_let_in(self):
         """libzmq would let everybody in."""
         keys, context = credentials(2), zmq.Context()
         bound, connected = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)

@@ -9,30 +9,30 @@ from decentnode.node.round_scheduler import RoundScheduler
 
 
 def test_another_process_sees_where_a_node_is():
-    beacons = HeartbeatBoard([3, 7])
+    heartbeats = HeartbeatBoard([3, 7])
     child = os.fork()
     if child == 0:
-        beacons.of(7).mark(12, Activity.RECEIVE)
-        beacons.of(7).beat()
+        heartbeats.of(7).mark(12, Activity.RECEIVE)
+        heartbeats.of(7).beat()
         os._exit(0)
     os.waitpid(child, 0)
-    seen = beacons.of(7).read()
+    seen = heartbeats.of(7).read()
     assert (seen.round, seen.activity, seen.marks) == (12, Activity.RECEIVE, 3)
-    assert beacons.of(3).read()[:2] == (-1, Activity.START)
-    assert seen.since >= beacons.of(3).read().since
+    assert heartbeats.of(3).read()[:2] == (-1, Activity.START)
+    assert seen.since >= heartbeats.of(3).read().since
 
 
 def test_a_run_has_begun_when_its_last_node_begins_its_first_round():
-    beacons = HeartbeatBoard([3, 7])
-    assert beacons.last_to_begin == 0.0
-    beacons.of(3).mark(0, Activity.BEGIN)
-    first = beacons.of(3).read().since
-    assert beacons.last_to_begin == first
-    beacons.of(7).mark(0, Activity.BEGIN)
-    last = beacons.of(7).read().since
+    heartbeats = HeartbeatBoard([3, 7])
+    assert heartbeats.last_to_begin == 0.0
+    heartbeats.of(3).mark(0, Activity.BEGIN)
+    first = heartbeats.of(3).read().since
+    assert heartbeats.last_to_begin == first
+    heartbeats.of(7).mark(0, Activity.BEGIN)
+    last = heartbeats.of(7).read().since
     for round in (1, 2):
-        beacons.of(3).mark(round, Activity.BEGIN)
-    assert first < beacons.last_to_begin == last
+        heartbeats.of(3).mark(round, Activity.BEGIN)
+    assert first < heartbeats.last_to_begin == last
 
 
 class Alone:
@@ -55,27 +55,27 @@ def test_rounds_follow_each_other_until_the_last():
 
 
 def test_a_run_that_is_to_stop_has_an_earlier_last_round():
-    beacons = HeartbeatBoard([0])
-    course = RoundScheduler(10, Alone(), beacons, Clock())
-    beacons.last_round = 4
+    heartbeats = HeartbeatBoard([0])
+    course = RoundScheduler(10, Alone(), heartbeats, Clock())
+    heartbeats.last_round = 4
     assert upcoming(course, 3) == 4
     assert upcoming(course, 4) is None
     assert course.is_cut_short
 
 
 def test_no_round_begins_while_the_last_one_is_undecided():
-    beacons = HeartbeatBoard([0])
-    course = RoundScheduler(10, Alone(), beacons, Clock())
+    heartbeats = HeartbeatBoard([0])
+    course = RoundScheduler(10, Alone(), heartbeats, Clock())
 
     async def decide_later():
         waiting = asyncio.create_task(course.after(5))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        assert beacons.of(0).read()[:2] == (6, Activity.BEGIN)  # announced, so it counts
-        beacons.last_round = GO_ON
+        assert heartbeats.of(0).read()[:2] == (6, Activity.BEGIN)  # announced, so it counts
+        heartbeats.last_round = GO_ON
         return await waiting
 
-    beacons.last_round = UNDECIDED
+    heartbeats.last_round = UNDECIDED
     assert asyncio.run(decide_later()) == 6
 
 

@@ -349,8 +349,8 @@ def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monke
 
 def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
     said = []
-    beacon = SimpleNamespace(mark=lambda *_: None)
-    node = SimpleNamespace(rank=3, round=9, beacon=beacon, records=Records(tmp_path, 3), state=1)
+    heartbeat = SimpleNamespace(mark=lambda *_: None)
+    node = SimpleNamespace(rank=3, round=9, heartbeat=heartbeat, records=Records(tmp_path, 3), state=1)
     node.snapshot = lambda: {"of": node.state}
     lineage = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     lineage.settle(STAMP.run_id, STAMP.incarnation)
@@ -378,7 +378,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
 def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_path, monkeypatch):
     """Else a loss of power would leave a hole that nobody fills."""
     path, found = tmp_path / "00003.jsonl", []
-    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None))
+    node = SimpleNamespace(rank=3, round=9, heartbeat=SimpleNamespace(mark=lambda *_: None))
     node.records = Records(tmp_path, 3)
     node.records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
@@ -407,7 +407,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
     monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
-    node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None), snapshot=dict)
+    node = SimpleNamespace(rank=3, round=9, heartbeat=SimpleNamespace(mark=lambda *_: None), snapshot=dict)
     node.records, node.course = Records(tmp_path, 3), SimpleNamespace(is_cut_short=True)
     node.records.write(RoundRecord(3, 9), ByteCounters())
     lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)

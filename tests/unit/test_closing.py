@@ -50,11 +50,11 @@ def evaluated(rank, round, loss):
     ],
 )
 def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
-    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
-    roster.start()
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
     for report in reports:
-        roster.take(report)
-    assert exit_code(roster, [0], range(2), asked_with, results_are_lost=False) is code
+        membership.take(report)
+    assert exit_code(membership, [0], range(2), asked_with, results_are_lost=False) is code
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
@@ -67,13 +67,13 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
-    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
-    roster.start()
-    roster.take(Failed(0, "hung (trains for 60 s) and was ended"))
-    roster.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(0, "hung (trains for 60 s) and was ended"))
+    membership.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
     for rank in range(2):
-        assert roster.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
-    assert exit_code(roster, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
+        assert membership.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
+    assert exit_code(membership, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
 
 
 NOWHERE = "there is no checkpoint of all nodes to go on from (checkpoint.every: how often one is made)"

@@ -179,10 +179,10 @@ def test_whoever_finds_nobody_to_ask_reads_how_the_run_has_ended(tmp_path):
             seen.extend(status.report(tmp_path))
             super().close()
 
-    vigil = RunMonitor.__new__(RunMonitor)
-    vigil.journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    vigil._control = Watched(tmp_path, str(tmp_path), 0, {})
-    vigil.close("all nodes finished")
+    run_monitor = RunMonitor.__new__(RunMonitor)
+    run_monitor.event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
+    run_monitor._control = Watched(tmp_path, str(tmp_path), 0, {})
+    run_monitor.close("all nodes finished")
     assert seen == [f"{tmp_path}: has ended: all nodes finished"]
 
 
@@ -201,9 +201,9 @@ def test_a_run_that_is_under_way(tmp_path):
 
 def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "config.yaml").touch()
-    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    journal.take(PeerMissing(3, 9, 5, "killed"))
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
+    event_log.take(PeerMissing(3, 9, 5, "killed"))
+    event_log.close()
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "00000" / "00000009.json").touch()
@@ -219,12 +219,12 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
 
 def test_a_run_that_has_ended_says_how(tmp_path):
     (tmp_path / "config.yaml").touch()
-    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
+    event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
-        journal.record(kind, text)
+        event_log.record(kind, text)
     assert "no word of how it ended" in next(status.report(tmp_path))
-    journal.record("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
-    journal.close()
+    event_log.record("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
+    event_log.close()
     assert list(status.report(tmp_path)) == [
         f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
     ]
@@ -265,18 +265,18 @@ def test_asking_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_a_journal_keeps_what_it_shows(tmp_path):
+def test_a_event_log_keeps_what_it_shows(tmp_path):
     shown = []
-    journal = EventLog(tmp_path / "events.jsonl", shown.append)
-    journal.take(PeerMissing(3, 9, 5, "silent for 2 s"))
-    journal.take(Stuck(5, 9, "trains", 61.0))
-    journal.take(Waiting(3, 9, [5], 4.0, "trains for 5 s"))
-    journal.tell_waits()
-    journal.tell_waits()
-    journal.quiet = True
-    journal.take(PeerMissing(4, 9, 5, "left"))
-    journal.close()
-    assert journal.lost_results == []
+    event_log = EventLog(tmp_path / "events.jsonl", shown.append)
+    event_log.take(PeerMissing(3, 9, 5, "silent for 2 s"))
+    event_log.take(Stuck(5, 9, "trains", 61.0))
+    event_log.take(Waiting(3, 9, [5], 4.0, "trains for 5 s"))
+    event_log.tell_waits()
+    event_log.tell_waits()
+    event_log.quiet = True
+    event_log.take(PeerMissing(4, 9, 5, "left"))
+    event_log.close()
+    assert event_log.lost_results == []
     events = read_events(tmp_path / "events.jsonl")
     assert [(e.kind, e.rank, e.round, e.peer) for e in events] == [
         ("peer_lost", 3, 9, 5), ("stuck", 5, 9, None), ("waiting", 3, 9, 5), ("peer_lost", 4, 9, 5),
@@ -289,46 +289,46 @@ def test_a_journal_keeps_what_it_shows(tmp_path):
 
 
 def test_a_path_that_is_no_text_can_be_told(tmp_path):
-    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    journal.record("disk", "caf\udce9.log: é is text")
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
+    event_log.record("disk", "caf\udce9.log: é is text")
+    event_log.close()
     (event,) = read_events(tmp_path / "events.jsonl")
     assert event.text == r"caf\udce9.log: é is text"
 
 
 def test_results_that_are_lost_are_told_and_kept(tmp_path):
-    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    journal.take(DiskProblem(3, "records wait in memory"))
-    assert journal.lost_results == []
-    journal.take(DiskProblem(3, "records could not be written", lost=True))
-    assert journal.lost_results == ["rank 3: records could not be written"]
-    journal.close()
+    event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
+    event_log.take(DiskProblem(3, "records wait in memory"))
+    assert event_log.lost_results == []
+    event_log.take(DiskProblem(3, "records could not be written", lost=True))
+    assert event_log.lost_results == ["rank 3: records could not be written"]
+    event_log.close()
     assert [event.kind for event in read_events(tmp_path / "events.jsonl")] == ["disk"] * 2
 
 
 def test_one_line_a_minute_is_shown_of_a_disk(tmp_path, monkeypatch):
     shown, now = [], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    journal = EventLog(tmp_path / "events.jsonl", shown.append)
+    event_log = EventLog(tmp_path / "events.jsonl", shown.append)
     for second in (0, 1, 59, 61):
         now[0] = float(second)
         for rank in range(4):
-            journal.take(DiskProblem(rank, "records wait in memory"))
-    journal.close()
+            event_log.take(DiskProblem(rank, "records wait in memory"))
+    event_log.close()
     assert shown == ["rank 0: records wait in memory"] * 2
     assert len(read_events(tmp_path / "events.jsonl")) == 16
 
 
-def test_a_journal_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path):
+def test_a_event_log_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path):
     shown = []
-    journal = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
+    event_log = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
-        journal.record("started", "")
+        event_log.record("started", "")
     assert len(shown) == 1
     assert "No such file or directory" in shown[0]
-    journal.close()
+    event_log.close()
     assert "(6 missing)" in shown[1]
-    assert journal.lost_results == shown[1:]
+    assert event_log.lost_results == shown[1:]
 
 
 def test_a_launcher_that_ends_while_it_is_asked_is_gone(tmp_path):

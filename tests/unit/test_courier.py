@@ -1,4 +1,4 @@
-"""What a courier gives to a group, and in which order: the group only writes it down."""
+"""What a transfer queue gives to a group, and in which order: the group only writes it down."""
 
 import torch
 
@@ -27,23 +27,23 @@ class Journal:
         return [entry for entry in self.posted if entry[1] == peer]
 
 
-def begun(courier, group, key, is_known=True):
+def begun(transfer_queue, group, key, is_known=True):
     """Begins an exchange with both peers."""
     size = SIZES[key[2]]
     payload = torch.zeros(size.length, dtype=torch.uint8)
     sizes = {SOONER: size, LATER: size if is_known else None}
-    courier.begin(GroupExchange(group, key, {SOONER: payload, LATER: payload}, sizes, 5.0))
+    transfer_queue.begin(GroupExchange(group, key, {SOONER: payload, LATER: payload}, sizes, 5.0))
 
 
 def posted(gathers, is_late):
-    courier, group = TransferQueue(None), Journal(gathers)
-    begun(courier, group, (5, 0, 0))
-    begun(courier, group, (5, 0, 1), is_known=not is_late)
-    begun(courier, group, (5, 0, 2), is_known=not is_late)
-    begun(courier, group, (6, 0, 0))
+    transfer_queue, group = TransferQueue(None), Journal(gathers)
+    begun(transfer_queue, group, (5, 0, 0))
+    begun(transfer_queue, group, (5, 0, 1), is_known=not is_late)
+    begun(transfer_queue, group, (5, 0, 2), is_known=not is_late)
+    begun(transfer_queue, group, (6, 0, 0))
     if is_late:
-        courier.told(LATER, (5, 0, 2), SIZES[2])
-        courier.told(LATER, (5, 0, 1), SIZES[1])
+        transfer_queue.told(LATER, (5, 0, 2), SIZES[2])
+        transfer_queue.told(LATER, (5, 0, 1), SIZES[1])
     return group
 
 
@@ -60,10 +60,10 @@ def test_elsewhere_only_what_is_late_is_waited_for():
 
 
 def test_what_is_held_back_ends_with_its_group():
-    courier, first, second = TransferQueue(None), Journal(True), Journal(True)
-    begun(courier, first, (5, 0, 0), is_known=False)
-    assert first.posted == [] and courier.awaits(SOONER)
-    courier.forget(first)
-    assert not courier.awaits(SOONER)
-    begun(courier, second, (6, 0, 1))
+    transfer_queue, first, second = TransferQueue(None), Journal(True), Journal(True)
+    begun(transfer_queue, first, (5, 0, 0), is_known=False)
+    assert first.posted == [] and transfer_queue.awaits(SOONER)
+    transfer_queue.forget(first)
+    assert not transfer_queue.awaits(SOONER)
+    begun(transfer_queue, second, (6, 0, 1))
     assert len(second.posted) == 4

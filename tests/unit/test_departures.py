@@ -30,7 +30,7 @@ def desk(tmp_path):
 @pytest.mark.parametrize("word", LAST_WORDS.values(), ids=LAST_WORDS)
 def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(desk, word):
     desk.launcher._take(word)
-    assert desk.launcher.roster.active == [0, 1, 3, 4, 5]
+    assert desk.launcher.membership.active == [0, 1, 3, 4, 5]
     assert desk.launcher._unresolved(), "what the node has sent may still be on its way"
     desk.launcher._take(Exited(desk.launcher.experiment.home[2], 0))
     assert not desk.launcher._unresolved()
@@ -48,11 +48,11 @@ def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_agai
 
 
 def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(desk):
-    position, lookout = desk.launcher.experiment.home[2], desk.launcher._vigil.lookout
-    lookout._watched[position].condition = Condition.STUCK
-    assert lookout.is_stuck(2)
+    position, watchdog = desk.launcher.experiment.home[2], desk.launcher._run_monitor.watchdog
+    watchdog._watched[position].condition = Condition.STUCK
+    assert watchdog.is_stuck(2)
     desk.launcher._take(Restarted(position, -9, 1))
-    assert not lookout.is_stuck(2)
+    assert not watchdog.is_stuck(2)
 
 
 def test_processes_that_ended_with_their_server_are_not_waited_for(desk):
@@ -78,28 +78,29 @@ def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(launcher.time, "monotonic", lambda: now + 1000)
     assert not desk.launcher._unresolved(), "nobody is waited for without a limit"
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: now + desk.launcher._departures._limit + 1)
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: now + desk.launcher._exit_monitor._limit + 1)
     desk.launcher._end_hung_nodes()
     assert killed == [4321]
 
 
 def test_how_long_a_process_may_take():
     """Two host processes, of which the first has two nodes."""
-    roster = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
-    roster.start()
-    departures = ExitMonitor(roster, {0: (0, 1), 1: (2,)}, FailureSettings(deadline=20.0))
-    roster.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
-    assert not departures.are_awaited(100.0), "rank 1 is at work"
-    roster.take(Failed(1, "ValueError: no"))
-    assert departures.are_awaited(100.0)
-    ends = 100.0 + departures._limit
-    assert departures._limit > 2 * 20.0 > FAREWELL_SECONDS, "longer than the process gives itself"
-    assert departures.are_awaited(ends - 1) and departures.overdue(ends - 1) == []
-    assert departures.are_awaited(ends + 1) and departures.overdue(ends + 1) == [0]
+    membership = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
+    membership.start()
+    exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, FailureSettings(deadline=20.0))
+    membership.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
+    assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
+    membership.take(Failed(1, "ValueError: no"))
+    assert exit_monitor.are_awaited(100.0)
+    ends = 100.0 + exit_monitor._limit
+    assert exit_monitor._limit > 2 * 20.0 > FAREWELL_SECONDS, "longer than the process gives itself"
+    assert exit_monitor.are_awaited(ends - 1) and exit_monitor.overdue(ends - 1) == []
+    assert exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == [0]
     assert (
-        not departures.are_awaited(ends + SECONDS_TO_DIE) and departures.overdue(ends + SECONDS_TO_DIE) == []
+        not exit_monitor.are_awaited(ends + SECONDS_TO_DIE)
+        and exit_monitor.overdue(ends + SECONDS_TO_DIE) == []
     )
-    roster.take(Restarted(0, -9, 1))
-    assert not departures.are_awaited(ends + 1) and departures.overdue(ends + 1) == []
-    roster.take(Failed(1, "ValueError: no"))
-    assert departures.are_awaited(ends + 2), "it is at its end anew"
+    membership.take(Restarted(0, -9, 1))
+    assert not exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == []
+    membership.take(Failed(1, "ValueError: no"))
+    assert exit_monitor.are_awaited(ends + 2), "it is at its end anew"

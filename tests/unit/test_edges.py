@@ -127,18 +127,18 @@ def test_whatever_was_lost_and_reordered_both_count_on_the_same_round_in_the_end
     assert town.first(0, 1) == town.first(1, 0) is not None
 
 
-def homecoming(rounds):
+def rejoining(rounds):
     """Rank 0 comes back; the others are in these rounds."""
     town = Town(1 + len(rounds))
     for rank, round in enumerate(rounds, start=1):
         town.go_to(rank, round)
         town.boxes[rank].lose(0, PeerLost(0, "died"))
-    town.edges[0].homecoming = RejoinProtocol({0: town.boxes[0]}, town.tell)
-    return town, town.edges[0].homecoming
+    town.edges[0].rejoining = RejoinProtocol({0: town.boxes[0]}, town.tell)
+    return town, town.edges[0].rejoining
 
 
 def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
-    town, coming = homecoming([7, 9, 8])
+    town, coming = rejoining([7, 9, 8])
     coming.ask([(0, peer) for peer in (1, 2, 3)])
     town.carry()
     assert coming.found.is_set()
@@ -152,8 +152,8 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
     town = Town(3)
     town.go_to(2, 7)
     for rank in (0, 1):
-        town.edges[rank].homecoming = RejoinProtocol({rank: town.boxes[rank]}, town.tell)
-    inner, outer = (town.edges[rank].homecoming for rank in (0, 1))
+        town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.tell)
+    inner, outer = (town.edges[rank].rejoining for rank in (0, 1))
     town.boxes[2].lose(1, PeerLost(1, "died"))
     outer.ask([(1, 0), (1, 2)])
     inner.ask([(0, 1)])
@@ -167,7 +167,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
 
 
 def test_who_goes_on_meanwhile_makes_it_a_later_round():
-    town, coming = homecoming([7, 7])
+    town, coming = rejoining([7, 7])
     coming.ask([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
@@ -179,7 +179,7 @@ def test_who_goes_on_meanwhile_makes_it_a_later_round():
 
 
 def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
-    town, coming = homecoming([7, 7])
+    town, coming = rejoining([7, 7])
     coming.ask([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
@@ -191,7 +191,7 @@ def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
 
 def test_proposals_that_cross_end_in_one_agreement():
     """A neighbor of lower rank proposes by itself, while the one that comes back has agreed with it."""
-    town, coming = homecoming([7])
+    town, coming = rejoining([7])
     early = Header(Kind.RETURN, 1, 1, 0, 12, seq=8)
     coming.ask([(0, 1)])
     town.carry()
@@ -201,7 +201,7 @@ def test_proposals_that_cross_end_in_one_agreement():
 
 
 def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
-    town, coming = homecoming([7, 9])
+    town, coming = rejoining([7, 9])
     coming.ask([(0, 1), (0, 2)], enough=20)
     town.carry()
     assert (coming.found.is_set(), coming.latest, coming.round) == (True, 10, None)
@@ -214,14 +214,14 @@ def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
 
 
 def test_who_looks_waits_for_nobody_else_once_a_peer_is_far_enough():
-    town, coming = homecoming([7, 9])
+    town, coming = rejoining([7, 9])
     coming.ask([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     assert (coming.found.is_set(), coming.latest) == (True, 8)
 
 
 def test_who_looks_and_hears_nothing_does_not_know():
-    town, coming = homecoming([7])
+    town, coming = rejoining([7])
     coming.ask([(0, 1)], enough=6)
     town.carry(lambda header: True)
     assert not coming.found.is_set()
@@ -230,7 +230,7 @@ def test_who_looks_and_hears_nothing_does_not_know():
 
 
 def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
-    town, coming = homecoming([7, 9])
+    town, coming = rejoining([7, 9])
     coming.ask([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     town.tell(Kind.HERE, 2, 0, (9, 0, 0), 10)
@@ -247,7 +247,7 @@ def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
 
 
 def test_who_does_not_answer_is_not_waited_for():
-    town, coming = homecoming([7, 7])
+    town, coming = rejoining([7, 7])
     coming.ask([(0, 1), (0, 2)])
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     assert not coming.found.is_set()
@@ -257,7 +257,7 @@ def test_who_does_not_answer_is_not_waited_for():
 
 
 def test_where_nobody_is_left_there_is_no_round():
-    _, coming = homecoming([7])
+    _, coming = rejoining([7])
     coming.ask([(0, 1)])
     coming.stop_waiting()
     assert coming.found.is_set()
@@ -265,7 +265,7 @@ def test_where_nobody_is_left_there_is_no_round():
 
 
 def test_what_is_heard_before_anybody_was_asked_ends_no_search():
-    town, coming = homecoming([7])
+    town, coming = rejoining([7])
     town.tell(Kind.RETURN, 1, 0, (9, 0, 0), 8)
     town.carry()
     assert not coming.found.is_set()
@@ -295,7 +295,7 @@ def settled_apart(rounds, waits=True):
         town.go_to(rank, round)
     for rank, stays in ((1, 0), (2, 3)):
         town.boxes[stays].suspend(rank)
-        coming = town.edges[rank].homecoming = RejoinProtocol({rank: town.boxes[rank]}, town.tell, waits)
+        coming = town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.tell, waits)
         comings.append(coming)
     for rank, peers, coming in ((1, (0, 2), comings[0]), (2, (1, 3), comings[1])):
         coming.ask([(rank, peer) for peer in peers])
@@ -339,7 +339,7 @@ def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both
     town.boxes[0].admit(6)
     town.boxes[0].open((6, 0, 0), 7, (1,), (1,) if under_way else (), 10.0)
     town.boxes[0].suspend(1) if waits else town.boxes[0].lose(1, PeerLost(1, "died"))
-    coming = town.edges[1].homecoming = RejoinProtocol({1: town.boxes[1]}, town.tell, waits)
+    coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell, waits)
     coming.ask([(1, 0)])
     town.carry()
     assert coming.round == back
@@ -418,7 +418,7 @@ def test_who_comes_back_after_its_neighbor_has_begun_again_takes_part_in_its_rou
 def test_nobody_is_given_up_by_a_peer_that_comes_back_and_proposes_another_round():
     """Node 1 held its round and had agreed when node 2 turned out to be further."""
     town = Town(3)
-    coming = town.edges[0].homecoming = RejoinProtocol({0: town.boxes[0]}, town.tell, waits=True)
+    coming = town.edges[0].rejoining = RejoinProtocol({0: town.boxes[0]}, town.tell, waits=True)
     for rank in (1, 2):
         town.go_to(rank, 6)
         town.boxes[rank].suspend(0)
@@ -439,7 +439,7 @@ def test_a_peer_that_dies_again_before_its_round_is_answered_and_waited_for():
     town.go_to(0, 5)
     for _ in range(2):
         town.boxes[0].suspend(1)
-        coming = town.edges[1].homecoming = RejoinProtocol({1: town.boxes[1]}, town.tell, waits=True)
+        coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell, waits=True)
         town.tell(Kind.RETURN, 1, 0, (6, 0, 0), 0)
         town.carry()
         assert town.first(0, 1) == 6
@@ -468,7 +468,7 @@ def test_a_node_that_died_before_its_neighbor_began_is_told_the_first_round():
 
 
 def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
-    town, coming = homecoming([7, 99])
+    town, coming = rejoining([7, 99])
     town.boxes[2].ended = True
     coming.ask([(0, 1), (0, 2)])
     town.carry()
@@ -479,7 +479,7 @@ def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
 
 @pytest.mark.parametrize("enough", [None, 98])
 def test_where_all_have_ended_nothing_is_left_to_do(enough):
-    town, coming = homecoming([99, 98])
+    town, coming = rejoining([99, 98])
     for rank in (1, 2):
         town.boxes[rank].ended = True
     coming.ask([(0, 1), (0, 2)], enough)
@@ -490,7 +490,7 @@ def test_where_all_have_ended_nothing_is_left_to_do(enough):
 
 @pytest.mark.parametrize("enough", [None, 98])
 def test_one_that_is_silent_is_asked_again_before_the_word_of_those_counts_that_have_ended(enough):
-    town, coming = homecoming([99, 50])
+    town, coming = rejoining([99, 50])
     town.boxes[1].ended = True
     coming.ask([(0, 1), (0, 2)], enough)
     town.carry(lambda header: header.sender == 2)
@@ -503,7 +503,7 @@ def test_one_that_is_silent_is_asked_again_before_the_word_of_those_counts_that_
 
 
 def test_in_the_end_the_word_of_those_counts_that_have_ended():
-    town, coming = homecoming([99, 50])
+    town, coming = rejoining([99, 50])
     town.boxes[1].ended = True
     coming._limit = time.monotonic() + 1.0
     coming.ask([(0, 1), (0, 2)])
@@ -654,7 +654,7 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     town.go_to(2, 5)
     edges = EdgeProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell, town.is_reachable)
     town.edges[0] = town.edges[1] = edges
-    coming = edges.homecoming = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
+    coming = edges.rejoining = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
     coming.ask([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]

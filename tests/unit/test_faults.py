@@ -40,16 +40,16 @@ class Stage:
     def __init__(self, *faults, seed: int = 1) -> None:
         read, write = os.pipe()
         self.inflow, reporter = ReportReader(read), Reporter(write)
-        self.beacons = HeartbeatBoard([0])
-        self.nemesis = FaultInjector(faults, [0, 0, 1, 1], seed, InjectionLog(len(faults), 4))
-        self.beacon = self.nemesis.beacon(0, self.beacons.of(0), reporter)
-        self.sieve = self.nemesis.sieve([0], self.beacons, reporter)
+        self.heartbeats = HeartbeatBoard([0])
+        self.injector = FaultInjector(faults, [0, 0, 1, 1], seed, InjectionLog(len(faults), 4))
+        self.heartbeat = self.injector.heartbeat(0, self.heartbeats.of(0), reporter)
+        self.interceptor = self.injector.interceptor([0], self.heartbeats, reporter)
 
     def reported(self) -> list[FaultInjected]:
         return self.inflow.read()
 
     def pass_on(self, message, now: float = 0.0):
-        return [summary(passed) for passed in self.sieve.sift((message, False), now)]
+        return [summary(passed) for passed in self.interceptor.sift((message, False), now)]
 
 
 def message(
@@ -98,7 +98,7 @@ def test_a_dropped_message_does_not_come_and_is_reported_once_in_a_round():
 def test_a_fault_is_reported_once_in_each_of_two_rounds_that_take_turns():
     """Peers are ahead of the node that hears them, and what they say of themselves belongs to its round."""
     stage = Stage(Drop())
-    stage.beacon.mark(4, Activity.RECEIVE)
+    stage.heartbeat.mark(4, Activity.RECEIVE)
     waiting = message(kind=wire.Kind.WAITING, round=4, body=b"")
     for struck in (message(round=5), waiting, message(sender=2, round=5), waiting):
         assert stage.pass_on(struck) == []
@@ -115,15 +115,15 @@ def test_a_control_message_belongs_to_the_round_of_its_receiver():
     stage = Stage(Drop(rounds=5))
     ack = message(kind=wire.Kind.ACKNOWLEDGE, round=0, body=b"")
     assert stage.pass_on(ack) == [(1, 0)]
-    stage.beacon.mark(5, Activity.TRAIN)
+    stage.heartbeat.mark(5, Activity.TRAIN)
     assert stage.pass_on(ack) == []
 
 
 def test_a_fault_may_wait_for_an_activity_of_the_receiver():
     stage = Stage(Drop(activity="mix"))
-    stage.beacon.mark(0, Activity.RECEIVE)
+    stage.heartbeat.mark(0, Activity.RECEIVE)
     assert stage.pass_on(message()) == [(1, 0)]
-    stage.beacon.mark(0, Activity.MIX)
+    stage.heartbeat.mark(0, Activity.MIX)
     assert stage.pass_on(message()) == []
 
 
@@ -141,16 +141,16 @@ def test_a_message_comes_after_the_next_of_its_sender():
     assert stage.pass_on(message(round=0)) == []
     assert stage.pass_on(message(sender=2, round=1)) == [(2, 1)]
     assert stage.pass_on(message(round=1)) == [(1, 1), (1, 0)]
-    assert stage.sieve.next_release == float("inf")
+    assert stage.interceptor.next_release == float("inf")
 
 
 def test_a_message_is_held_back_no_longer_than_said():
     for fault in (Reorder(seconds=2.0), MessageDelay(seconds=2.0)):
         stage = Stage(fault)
         assert stage.pass_on(message(), now=10.0) == []
-        assert stage.sieve.next_release == 12.0
-        assert stage.sieve.released(11.9) == []
-        assert [summary(one) for one in stage.sieve.released(12.0)] == [(1, 0)]
+        assert stage.interceptor.next_release == 12.0
+        assert stage.interceptor.released(11.9) == []
+        assert [summary(one) for one in stage.interceptor.released(12.0)] == [(1, 0)]
 
 
 def test_what_follows_a_delayed_message_waits_behind_it():
@@ -158,7 +158,7 @@ def test_what_follows_a_delayed_message_waits_behind_it():
     assert stage.pass_on(message(round=0), now=10.0) == []
     assert stage.pass_on(message(round=1), now=10.5) == []
     assert stage.pass_on(message(sender=2, round=1), now=10.5) == [(2, 1)]
-    assert [summary(one) for one in stage.sieve.released(12.0)] == [(1, 0), (1, 1)]
+    assert [summary(one) for one in stage.interceptor.released(12.0)] == [(1, 0), (1, 1)]
     assert stage.pass_on(message(round=2), now=13.0) == [(1, 2)]
 
 
@@ -168,7 +168,7 @@ def test_bits_are_flipped_where_the_seed_says(bits):
     for _ in range(2):
         frames = writable(message())
         before = [bytes(frame.buffer) for frame in frames]
-        ((after, _),) = Stage(Corrupt(bits=bits)).sieve.sift((frames, False), 0.0)
+        ((after, _),) = Stage(Corrupt(bits=bits)).interceptor.sift((frames, False), 0.0)
         flips = sum(
             (a ^ b).bit_count()
             for old, frame in zip(before, after, strict=True)
@@ -189,7 +189,7 @@ def test_every_part_of_a_message_may_be_corrupted():
     for seq in range(60):
         frames = writable(message(seq=seq))
         before = [bytes(frame.buffer) for frame in frames]
-        stage.sieve.sift((frames, False), 0.0)
+        stage.interceptor.sift((frames, False), 0.0)
         struck |= {i for i, frame in enumerate(frames) if bytes(frame.buffer) != before[i]}
     assert struck == {0, 1}
 
@@ -229,11 +229,11 @@ def test_a_message_that_is_sent_again_has_another_chance():
     assert came == {0, 1}
 
 
-def test_a_sieve_is_made_only_where_messages_are_struck():
-    assert Stage(Crash()).sieve is None
-    assert Stage(Drop(ranks=1)).sieve is None
-    assert Stage(Drop(machine=1)).sieve is None
-    assert Stage(Drop(machine=0)).sieve is not None
+def test_a_interceptor_is_made_only_where_messages_are_struck():
+    assert Stage(Crash()).interceptor is None
+    assert Stage(Drop(ranks=1)).interceptor is None
+    assert Stage(Drop(machine=1)).interceptor is None
+    assert Stage(Drop(machine=0)).interceptor is not None
 
 
 # Nodes --------------------------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ def in_a_child(act) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test_a_node_without_faults_keeps_its_beacon():
+def test_a_node_without_faults_keeps_its_heartbeat():
     stage = Stage(Crash(ranks=2), Drop())
-    assert type(stage.beacon) is type(HeartbeatBoard([0]).of(0))
+    assert type(stage.heartbeat) is type(HeartbeatBoard([0]).of(0))
 
 
 def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
@@ -264,10 +264,10 @@ def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
     def play() -> None:
         for round in range(5):
             for activity in (Activity.TRAIN, Activity.MIX):
-                stage.beacon.mark(round, activity)
+                stage.heartbeat.mark(round, activity)
 
     assert in_a_child(play) == -signal.SIGKILL
-    assert stage.beacons.of(0).read()[:2] == (3, Activity.MIX)
+    assert stage.heartbeats.of(0).read()[:2] == (3, Activity.MIX)
     assert [(r.rank, r.round, r.fault, r.what) for r in stage.reported()] == [(0, 3, "crash", "mix")]
     assert in_a_child(play) == 0
 
@@ -305,14 +305,14 @@ def test_what_continues_a_process_ends_with_it():
 
 def test_a_slow_node_takes_its_factor_and_shows_that_it_lives():
     stage = Stage(Slow(ranks=0, factor=4.0))
-    stage.beacon.mark(0, Activity.TRAIN)
+    stage.heartbeat.mark(0, Activity.TRAIN)
     time.sleep(0.05)
-    began, marks = time.monotonic(), stage.beacon.read().marks
-    stage.beacon.mark(0, Activity.SEND)
+    began, marks = time.monotonic(), stage.heartbeat.read().marks
+    stage.heartbeat.mark(0, Activity.SEND)
     assert time.monotonic() - began >= 0.15
-    assert stage.beacon.read().marks > marks + 1
+    assert stage.heartbeat.read().marks > marks + 1
     began = time.monotonic()
-    stage.beacon.mark(0, Activity.MIX)  # nobody has asked for that to be slow
+    stage.heartbeat.mark(0, Activity.MIX)  # nobody has asked for that to be slow
     assert len(stage.reported()) == 1
 
 
@@ -324,9 +324,9 @@ def test_a_node_hangs_as_long_as_said():
 
 def test_a_node_raises():
     stage = Stage(Raise(ranks=0, rounds=1, activity="send"))
-    stage.beacon.mark(0, Activity.SEND)
+    stage.heartbeat.mark(0, Activity.SEND)
     with pytest.raises(RuntimeError, match="on purpose"):
-        stage.beacon.mark(1, Activity.SEND)
+        stage.heartbeat.mark(1, Activity.SEND)
 
 
 def test_no_file_grows_while_the_disk_is_full(tmp_path):
@@ -335,10 +335,10 @@ def test_no_file_grows_while_the_disk_is_full(tmp_path):
     def play() -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
             file.write(b"before")
-            stage.beacon.mark(0, Activity.EVALUATE)
+            stage.heartbeat.mark(0, Activity.EVALUATE)
             with pytest.raises(OSError, match="File too large"):
                 file.write(b"meanwhile")
-            stage.beacon.mark(1, Activity.BEGIN)
+            stage.heartbeat.mark(1, Activity.BEGIN)
             file.write(b" after")
 
     assert in_a_child(play) == 0
@@ -350,7 +350,7 @@ def test_the_seed_decides_in_which_rounds_a_node_is_struck():
     def struck(seed: int) -> list[int]:
         stage = Stage(Slow(probability=0.3, factor=1.5), seed=seed)
         for round in range(30):
-            stage.beacon.mark(round, Activity.TRAIN)
+            stage.heartbeat.mark(round, Activity.TRAIN)
         return [report.round for report in stage.reported()]
 
     assert struck(1) == struck(1) != struck(2)

@@ -33,20 +33,20 @@ def serve(reporter, gate, lifeline, forks, error):
             raise OSError(error, os.strerror(error))
         return fork()
 
-    def run_host(inheritance, position, incarnation):
+    def run_host(fork_context, position, incarnation):
         if position == 1:
             os.read(gate, 1)
         os._exit(1 - position)
 
     os.fork, fork_server.run_host = fork_or_raise, run_host
-    inheritance = SimpleNamespace(
-        reporter=reporter, beacons=HeartbeatBoard([0, 1, 2]), snapshots=SimpleNamespace(run_id=5),
+    fork_context = SimpleNamespace(
+        reporter=reporter, heartbeats=HeartbeatBoard([0, 1, 2]), snapshots=SimpleNamespace(run_id=5),
         experiment=SimpleNamespace(
             processes=[SimpleNamespace(ranks=(0, 1)), SimpleNamespace(ranks=(2,))],
             settings=SimpleNamespace(failures=SimpleNamespace(restart=SimpleNamespace(attempts=1))),
         ),
     )  # fmt: skip
-    fork_server.ForkServerProcess(inheritance, [0, 1], lifeline).serve()
+    fork_server.ForkServerProcess(fork_context, [0, 1], lifeline).serve()
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
@@ -108,13 +108,13 @@ def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
 
 
 def test_a_server_that_is_killed_before_it_has_said_anything_leaves_no_directory(tmp_path, monkeypatch):
-    def die(inheritance, *_):
-        inheritance.socket_dir.mkdir()
+    def die(fork_context, *_):
+        fork_context.socket_dir.mkdir()
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(fork_server, "_serve", die)
-    inheritance = SimpleNamespace(socket_dir=tmp_path / "sockets")
+    fork_context = SimpleNamespace(socket_dir=tmp_path / "sockets")
     with pytest.raises(StartError, match=r"^the process that starts the nodes was killed by signal 9$"):
-        fork_server.ForkServer(inheritance, [0])
+        fork_server.ForkServer(fork_context, [0])
     gc.unfreeze()
     assert list(tmp_path.iterdir()) == []

@@ -123,7 +123,7 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
 def test_who_ends_while_the_first_group_is_made_is_not_waited_for(dead, noticed_by):
     town, began = Town(4), time.monotonic()
     for formation in town.formations.values():
-        formation.workshop.dead = {dead}
+        formation.group_factory.dead = {dead}
     with ThreadPoolExecutor(4) as threads:
         forming = {
             rank: threads.submit(formation.form_first, range(4), BackendChoice("gloo", False), 3.0)
@@ -183,7 +183,7 @@ def test_a_leader_that_falls_silent_is_replaced(town):
 def test_a_group_that_cannot_be_made_is_tried_again():
     town = Town(4, patience=10.0)
     town.form()
-    town.formations[1].workshop.failures = 2
+    town.formations[1].group_factory.failures = 2
     town.formations[2].break_up(town.formations[2].group, "a wire fell out")
     limit = time.monotonic() + 20.0
     while time.monotonic() < limit:
@@ -199,7 +199,7 @@ def test_a_plan_that_is_overtaken_while_it_is_drawn_up_is_followed_by_another():
     town = Town(3, patience=10.0)
     town.form()
     leader, overtaken = town.formations[0], []
-    open_store = leader.workshop.open_store
+    open_store = leader.group_factory.open_store
 
     def open_late():
         if not overtaken:
@@ -208,7 +208,7 @@ def test_a_plan_that_is_overtaken_while_it_is_drawn_up_is_followed_by_another():
                 leader.hear_joining(rank, JoinRequest(overtaken[0] + 1, None, [], FACTS))
         return open_store()
 
-    leader.workshop.open_store = open_late
+    leader.group_factory.open_store = open_late
     leader.break_up(leader.group, "a wire fell out")
     assert town.groups(0) == {(0, 1, 2)}
     assert leader.group.generation == overtaken[0] + 1
@@ -220,7 +220,7 @@ def test_who_falls_silent_while_the_next_group_is_made_is_not_waited_for(patienc
     town, is_over = Town(4, patience), threading.Event()
     town.form()
     for formation in town.formations.values():
-        formation.workshop.make = partial(make_without, {3}, is_over)
+        formation.group_factory.make = partial(make_without, {3}, is_over)
     town.formations[0].break_up(town.formations[0].group, "a wire fell out")
     time.sleep(1.5)  # all have a plan by then, and rank 3 is in it
     town.deaf, began = {3}, time.monotonic()

@@ -71,7 +71,7 @@ def test_nodes_of_a_graph_that_never_repeats_may_meet_anybody(graph: Graph, anyb
         processes=tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4)),
         settings=SimpleNamespace(failures=FailureSettings()),
         graph=SimpleNamespace(graph=graph),
-        nemesis=None,
+        injector=None,
     )
     place = _place(SimpleNamespace(experiment=experiment, socket_dir="", credentials=None), 0, 0)
     assert place.meets_anybody == anybody
@@ -92,10 +92,10 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
         settings=SimpleNamespace(failures=failures), processes=[SimpleNamespace(ranks=(1,))]
     )
     with pytest.raises(InterruptedError):
-        host._run(SimpleNamespace(experiment=experiment, beacons=machine.beacons), 0, incarnation=1)
+        host._run(SimpleNamespace(experiment=experiment, heartbeats=machine.heartbeats), 0, incarnation=1)
     machine.pass_time(DEADLINE + 4)
-    assert not machine.stuck() and not machine.lookout.hung()
-    assert machine.lookout.what(1) == "gets ready"
+    assert not machine.stuck() and not machine.watchdog.hung()
+    assert machine.watchdog.what(1) == "gets ready"
 
 
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
@@ -104,7 +104,7 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     lineage = RunIdentity(tmp_path, "settings")
     lineage.begin(time.monotonic() - 5.0)
     said = SimpleNamespace(put=lambda rank, text: None, said=dict)
-    inheritance = SimpleNamespace(
+    fork_context = SimpleNamespace(
         introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start
     )
     records = Records(tmp_path, 0)
@@ -115,5 +115,5 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
         evaluation=SimpleNamespace(resume=(resumed := []).append),
     )  # fmt: skip
     node.set_elapsed = partial(Node.set_elapsed, node)
-    _start_together(inheritance, 0, [node])
+    _start_together(fork_context, 0, [node])
     assert 5.0 <= resumed[0] <= records.seconds <= lineage.seconds

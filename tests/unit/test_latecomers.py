@@ -8,7 +8,7 @@ import pytest
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted
 from decentnode.core.registry import SHARINGS
 from decentnode.errors import RunFailed
-from decentnode.launcher.cluster import late_join as latecomers
+from decentnode.launcher.cluster import late_join as module
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
 from decentnode.launcher.monitoring.membership import MembershipTable
@@ -50,18 +50,18 @@ def experiment():
 
 class Desk:
     def __init__(self, experiment, directory, machine=0):
-        self.roster = MembershipTable(range(6), {i: (i,) for i in range(6)})
-        self.roster.start()
+        self.membership = MembershipTable(range(6), {i: (i,) for i in range(6)})
+        self.membership.start()
         self.recorded, self.is_stopping = Recorded(), False
         self.lineage = RunIdentity(directory, "", 6)
         self.late = LateJoin(
-            experiment, machine, self.roster, self.recorded, self.lineage, lambda: self.is_stopping
+            experiment, machine, self.membership, self.recorded, self.lineage, lambda: self.is_stopping
         )
         self.late.server = self.recorded
 
     def take(self, *reports):
         for report in reports:
-            self.roster.take(report)
+            self.membership.take(report)
             if isinstance(report, Restarted):
                 self.late.note(report)
 
@@ -79,13 +79,13 @@ def desk(experiment, tmp_path):
 def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
     desk.take(*desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd()))
     assert desk.lineage.absent == {3, 4, 5}
-    assert desk.roster.members[4].error == "has not come yet"
+    assert desk.membership.members[4].error == "has not come yet"
     reports = desk.late.answer(join(2))
     back = [Restarted(position, None, 16) for position in (3, 4, 5)]
     assert reports == back and desk.recorded.admitted == [(2, 1, [])]
     assert desk.recorded.sent == [(RelayedReports(0, back), 1)]
     desk.take(*reports)
-    assert desk.lineage.absent == set() and desk.roster.active == list(range(6))
+    assert desk.lineage.absent == set() and desk.membership.active == list(range(6))
 
 
 def test_a_machine_that_comes_again_first_loses_its_nodes(desk):
@@ -105,11 +105,11 @@ def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_n
 
 
 def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(desk, monkeypatch):
-    desk.roster.silence([2])
+    desk.membership.silence([2])
     desk.take(Failed(2, "machine 1 fell silent"))
     desk.late.answer(join(2))
     assert desk.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
-    monkeypatch.setattr(latecomers, "GONE_FOR_GOOD", -1.0)
+    monkeypatch.setattr(module, "GONE_FOR_GOOD", -1.0)
     desk.late.answer(join(2))
     assert desk.recorded.admitted[1:] == [(2, 2, [1])]
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, and who hangs: judged from beacons alone, on a clock of our own."""
+"""Who waits for whom, and who hangs: judged from heartbeats alone, on a clock of our own."""
 
 import time
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activit
 from decentnode.communication.launcher_link.reports import Failed, PeerMissing, RoundProgress, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.graph.families import Ring
-from decentnode.launcher.monitoring import watchdog as lookout
+from decentnode.launcher.monitoring import watchdog as module
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.launcher.monitoring.watchdog import Watchdog, thread_state
@@ -26,14 +26,14 @@ class Machine:
     def __init__(self, monkeypatch, here=range(8), overlap=False, **failures):
         self.now = 1000.0
         self.states = {}
-        # One clock for the beacons and for whoever looks at them.
+        # One clock for the heartbeats and for the watchdog.
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(lookout, "thread_state", lambda pid: self.states.get(pid, "S"))
-        self.beacons = HeartbeatBoard(list(here))
-        self.roster = MembershipTable(range(8), {})
-        self.roster.start()
-        self.lookout = Watchdog(
-            Ring(8), self.beacons, self.roster, {rank: [rank] for rank in here},
+        monkeypatch.setattr(module, "thread_state", lambda pid: self.states.get(pid, "S"))
+        self.heartbeats = HeartbeatBoard(list(here))
+        self.membership = MembershipTable(range(8), {})
+        self.membership.start()
+        self.watchdog = Watchdog(
+            Ring(8), self.heartbeats, self.membership, {rank: [rank] for rank in here},
             FailureSettings(**{"deadline": DEADLINE, "start_deadline": 5.0} | failures),
             lambda position: position, overlap,
         )  # fmt: skip
@@ -42,17 +42,17 @@ class Machine:
 
     def mark(self, round, activity, *ranks):
         for rank in ranks:
-            self.beacons.of(rank).mark(round, activity)
+            self.heartbeats.of(rank).mark(round, activity)
 
     def look(self, seconds=0.5):
         self.now += seconds
-        self.found += self.lookout.look(self.now)
+        self.found += self.watchdog.look(self.now)
 
     def pass_time(self, seconds, busy=()):
         """Half a second after the other; the `busy` ranks make a step in each."""
         for _ in range(int(seconds / 0.5)):
             for rank in busy:
-                self.beacons.of(rank).beat()
+                self.heartbeats.of(rank).beat()
             self.look()
 
     def stuck(self):
@@ -126,31 +126,31 @@ def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(DEADLINE - 1)
     assert machine.stuck() == set()
-    assert machine.lookout.hung() == []
+    assert machine.watchdog.hung() == []
     machine.pass_time(2.5)
     assert machine.stuck() == set(range(8))
-    assert machine.lookout.hung() == list(range(8))
+    assert machine.watchdog.hung() == list(range(8))
 
 
 def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(DEADLINE + 1.5)
-    machine.lookout.begin_anew(3)
-    assert machine.lookout.hung() == [0, 1, 2, 4, 5, 6, 7]
+    machine.watchdog.begin_anew(3)
+    assert machine.watchdog.hung() == [0, 1, 2, 4, 5, 6, 7]
     machine.pass_time(DEADLINE - 1)
-    assert not machine.lookout.is_stuck(3)
+    assert not machine.watchdog.is_stuck(3)
     machine.pass_time(2.5)
-    assert machine.lookout.is_stuck(3)
+    assert machine.watchdog.is_stuck(3)
 
 
 def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
     hold_up(machine, 0, 3)
     for _ in range(200):
         machine.pass_time(DEADLINE - 1)
-        machine.beacons.of(3).beat()
+        machine.heartbeats.of(3).beat()
         machine.look()
     assert machine.stuck() == set()
-    assert machine.lookout.hung() == []
+    assert machine.watchdog.hung() == []
 
 
 def test_five_times_the_longest_silence_is_granted(machine):
@@ -176,20 +176,20 @@ def test_those_that_wait_for_the_stuck_may_give_them_up_first(machine):
     hold_up(machine, 3, 3)
     machine.pass_time(DEADLINE + 1)
     assert machine.stuck() == {3}
-    assert machine.lookout.hung() == []
+    assert machine.watchdog.hung() == []
     machine.mark(4, TRAIN, 2, 4)  # they have given it up, and go on
     machine.pass_time(DEADLINE / 2 + 1, busy=[2, 4])
-    assert machine.lookout.hung() == []
+    assert machine.watchdog.hung() == []
     wait_for(machine, 4, 3)
     machine.pass_time(2.5 + DEADLINE / 2)
-    assert machine.lookout.hung() == [3]
+    assert machine.watchdog.hung() == [3]
 
 
 def test_the_last_one_here_is_ended_at_once(machine):
     machine.mark(3, TRAIN, 3)
-    machine.roster.lose(set(range(8)) - {3}, "gone")
+    machine.membership.lose(set(range(8)) - {3}, "gone")
     machine.pass_time(DEADLINE + 1)
-    assert machine.lookout.hung() == [3]
+    assert machine.watchdog.hung() == [3]
 
 
 def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
@@ -228,7 +228,7 @@ def test_getting_ready_and_deciding_where_to_stop_take_their_time(machine):
 
 
 def test_nobody_is_stuck_while_the_last_round_is_undecided(machine):
-    machine.beacons.last_round = UNDECIDED
+    machine.heartbeats.last_round = UNDECIDED
     machine.mark(5, Activity.BEGIN, *range(8))
     machine.pass_time(100 * DEADLINE)
     assert machine.stuck() == set()
@@ -239,12 +239,12 @@ def test_a_circle_of_waiting_nodes_does_not_last_for_ever(machine):
     machine.pass_time(2.9 * DEADLINE)
     assert machine.stuck() == set()
     machine.pass_time(DEADLINE)
-    assert machine.lookout.hung() == list(range(8))
+    assert machine.watchdog.hung() == list(range(8))
 
 
 def test_a_run_that_waits_for_lost_nodes_waits(monkeypatch):
     machine = Machine(monkeypatch, on_loss="wait")
-    machine.roster.take(Failed(3, "killed"))
+    machine.membership.take(Failed(3, "killed"))
     machine.mark(5, RECEIVE, *{*range(8)} - {3})
     machine.pass_time(100 * DEADLINE)
     assert machine.stuck() == set()
@@ -254,41 +254,43 @@ def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeyp
     machine = Machine(monkeypatch, here=range(4))
     machine.mark(5, RECEIVE, 0, 3)
     machine.mark(5, TRAIN, 1, 2)
-    machine.roster.lose([2], "gone")
-    machine.roster.take(PeerMissing(3, 5, 2, "gone"))
+    machine.membership.lose([2], "gone")
+    machine.membership.take(PeerMissing(3, 5, 2, "gone"))
     machine.pass_time(3 * DEADLINE)
     assert machine.stuck() == {1}
-    machine.roster.start(3, heard=range(4))  # a run that goes on, whose other nodes nothing is told of here
-    assert machine.lookout.behind(0, 5) == [1]
-    assert machine.lookout.behind(3, 5) == [4]  # as far as is known here
-    assert machine.lookout.hung() == []
-    machine.roster.lose([4], "gone")
+    machine.membership.start(
+        3, heard=range(4)
+    )  # a run that goes on, whose other nodes nothing is told of here
+    assert machine.watchdog.behind(0, 5) == [1]
+    assert machine.watchdog.behind(3, 5) == [4]  # as far as is known here
+    assert machine.watchdog.hung() == []
+    machine.membership.lose([4], "gone")
     machine.pass_time(DEADLINE)
-    assert machine.lookout.hung() == [1]
+    assert machine.watchdog.hung() == [1]
 
 
 def test_what_another_machine_has_told_counts(monkeypatch):
     machine = Machine(monkeypatch, here=range(4))
     machine.look()
     machine.mark(5, RECEIVE, 0, 1, 2, 3)
-    assert machine.lookout.behind(3, 5) == [4]
-    machine.roster.take(RoundProgress(4, 2, None, 0))
-    assert machine.lookout.behind(3, 5) == [4]
-    machine.roster.take(RoundProgress(4, 5, None, 0))
-    assert machine.lookout.behind(3, 5) == []
+    assert machine.watchdog.behind(3, 5) == [4]
+    machine.membership.take(RoundProgress(4, 2, None, 0))
+    assert machine.watchdog.behind(3, 5) == [4]
+    machine.membership.take(RoundProgress(4, 5, None, 0))
+    assert machine.watchdog.behind(3, 5) == []
 
 
 def test_a_peer_that_has_to_read_the_round_before_is_waited_for(monkeypatch):
     machine = Machine(monkeypatch)
     graph = SimpleNamespace(sources=lambda r, k: ((r - 1) % 8,), targets=lambda r, k: ((r + 1) % 8,))
-    monkeypatch.setattr(machine.lookout, "_graph", graph)
+    monkeypatch.setattr(machine.watchdog, "_graph", graph)
     machine.mark(5, RECEIVE, 3)
     machine.mark(5, EVALUATE, 2)
     for round, activity, waited_for in [
         (3, EVALUATE, [4]), (4, RECEIVE, [4]), (4, MIX, [4]), (4, EVALUATE, []), (5, TRAIN, []),
     ]:  # fmt: skip
         machine.mark(round, activity, 4)
-        assert machine.lookout.behind(3, 5) == waited_for
+        assert machine.watchdog.behind(3, 5) == waited_for
 
 
 def test_the_state_of_a_process():
@@ -349,16 +351,16 @@ def test_who_trains_while_it_communicates_has_sent(monkeypatch, overlap):
     machine.mark(5, RECEIVE, 0)
     machine.mark(5, TRAIN, 1)
     machine.mark(4, TRAIN, 7)
-    assert machine.lookout.behind(0, 5) == ([7] if overlap else [1, 7])
+    assert machine.watchdog.behind(0, 5) == ([7] if overlap else [1, 7])
 
 
 def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_later(machine):
     hold_up(machine, 4, 3)
     looks = []
     while machine.now < 1000.0 + DEADLINE + 2.0:
-        machine.now = max(machine.now, machine.lookout.next_look)
+        machine.now = max(machine.now, machine.watchdog.next_look)
         looks.append(machine.now - 1000.0)
-        found = machine.lookout.look(machine.now)
+        found = machine.watchdog.look(machine.now)
         if any(isinstance(report, Stuck) for report in found):
             break
     assert len(looks) < 15
@@ -370,11 +372,11 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
     machine = Machine(monkeypatch, deadline=1000.0)
     hold_up(machine, 4, 3)
     for _ in range(12):
-        machine.now = max(machine.now, machine.lookout.next_look)
-        machine.lookout.look(machine.now)
-    assert machine.lookout.next_look - machine.now > 10.0
-    machine.lookout.look_soon()
-    assert machine.lookout.next_look == machine.now + lookout.LOOK_EVERY
+        machine.now = max(machine.now, machine.watchdog.next_look)
+        machine.watchdog.look(machine.now)
+    assert machine.watchdog.next_look - machine.now > 10.0
+    machine.watchdog.look_soon()
+    assert machine.watchdog.next_look == machine.now + module.LOOK_EVERY
 
 
 def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():

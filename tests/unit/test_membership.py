@@ -1,4 +1,4 @@
-"""Machines that meet, and the roster of their nodes."""
+"""Machines that meet, and the membership table of their nodes."""
 
 import secrets
 import threading
@@ -23,7 +23,7 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster import rendezvous as membership
+from decentnode.launcher.cluster import rendezvous as module
 from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
@@ -49,7 +49,7 @@ FIVE = {0: [4], 1: [4]}
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
 
 
-def roster():
+def membership():
     return MembershipTable(range(4), {0: (0, 1), 1: (2,)})
 
 
@@ -59,7 +59,7 @@ def state(members, rank):
 
 class TestRoster:
     def test_nodes_start_run_and_finish(self):
-        members = roster()
+        members = membership()
         assert members.active == [0, 1, 2, 3]
         members.start()
         assert members.ranks(MemberState.RUNNING) == [0, 1, 2, 3]
@@ -70,13 +70,13 @@ class TestRoster:
         assert (members.members[2].round, members.members[2].bytes_sent) == (9, 700)
 
     def test_progress_never_goes_back(self):
-        members = roster()
+        members = membership()
         members.take(RoundProgress(1, 5, 0.5, 100))
         members.take(Evaluated(1, 4, 0.5, 0.5, None, 80, 0.1, True))
         assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
 
     def test_a_failure_is_a_loss_with_its_reason(self):
-        members = roster()
+        members = membership()
         members.take(Failed(1, "ValueError: no", out_of_memory=True))
         assert state(members, 1) is MemberState.LOST
         assert members.members[1].error == "ValueError: no"
@@ -84,14 +84,14 @@ class TestRoster:
         assert members.members[1].out_of_memory
 
     def test_the_first_reason_stays(self):
-        members = roster()
+        members = membership()
         members.take(Failed(0, "ValueError: no"))
         members.take(Exited(0, 4))
         assert members.members[0].error == "ValueError: no"
         assert members.members[1].error == "its process ended with exit code 4"
 
     def test_an_end_of_a_process_loses_all_its_unfinished_nodes_and_no_others(self):
-        members = roster()
+        members = membership()
         members.take(FINISHED)
         members.take(Exited(1, -9))
         assert state(members, 2) is MemberState.FINISHED
@@ -102,13 +102,13 @@ class TestRoster:
         assert state(members, 3) is MemberState.STARTING
 
     def test_a_lost_node_does_not_run_again_at_the_start(self):
-        members = roster()
+        members = membership()
         members.lose([3], "gone")
         members.start()
         assert state(members, 3) is MemberState.LOST
 
     def test_an_edge_is_broken_only_where_both_ends_finished(self):
-        members = roster()
+        members = membership()
         first, second = PeerMissing(0, 3, 2, "silent"), PeerMissing(0, 4, 1, "gone")
         members.take(first)
         members.take(second)
@@ -191,7 +191,7 @@ class TestMeeting:
         alone.close()
 
     def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
-        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.3)
+        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.3)
         with Meeting(3) as meeting:
             present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
             absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
@@ -266,7 +266,7 @@ class TestMeeting:
         meeting.assemblies[machine].close()
         host, limit = meeting.assemblies[0], time.monotonic() + 1.0
         while machine in host._joined and time.monotonic() < limit:
-            host.last_heard[machine] -= 10 * membership.LEFT_SECONDS
+            host.last_heard[machine] -= 10 * module.LEFT_SECONDS
             time.sleep(0.05)
 
     def test_nobody_begins_with_a_machine_that_has_left_again(self):
@@ -299,7 +299,7 @@ class TestMeeting:
         with Meeting(3) as meeting:
             host, slow = meeting.come(0), meeting.come(1)
             meeting.wait_for(1)
-            meeting.assemblies[0].last_heard[1] -= 10 * membership.LEFT_SECONDS
+            meeting.assemblies[0].last_heard[1] -= 10 * module.LEFT_SECONDS
             last = meeting.come(2)
             assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
             assert host.result().absent == []
@@ -335,7 +335,7 @@ class TestMeeting:
             assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
-        monkeypatch.setattr(membership, "TWIN_SECONDS", 0.0)
+        monkeypatch.setattr(module, "TWIN_SECONDS", 0.0)
         with Meeting(3) as meeting:
             host, gone = meeting.come(0), threading.Event()
             first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
@@ -399,7 +399,7 @@ class TestMeeting:
     def test_who_tells_of_starts_that_cannot_have_been_keeps_only_itself_out(
         self, monkeypatch, capsys, says, reason
     ):
-        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.3)
+        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.3)
         with Meeting(3, "at_least 4") as meeting:
             host, liar = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 2, **says)
             told = refusal(liar)
@@ -412,7 +412,7 @@ class TestMeeting:
 
     def test_starts_that_machine_0_did_not_write_down_count(self):
         with Meeting(2) as meeting:
-            most = 3 + membership.MOST_UNKNOWN
+            most = 3 + module.MOST_UNKNOWN
             both = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 1, incarnation=most)
             assert [future.result(10.0).incarnation for future in both] == [most + 1] * 2
 
@@ -575,7 +575,7 @@ class TestAtLeast:
         assert starts[0].absent == [1] and not starts[0].late
 
     def test_with_less_nobody_begins(self, monkeypatch):
-        monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.1)
+        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.1)
         with Meeting(3, "at_least 5") as meeting:
             absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [
@@ -701,61 +701,61 @@ def receive(assembly, count):
 
 
 def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
-    roster = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
-    roster.start()
-    assert roster.take(Exited(1, -9)) == [1]
+    membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    membership.start()
+    assert membership.take(Exited(1, -9)) == [1]
     for _ in range(3):  # said again, it takes no more memory
-        roster.take(PeerMissing(0, 4, 1, "its process ended"))
-    assert len(roster.missing_edges) == 1
-    roster.take(Restarted(1, -9, 1))
-    assert roster.ranks(MemberState.LOST) == []
-    assert roster.members[1].restarts == 1
-    assert roster.missing_edges  # until its neighbors hear it again
-    roster.take(PeerBack(0, 7, 1))
-    assert roster.missing_edges == []
-    assert not roster.members[1].accused
+        membership.take(PeerMissing(0, 4, 1, "its process ended"))
+    assert len(membership.missing_edges) == 1
+    membership.take(Restarted(1, -9, 1))
+    assert membership.ranks(MemberState.LOST) == []
+    assert membership.members[1].restarts == 1
+    assert membership.missing_edges  # until its neighbors hear it again
+    membership.take(PeerBack(0, 7, 1))
+    assert membership.missing_edges == []
+    assert not membership.members[1].accused
 
 
-def finished(roster):
-    for rank in roster.members:
-        roster.take(Finished(rank, 20, "", 0, 0, 0.0, None, None))
+def finished(membership):
+    for rank in membership.members:
+        membership.take(Finished(rank, 20, "", 0, 0, 0.0, None, None))
 
 
 def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
-    roster = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
-    roster.start()
-    roster.take(PeerMissing(0, 10, 1, "its process ended"))
-    roster.take(PeerMissing(2, 10, 1, "its process ended"))
-    roster.take(Restarted(1, -9, 1))
-    roster.take(PeerBack(2, 12, 1))
-    assert roster.members[1].accused
-    roster.take(Restarted(0, -9, 1))  # its new process misses nobody, so it hears nobody again
-    assert not roster.members[1].accused
-    assert roster.reporting().keys() == {0, 1, 2}
-    finished(roster)
-    assert roster.missing_edges == roster.broken_edges() == []
+    membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    membership.start()
+    membership.take(PeerMissing(0, 10, 1, "its process ended"))
+    membership.take(PeerMissing(2, 10, 1, "its process ended"))
+    membership.take(Restarted(1, -9, 1))
+    membership.take(PeerBack(2, 12, 1))
+    assert membership.members[1].accused
+    membership.take(Restarted(0, -9, 1))  # its new process misses nobody, so it hears nobody again
+    assert not membership.members[1].accused
+    assert membership.reporting().keys() == {0, 1, 2}
+    finished(membership)
+    assert membership.missing_edges == membership.broken_edges() == []
 
 
 def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
-    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
-    roster.start()
-    roster.take(Failed(0, "out of memory", out_of_memory=True))
-    assert roster.members[0].out_of_memory
-    roster.take(Restarted(0, 5, 1))
-    finished(roster)
-    assert not roster.members[0].out_of_memory
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(0, "out of memory", out_of_memory=True))
+    assert membership.members[0].out_of_memory
+    membership.take(Restarted(0, 5, 1))
+    finished(membership)
+    assert not membership.members[0].out_of_memory
 
 
 def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_it():
-    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
-    roster.start()
-    roster.take(Failed(1, "has not come yet"))
-    roster.take(PeerMissing(0, 0, 1, "has not come yet"))
-    roster.take(Restarted(1, None, 16))
-    assert roster.reporting() == {0: -1}
-    roster.take(PeerBack(0, 7, 1))
-    roster.take(RoundProgress(1, 8, None, 0))
-    assert roster.reporting() == {0: -1, 1: 8}
-    assert roster.reporting([1]) == {1: 8}
-    roster.take(Stopped(1, 9))
-    assert roster.reporting() == {0: -1}
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(1, "has not come yet"))
+    membership.take(PeerMissing(0, 0, 1, "has not come yet"))
+    membership.take(Restarted(1, None, 16))
+    assert membership.reporting() == {0: -1}
+    membership.take(PeerBack(0, 7, 1))
+    membership.take(RoundProgress(1, 8, None, 0))
+    assert membership.reporting() == {0: -1, 1: 8}
+    assert membership.reporting([1]) == {1: 8}
+    membership.take(Stopped(1, 9))
+    assert membership.reporting() == {0: -1}

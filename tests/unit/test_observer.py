@@ -47,13 +47,13 @@ def expected(models):
 
 
 class Machine:
-    """One machine's snapshots, roster and observer, without nodes."""
+    """One machine's snapshots, membership table and observer, without nodes."""
 
     def __init__(self, ranks, index=0, send=lambda note: None, test=None):
         self.snapshots = SnapshotBuffers(ranks, ELEMENTS)
-        self.roster = MembershipTable(ranks, {rank: (rank,) for rank in ranks})
-        self.roster.start()
-        self.observer = ModelObserver(self.snapshots, self.roster.reporting, index, send, test)
+        self.membership = MembershipTable(ranks, {rank: (rank,) for rank in ranks})
+        self.membership.start()
+        self.observer = ModelObserver(self.snapshots, self.membership.reporting, index, send, test)
 
     def __enter__(self):
         self.observer.start()
@@ -71,7 +71,7 @@ class Machine:
     def take(self, *reports):
         """As a launcher does."""
         for report in reports:
-            self.roster.take(report)
+            self.membership.take(report)
             if isinstance(report, Evaluated):
                 self.observer.take(report)
 
@@ -366,11 +366,11 @@ def test_an_error_at_the_very_end_does_not_hang():
 
 
 def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
-    """The roster counts nobody before the start."""
+    """The membership table counts no node before the start."""
     with Machine(range(2)) as machine:
-        members, machine.roster.members = machine.roster.members, {}
+        members, machine.membership.members = machine.membership.members, {}
         time.sleep(0.3)
-        machine.roster.members = members
+        machine.membership.members = members
         for rank, vector in enumerate(vectors(2)):
             machine.show(rank, 5, vector)
         assert machine.next().nodes == 2
@@ -379,7 +379,7 @@ def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
 def test_many_reports_at_once_cost_one_look_at_all_nodes():
     looks = []
     with Machine(range(200)) as machine:
-        machine.observer._reporting = lambda: looks.append(1) or machine.roster.reporting()
+        machine.observer._reporting = lambda: looks.append(1) or machine.membership.reporting()
         time.sleep(0.3)
         for rank in range(200):
             machine.take(evaluated(rank, 0, published=False))

@@ -68,11 +68,11 @@ class Desk:
         self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher._observer.expect_machines = self.launcher._observer.expected.append
         self.launcher.run_id = 1
-        self.launcher.roster.start()
+        self.launcher.membership.start()
         self.launcher._pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.launcher._outbox = VectorSender(machine, self._send, lambda machine: None)
+        self.launcher._vector_sender = VectorSender(machine, self._send, lambda machine: None)
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -89,11 +89,11 @@ class Desk:
         self.launcher._exchange_with_machines()
 
     def state(self, rank):
-        return self.launcher.roster.members[rank].state
+        return self.launcher.membership.members[rank].state
 
     @property
     def events(self):
-        self.launcher._vigil.journal.close()
+        self.launcher._run_monitor.event_log.close()
         return (self.launcher.run_dir / "events.jsonl").read_text()
 
 
@@ -125,11 +125,11 @@ FALSE = {
 def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
     before = dict(desk.launcher._pids)
     desk.hear(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
-    assert desk.launcher.roster.active == list(range(6))
+    assert desk.launcher.membership.active == list(range(6))
     assert desk.launcher._pids == before
-    assert desk.launcher.roster.members[2].round == 3, "what it says of its own node counts"
+    assert desk.launcher.membership.members[2].round == 3, "what it says of its own node counts"
     assert desk.launcher._others.refused == {reason: 2}
-    assert desk.launcher._continuity.retention.newest_round is None
+    assert desk.launcher._run_state.retention.newest_round is None
     assert desk.events.count('"refused"') == 1
 
 
@@ -137,7 +137,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     desk = Desk(tmp_path, machine=1)
     processes = desk.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
-    desk.launcher.roster.lose([3, 4, 5], "gone")
+    desk.launcher.membership.lose([3, 4, 5], "gone")
     here = desk.launcher._positions[0]
     desk.hear(
         RelayedReports(
@@ -152,7 +152,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
     desk = Desk(tmp_path, machine=1)
     desk.hear(RelayedReports(0, [Checkpointed(0, 10)]))
-    retention = desk.launcher._continuity.retention
+    retention = desk.launcher._run_state.retention
     assert not retention.tend([])
     assert retention.newest_round is None
 
@@ -192,7 +192,7 @@ def test_a_mean_of_another_size_is_refused(tmp_path):
 
 
 MOST = (1 << 62) - 1
-"""The highest round that a note can name, and what the beacons hold as long as nobody is to stop."""
+"""The highest round that a note can name, and what the heartbeats hold as long as nobody is to stop."""
 
 
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
@@ -201,7 +201,7 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round
     desk.hear(StopRequest(1, 15), HighestRound(1, 4), HighestRound(2, 4), HighestRound(1, round))
     stopping._asked -= 1.0
     stopping.advance()
-    assert desk.launcher._beacons.last_round == 4
+    assert desk.launcher._heartbeats.last_round == 4
     assert desk.launcher._others.refused == {"range": 1}
     assert "machine 1 speaks of what the run does not have" in desk.events
 
@@ -216,15 +216,15 @@ def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
     desk.hear(Pause(15), LastRound(ROUNDS), LastRound(MOST))
-    assert desk.launcher._beacons.last_round == UNDECIDED
+    assert desk.launcher._heartbeats.last_round == UNDECIDED
     assert desk.launcher._others.refused == {"range": 2}
     desk.hear(LastRound(-1))
-    assert desk.launcher._beacons.last_round == -1
+    assert desk.launcher._heartbeats.last_round == -1
 
 
 def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    retention = desk.launcher._continuity.retention
+    retention = desk.launcher._run_state.retention
     desk.hear(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
     assert (retention.settled, desk.launcher._others.refused) == (-1, {"range": 2})
     desk.hear(CheckpointsCommitted(9, -1))
@@ -241,25 +241,25 @@ class TestSilence:
     def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, desk):
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(desk, 2)
-        assert desk.launcher.roster.ranks(MemberState.LOST) == [3, 4, 5]
+        assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
         assert desk.launcher._others.present == {0, 1}
         desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
-        assert desk.launcher.roster.ranks(MemberState.LOST) == [4], "this one had ended"
-        assert desk.launcher.roster.members[4].error == "ValueError: no"
-        assert desk.launcher.roster.members[3].restarts == 0
+        assert desk.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
+        assert desk.launcher.membership.members[4].error == "ValueError: no"
+        assert desk.launcher.membership.members[3].restarts == 0
         assert desk.launcher._others.present == {0, 1, 2} == desk.launcher._stopping._machines
         self.silence(desk, 2)
-        assert desk.launcher.roster.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
+        assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 is heard again" in desk.events
 
     def test_what_it_says_when_it_is_heard_again_counts(self, desk):
         self.silence(desk, 1)
         desk.hear(RelayedReports(1, [Failed(2, "ValueError: no")]))
-        assert desk.launcher.roster.members[2].error == "ValueError: no"
+        assert desk.launcher.membership.members[2].error == "ValueError: no"
         self.silence(desk, 2)
         desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None)]))
         assert desk.state(3) is MemberState.FINISHED
-        assert desk.launcher.roster.active == [0, 1, 4, 5]
+        assert desk.launcher.membership.active == [0, 1, 4, 5]
 
     def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
         self.silence(desk, 1)
@@ -297,7 +297,7 @@ class TestSilence:
     def contribute(self, desk, content):
         """Who gets what the observer has made."""
         contribution = MeanVector(3, content)
-        desk.launcher._outbox.put(contribution)
+        desk.launcher._vector_sender.put(contribution)
         desk.hear()
         there = [to for note, to in desk.sent if note is contribution]
         desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
@@ -329,7 +329,7 @@ class TestSilence:
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
     for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
         desk.launcher._take(Waiting(rank, 5, peers, 4.0, "trains for 4 s"))
-    desk.launcher._vigil.tell_waits(stopping=False)
+    desk.launcher._run_monitor.tell_waits(stopping=False)
     lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
     assert "ranks 1, 0 and 2 have waited 4 s for rank 3" in lines[0]
@@ -338,7 +338,7 @@ def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
 def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     desk = Desk(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), desk.launcher._observer
-    observer.finish = lambda: desk.launcher._outbox.put(last)
+    observer.finish = lambda: desk.launcher._vector_sender.put(last)
     observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
     desk.launcher._complete_observations()
     assert last in [note for note, _ in desk.sent]
@@ -360,4 +360,4 @@ def test_nodes_of_an_earlier_start_that_live_on_are_not_taken_for_those_of_this_
     there._observer.finish()
     os.close(there._start_signal)
     assert (there._snapshots.run_id, Start(run_id=7, incarnation=1).message_id) == (9, 8)
-    assert there.run_id == there._continuity.lineage.stamp.run_id == 7
+    assert there.run_id == there._run_state.lineage.stamp.run_id == 7

@@ -22,11 +22,11 @@ def arrived(machine, round, content=CONTENT):
 
 
 class Desk:
-    """An outbox, and what it has sent."""
+    """A vector sender, and what it has sent."""
 
     def __init__(self, machine=0):
         self.sent, self.unreachable, self.cut = [], set(), []
-        self.outbox = VectorSender(machine, self._send, self.cut.append)
+        self.vector_sender = VectorSender(machine, self._send, self.cut.append)
 
     def _send(self, note, to):
         self.sent.append((note, to))
@@ -35,9 +35,9 @@ class Desk:
     def exchange(self, *notes, put=(), listening=ALL):
         """What is sent when these notes have come, and those are to be sent."""
         for contribution in put:
-            self.outbox.put(contribution)
+            self.vector_sender.put(contribution)
         self.sent.clear()
-        self.outbox.exchange(notes, listening)
+        self.vector_sender.exchange(notes, listening)
         return list(self.sent)
 
 

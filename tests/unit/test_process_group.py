@@ -234,9 +234,9 @@ def test_a_group_is_made_while_another_one_still_waits_for_who_does_not_come():
     in_vain = GroupPlan(1, list(RANKS), None, "gloo", "", address, port)
     plan = GroupPlan(2, [0, 2], None, "gloo", "", address, port)
 
-    def make_in_vain(workshop):
+    def make_in_vain(group_factory):
         with contextlib.suppress(GroupBroken):
-            workshop.make(in_vain, 6.0)
+            group_factory.make(in_vain, 6.0)
 
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(make_in_vain, workshops[rank]) for rank in (0, 2)]
@@ -262,9 +262,9 @@ def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
     monkeypatch.setattr(GroupFactory, "_reach", lambda *args: None)
     monkeypatch.setattr(GroupFactory, "_group", lambda *args: group)
-    workshop = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
+    group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
     with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
-        workshop.make(GroupPlan(1, list(RANKS), None, "nccl", ""), 1.0)
+        group_factory.make(GroupPlan(1, list(RANKS), None, "nccl", ""), 1.0)
     assert nccl.asked[-1] == "abort"
 
 
@@ -295,10 +295,10 @@ def test_whoever_may_meet_anybody_connects_to_all_members(monkeypatch, meets_any
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4))
     communication = TorchDistributed()
     communication._place = ProcessDirectory(processes, 0, "", meets_anybody=meets_anybody)
-    workshop = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
-    formation = communication._formation = GroupMembership(workshop, None, None, 1.0)
+    group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
+    formation = communication._formation = GroupMembership(group_factory, None, None, 1.0)
     communication._endpoints = {0: object.__new__(GroupEndpoint)}
     monkeypatch.setattr(ZeroMQ, "open", lambda *args: None)
     monkeypatch.setattr(formation, "form_first", lambda *args: GroupPlan(1, [0, 1, 3], None, "gloo", ""))
     communication.open([1], 7, 1.0, absent=[2])
-    assert workshop.peers == connected
+    assert group_factory.peers == connected

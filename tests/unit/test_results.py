@@ -59,10 +59,10 @@ def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
 
 
 def summary(*reports) -> dict:
-    roster = MembershipTable(range(3), {})
+    membership = MembershipTable(range(3), {})
     for report in reports:
-        roster.take(report)
-    return summarize(EXPERIMENT, roster, EvaluationLog(Path("none")), 255, Timing(1.23456, 9.87654))
+        membership.take(report)
+    return summarize(EXPERIMENT, membership, EvaluationLog(Path("none")), 255, Timing(1.23456, 9.87654))
 
 
 def documented(section: str) -> set[str]:

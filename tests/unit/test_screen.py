@@ -227,7 +227,7 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
 
 
-def roster(*reports) -> MembershipTable:
+def membership(*reports) -> MembershipTable:
     found = MembershipTable(range(4), {})
     found.start()
     for report in reports:
@@ -237,7 +237,7 @@ def roster(*reports) -> MembershipTable:
 
 def test_the_standing_counts_those_who_still_count() -> None:
     standing = Standing.of(
-        roster(
+        membership(
             RoundProgress(0, 9, 0.5, 100), Evaluated(1, 4, 0.5, 1.0, 1.5, 200, 1.0, True), Failed(2, "gone"),
             Finished(3, 10, "", 300, 0, 1.0, None, None),
         )
@@ -301,7 +301,7 @@ def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, mon
     monkeypatch.setenv("COLUMNS", "100")
     screen = LiveScreen(output)
     screen.began(EXPERIMENT, Path("x"), 1.0)
-    screen.progress(roster())
+    screen.progress(membership())
     screen.note("rank 1 is lost: [bold]why[/bold]")
     screen.evaluated(ROW)
     screen.ended(SUMMARY, Path("/runs/x"), Pictures(), ExitCode.OK)
@@ -354,7 +354,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
         with pytest.raises(OSError, match="Input/output error"):
             os.write(follower, b"x")
         if not seen_late:
-            screen.progress(roster())
+            screen.progress(membership())
             screen.evaluated(ROW)
         screen.close()
         assert screen.output.name == os.devnull
@@ -434,7 +434,7 @@ def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None
     live = LiveScreen(unread)
     live.began(EXPERIMENT, Path("x"), 1.0)
     fill(unread.fileno())
-    live.progress(roster())
+    live.progress(membership())
     live.evaluated(ROW)
     live.close()
     assert os.fstat(unread.fileno()).st_rdev == Path(os.devnull).stat().st_rdev

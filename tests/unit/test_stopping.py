@@ -28,14 +28,14 @@ class Machines:
     def __init__(self, rounds):
         """`rounds`: for each machine the rounds that its nodes have announced."""
         self.gone = set()
-        self.beacons, self.all = [], []
+        self.heartbeats, self.all = [], []
         for machine, announced in enumerate(rounds):
-            beacons = HeartbeatBoard(range(len(announced)))
+            heartbeats = HeartbeatBoard(range(len(announced)))
             for rank, round in enumerate(announced):
-                beacons.of(rank).mark(round, Activity.TRAIN)
-            self.beacons.append(beacons)
+                heartbeats.of(rank).mark(round, Activity.TRAIN)
+            self.heartbeats.append(heartbeats)
             there = set(range(len(rounds)))
-            self.all.append(GracefulStop(beacons, machine, there, self.sender(machine), PATIENCE))
+            self.all.append(GracefulStop(heartbeats, machine, there, self.sender(machine), PATIENCE))
 
     def sender(self, machine):
         def send(note, to):
@@ -52,7 +52,7 @@ class Machines:
 
     @property
     def last_rounds(self):
-        return [beacons.last_round for beacons in self.beacons]
+        return [heartbeats.last_round for heartbeats in self.heartbeats]
 
 
 def test_nothing_happens_before_somebody_asks():
@@ -80,7 +80,7 @@ def test_a_node_that_was_about_to_begin_is_counted(clock):
     machines.all[0].ask(signal.SIGTERM)
     machines.advance()
     assert machines.last_rounds == [UNDECIDED]
-    machines.beacons[0].of(1).mark(6, Activity.BEGIN)
+    machines.heartbeats[0].of(1).mark(6, Activity.BEGIN)
     clock[0] += 2 * stopping.SETTLING
     machines.advance()
     assert machines.last_rounds == [6]
@@ -133,9 +133,9 @@ def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(
 
 def test_a_machine_that_missed_the_decision_hears_it_again():
     said = []
-    beacons = HeartbeatBoard([0])
-    beacons.of(0).mark(3, Activity.TRAIN)
-    zero = GracefulStop(beacons, 0, {0}, lambda note, to: said.append((note, to)), PATIENCE)
+    heartbeats = HeartbeatBoard([0])
+    heartbeats.of(0).mark(3, Activity.TRAIN)
+    zero = GracefulStop(heartbeats, 0, {0}, lambda note, to: said.append((note, to)), PATIENCE)
     zero.take(LastRound(8))
     zero.take(HighestRound(2, 5))
     assert said == [(LastRound(8), 2)]
@@ -189,7 +189,7 @@ that went on."""
 
 @pytest.mark.parametrize(("saved", "every"), SAVED)
 def test_nodes_that_are_saved_now_and_then_have_little_time(clock, alone, saved, every):
-    stop, mark = alone.all[0], alone.beacons[0].of(1).beat
+    stop, mark = alone.all[0], alone.heartbeats[0].of(1).beat
     text = stop.begin(saved, every)
     assert "nodes that need more than 10 s for it, and are not being saved, are killed," in text
     assert text.endswith("at a second signal: then the run can go on from round 9")
@@ -198,7 +198,7 @@ def test_nodes_that_are_saved_now_and_then_have_little_time(clock, alone, saved,
 
 @pytest.mark.parametrize(("saved", "every"), UNSAVED)
 def test_where_a_kill_would_cost_much_nodes_that_get_on_are_waited_for(clock, alone, saved, every):
-    stop, mark = alone.all[0], alone.beacons[0].of(1).beat
+    stop, mark = alone.all[0], alone.heartbeats[0].of(1).beat
     text = stop.begin(saved, every)
     assert "nodes that hang, or need more than 40 s, are killed, as all are at a second signal:" in text
     assert text.endswith("cannot go on" if saved is None else "can go on from round 9")
@@ -210,15 +210,15 @@ def test_nodes_that_get_on_with_nothing_are_not_waited_for(clock, alone, saved, 
     stop = alone.all[0]
     stop.begin(saved, every)
     clock[0] += 4.0
-    alone.beacons[0].of(1).beat()
+    alone.heartbeats[0].of(1).beat()
     assert overdue_after(clock, stop, [0, 1]) == MOST_SECONDS + 0.5
 
 
 @pytest.mark.parametrize(("saved", "every"), [*SAVED, *UNSAVED])
 def test_nodes_that_are_being_saved_are_waited_for(clock, alone, saved, every):
-    stop, beacons = alone.all[0], alone.beacons[0]
+    stop, heartbeats = alone.all[0], alone.heartbeats[0]
     stop.begin(saved, every)
-    beacons.of(1).mark(4, Activity.CHECKPOINT)
+    heartbeats.of(1).mark(4, Activity.CHECKPOINT)
     clock[0] += 2 * MOST_SECONDS
     assert not stop.is_overdue([0, 1])
     assert stop.is_overdue([0]), "it died meanwhile"
@@ -228,17 +228,17 @@ def test_nodes_that_are_being_saved_are_waited_for(clock, alone, saved, every):
 
 def test_what_a_node_that_is_tested_does_is_not_seen(clock, alone):
     alone.all[0].begin(None, 0)
-    alone.beacons[0].of(1).mark(4, Activity.EVALUATE)
+    alone.heartbeats[0].of(1).mark(4, Activity.EVALUATE)
     assert overdue_after(clock, alone.all[0], [0, 1]) == PATIENCE + 0.5
 
 
 @pytest.mark.parametrize(("saved", "every"), [*SAVED, *UNSAVED])
 def test_processes_have_time_after_their_nodes_have_ended(clock, alone, saved, every):
     """However late that was: what the nodes have sent may be on its way."""
-    stop, beacons = alone.all[0], alone.beacons[0]
+    stop, heartbeats = alone.all[0], alone.heartbeats[0]
     stop.begin(saved, every)
     clock[0] += 2 * MOST_SECONDS
-    beacons.of(1).mark(4, Activity.END)
+    heartbeats.of(1).mark(4, Activity.END)
     assert overdue_after(clock, stop, []) == MOST_SECONDS + 0.5
 
 

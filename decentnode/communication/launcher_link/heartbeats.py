@@ -97,12 +97,12 @@ class HeartbeatBoard:
         self._last_round = words[:1]
         self._last_round[0] = GO_ON
         starts = {rank: 1 + WORDS * row for row, rank in enumerate(ranks)}
-        self._beacons = {
+        self._heartbeats = {
             rank: HeartbeatSlot(words[start : start + WORDS], seconds[start : start + WORDS])
             for rank, start in starts.items()
         }
-        for beacon in self._beacons.values():
-            beacon.mark(-1, Activity.START)
+        for heartbeat in self._heartbeats.values():
+            heartbeat.mark(-1, Activity.START)
 
     @property
     def last_round(self) -> int:
@@ -116,22 +116,22 @@ class HeartbeatBoard:
     @property
     def highest_round(self) -> int:
         """The highest round that any local node has announced."""
-        return max(beacon.read().round for beacon in self._beacons.values())
+        return max(heartbeat.read().round for heartbeat in self._heartbeats.values())
 
     @property
     def last_mark(self) -> float:
         """When some local node got on last, as `time.monotonic` counts."""
-        return max(beacon.read().since for beacon in self._beacons.values())
+        return max(heartbeat.read().since for heartbeat in self._heartbeats.values())
 
     @property
     def last_to_begin(self) -> float:
         """When the last local node that has begun a round began its first; 0.0 where none has."""
-        return max(beacon.began for beacon in self._beacons.values())
+        return max(heartbeat.began for heartbeat in self._heartbeats.values())
 
     def activities(self, ranks: Iterable[int]) -> set[Activity]:
         """What those of these ranks do that are local."""
-        return {self._beacons[rank].read().activity for rank in ranks if rank in self._beacons}
+        return {self._heartbeats[rank].read().activity for rank in ranks if rank in self._heartbeats}
 
     def of(self, rank: int) -> HeartbeatSlot:
-        """The beacon of a local rank."""
-        return self._beacons[rank]
+        """The heartbeat slot of a local rank."""
+        return self._heartbeats[rank]

@@ -3,7 +3,7 @@
 One end proposes a round that neither has begun (RETURN), the other agrees (WELCOME) or says which round it
 is about to begin (HERE), and the first proposes a later one. Should a message of this be lost, one end counts
 on an edge that the other has dropped: asked for what is missing it says WITHDRAW, and all begins again. In
-such a round neither end mixes the other's model. Who was too slow is on probation (`rejoin_backoff.py`).
+such a round neither end mixes the other's model. A peer that was too slow is backed off (`rejoin_backoff.py`).
 
 W is symmetric in all rounds but one of each loss: an end i that gives up j has not received its payload, and
 cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
@@ -48,11 +48,11 @@ class EdgeProtocol:
         self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool]
     ) -> None:
         """`is_reachable`: whether a link holds by which a peer can be told something."""
-        self.homecoming: RejoinProtocol | None = None
+        self.rejoining: RejoinProtocol | None = None
         self._mailboxes = mailboxes
         self._tell = tell
         self._is_reachable = is_reachable
-        self._probation = RejoinBackoff()
+        self._backoff = RejoinBackoff()
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
         self._requests: Counter[Pair] = Counter()
@@ -61,11 +61,11 @@ class EdgeProtocol:
     @property
     def is_seeking(self) -> bool:
         """Whether this process was started again, and does not know yet in which round it takes part."""
-        return self.homecoming is not None and self.homecoming.round is None
+        return self.rejoining is not None and self.rejoining.round is None
 
     def has_lost(self) -> bool:
         """Whether somebody has to be offered, or told, again and again that edges come back."""
-        is_telling = self.homecoming is not None and bool(self.homecoming.told)
+        is_telling = self.rejoining is not None and bool(self.rejoining.told)
         return is_telling or any(box.gone and self._to_be_offered(box) for box in self._mailboxes.values())
 
     def propose(self) -> None:
@@ -73,8 +73,8 @@ class EdgeProtocol:
         self._proposals.clear()
         if self.is_seeking:
             return
-        if self.homecoming is not None:
-            self.homecoming.tell_again()
+        if self.rejoining is not None:
+            self.rejoining.tell_again()
         for mailbox in self._mailboxes.values():
             for peer in filter(partial(self._may_return, mailbox), self._to_be_offered(mailbox)):
                 self._propose(mailbox, peer, 0)
@@ -86,27 +86,27 @@ class EdgeProtocol:
     def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer that was silent for too long in an exchange, and tells it."""
         pair = mailbox.rank, error.peer
-        self._probation.give_up(pair, key[0], error.seconds, now)
+        self._backoff.give_up(pair, key[0], error.seconds, now)
         mailbox.give_up(error.peer, error)
         self._tell(Kind.WITHDRAW, *pair, key, TOO_SLOW)
 
     def meet_anew(self, peers: Iterable[int]) -> None:
         """Another process has taken the place of these peers'."""
         for peer in peers:
-            self._probation.forget(peer)
+            self._backoff.forget(peer)
             for rank in self._mailboxes:
                 del self._requests[rank, peer]
 
     def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
         """Whether an agreement can be told, and is to be made."""
         pair = mailbox.rank, peer
-        return self._is_reachable(peer) and not self._probation.holds(pair, mailbox.spot, time.monotonic())
+        return self._is_reachable(peer) and not self._backoff.holds(pair, mailbox.spot, time.monotonic())
 
     def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Takes in what a peer says about an edge."""
         peer, round = header.sender, header.round
-        if self.homecoming is not None and self.is_seeking:
-            self.homecoming.hear((mailbox.rank, peer), header)
+        if self.rejoining is not None and self.is_seeking:
+            self.rejoining.hear((mailbox.rank, peer), header)
             return
         match kind:
             case Kind.ASK | Kind.RETURN if mailbox.ended:
@@ -117,7 +117,7 @@ class EdgeProtocol:
                 # Who trains for the round that was agreed on has not taken the peer back yet.
                 is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
                 if header.seq == TOO_SLOW and is_new:
-                    self._probation.blame((mailbox.rank, peer), mailbox.spot)
+                    self._backoff.blame((mailbox.rank, peer), mailbox.spot)
                 mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
@@ -174,8 +174,8 @@ class EdgeProtocol:
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer
-        if self.homecoming is not None and mailbox.holds_for(peer):
-            self.homecoming.follow(pair, upcoming)
+        if self.rejoining is not None and mailbox.holds_for(peer):
+            self.rejoining.follow(pair, upcoming)
         elif peer in mailbox.lost() and self._proposals.get(pair):
             self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
@@ -187,10 +187,10 @@ class EdgeProtocol:
         self._follow(mailbox, round, round)
 
     def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        self._probation.take_back((mailbox.rank, peer), round)
+        self._backoff.take_back((mailbox.rank, peer), round)
         self._follow(mailbox, round, theirs)
-        if self.homecoming is not None:
-            self.homecoming.told.pop((mailbox.rank, peer), None)
+        if self.rejoining is not None:
+            self.rejoining.told.pop((mailbox.rank, peer), None)
 
     def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
         """Has this node go on where a peer is that is far ahead; who is ahead waits for nobody else."""

@@ -76,7 +76,7 @@ class Credentials:
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
         socket.set(zmq.ZAP_DOMAIN, DOMAIN)
-        # Without a gatekeeper this lets nobody in; libzmq's default lets everybody in.
+        # Without an authenticator this lets nobody in; libzmq's default lets everybody in.
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 

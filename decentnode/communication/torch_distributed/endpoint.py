@@ -76,8 +76,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.device = slots[0].device
         self.formation = formation
         self._most_bytes = most_bytes
-        self.courier = TransferQueue(self)
-        self.mailbox.attend = self.courier.attend
+        self.transfer_queue = TransferQueue(self)
+        self.mailbox.attend = self.transfer_queue.attend
         self._layout: Layout | None = None
         self._group: Group | None = None
         self._sends: dict[int, Tensor] = {}
@@ -110,7 +110,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
-            self.courier.begin(GroupExchange(self._group, key, self._sends, expected, patience))
+            self.transfer_queue.begin(GroupExchange(self._group, key, self._sends, expected, patience))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:
@@ -223,7 +223,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if len(known) >= MOST_LAYOUTS and size.layout not in known:
             del known[next(iter(known))]
         known[size.layout] = size
-        if not self.courier.told(source, key, size):
+        if not self.transfer_queue.told(source, key, size):
             raise wire.WireError("too many ahead")
 
     # When something is lost.
@@ -233,7 +233,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         group = self.formation.group
         if group is None or peer not in group.index or self.mailbox.ended:
             return
-        if peer not in self.mailbox.left or self.courier.awaits(peer):
+        if peer not in self.mailbox.left or self.transfer_queue.awaits(peer):
             self.formation.break_up(group, f"rank {peer} is lost")
 
     def _send_again(self, peer: int, key: Key) -> bool:
@@ -254,7 +254,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         """The group was given up: what it has not brought is asked for, and all sizes are told anew."""
         self._announced, self._known = {}, {}
         if self._group is not None:
-            self.courier.forget(self._group)
+            self.transfer_queue.forget(self._group)
         self._say_done(list(self._arrived))
         sockets = self._sockets
         sockets.post(lambda: sockets.patience.ask(self.mailbox))
@@ -268,7 +268,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def _released(self, source: int, message: Message) -> None:
         if isinstance(message, GroupMessage):
-            self.courier.pool.give_back(message.buffer)
+            self.transfer_queue.pool.give_back(message.buffer)
         else:
             super()._released(source, message)
 

@@ -39,13 +39,13 @@ class GroupMembership:
 
     def __init__(
         self,
-        workshop: GroupFactory,
+        group_factory: GroupFactory,
         facts: Capabilities,
         post: Callable[[Iterable[int], Note], None],
         patience: float,
     ) -> None:
         """`post` sends a note to some ranks; `patience`: seconds that a silent rank is waited for."""
-        self.rank = workshop.rank
+        self.rank = group_factory.rank
         self.group: Group | None = None
         """What carries the exchange that was entered last, or will the next; None: ZeroMQ does."""
         self.plan: GroupPlan | None = None
@@ -53,7 +53,7 @@ class GroupMembership:
         """Called, in no lock, when what was under way in the group has to be asked for."""
         self.blocked: Callable[[Iterable[int], Key], None] = lambda ranks, key: None
         """Tells ranks that this one lives, and waits after that exchange."""
-        self.workshop = workshop
+        self.group_factory = group_factory
         self._facts = facts
         self._post = post
         self._patience = patience
@@ -318,7 +318,7 @@ class GroupMembership:
 
     def _at_a_place(self, plan: GroupPlan) -> GroupPlan:
         try:
-            address, port = self.workshop.open_store()
+            address, port = self.group_factory.open_store()
         except StartError as error:
             return replace(plan, error=str(error), members=[])
         return replace(plan, address=address, port=port)
@@ -329,7 +329,7 @@ class GroupMembership:
 
     def _make(self, plan: GroupPlan, seconds: float) -> Group | None:
         needed = self.rank in plan.members and len(plan.members) > 1
-        return self.workshop.make(plan, seconds) if needed else None
+        return self.group_factory.make(plan, seconds) if needed else None
 
     def _try_again(self, plan: GroupPlan) -> None:
         """What comes after a plan that was of no use."""

@@ -78,10 +78,10 @@ class TorchDistributed(ZeroMQ):
             slots = memory.slots(device)
         several = any(process.machine != place.process.machine for process in place.processes)
         port = self.group_port + place.process.index if several else 0
-        workshop = GroupFactory(rank, place.process.address if several else "127.0.0.1", port, device)
+        group_factory = GroupFactory(rank, place.process.address if several else "127.0.0.1", port, device)
         facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
         self._formation = GroupMembership(
-            workshop, facts, lambda ranks, note: endpoint.post(ranks, note), place.grace
+            group_factory, facts, lambda ranks, note: endpoint.post(ranks, note), place.grace
         )
         endpoint = GroupEndpoint(rank, sockets, slots, segment, self._formation, self._most_bytes)
         sockets.listen(endpoint)
@@ -97,8 +97,8 @@ class TorchDistributed(ZeroMQ):
             formation.leave()  # the others have gone on: ZeroMQ carries this one's edges
             return
         candidates = place.home.keys() - set(absent)
-        formation.workshop.run_id = run_id
-        formation.workshop.peers = frozenset(candidates if place.meets_anybody else peers)
+        formation.group_factory.run_id = run_id
+        formation.group_factory.peers = frozenset(candidates if place.meets_anybody else peers)
         plan = formation.form_first(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
         if formation.rank == min(candidates):
             self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
@@ -109,7 +109,7 @@ class TorchDistributed(ZeroMQ):
             self._formation.close(timeout)
         for endpoint in self._endpoints.values():
             if isinstance(endpoint, GroupEndpoint):
-                endpoint.courier.stop()
+                endpoint.transfer_queue.stop()
 
 
 @COMMUNICATIONS.register("hybrid")

@@ -303,8 +303,8 @@ class ZeroMQ(Communication):
         return self._sockets.come_back(peers, timeout)
 
     def start_at(self, round: int) -> None:
-        assert self._sockets is not None and self._sockets.homecoming is not None, "open comes first"
-        self._sockets.homecoming.settle(round)
+        assert self._sockets is not None and self._sockets.rejoining is not None, "open comes first"
+        self._sockets.rejoining.settle(round)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         assert self._sockets is not None, "open comes first"

@@ -49,7 +49,7 @@ class IoThread(threading.Thread):
         self.place = place
         self.mailboxes: dict[int, Mailbox] = {}
         self.hello = wire.Hello([], [])
-        self._sieve = place.sieve
+        self._interceptor = place.interceptor
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = make_router(self._context, most_bytes)
@@ -66,10 +66,10 @@ class IoThread(threading.Thread):
         self._meeting = HelloBarrier(place, self._links)
         self._connections = FloodGuard(most_bytes, len(place.processes))
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
-        self.homecoming = (
+        self.rejoining = (
             RejoinProtocol(self.mailboxes, self._tell, place.waits) if place.incarnation else None
         )
-        self._edges.homecoming = self.homecoming
+        self._edges.rejoining = self.rejoining
         self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
         self._reception = Receiver(
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
@@ -135,7 +135,7 @@ class IoThread(threading.Thread):
             self._reception.peers[mailbox.rank] = peers
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
-        if self._bell is not None and mailbox.alone and self._sieve is None and mailbox.attend is None:
+        if self._bell is not None and mailbox.alone and self._interceptor is None and mailbox.attend is None:
             mailbox.attend = self._bell.attend
         else:
             self.serve_bell()
@@ -196,12 +196,12 @@ class IoThread(threading.Thread):
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
-        assert self.homecoming is not None, "only a process that was started again comes back"
+        assert self.rejoining is not None, "only a process that was started again comes back"
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         found: int | None = None
         while found is None and time.monotonic() < limit and self._any_lives(pairs):
-            found = self.homecoming.seek(pairs, limit, self.post, enough)
+            found = self.rejoining.seek(pairs, limit, self.post, enough)
         if found is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
         return found
@@ -263,7 +263,7 @@ class IoThread(threading.Thread):
     @property
     def _due(self) -> float:
         """When there is something to do although nothing arrives."""
-        held = self._sieve.next_release if self._sieve else NEVER
+        held = self._interceptor.next_release if self._interceptor else NEVER
         silent = self._gate.next_due if self._gate else NEVER
         looks = min(self._next_look, self._next_proposal, self._connections.next_look)
         return min(looks, self._links.next_verdict, held, silent)
@@ -271,8 +271,8 @@ class IoThread(threading.Thread):
     def _look_around(self, now: float) -> None:
         # What has arrived counts, however late this thread comes to look.
         self._receive_all()
-        if self._sieve:
-            self._reception.take(self._sieve.released(now))
+        if self._interceptor:
+            self._reception.take(self._interceptor.released(now))
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if now >= self._connections.next_look:
@@ -327,8 +327,8 @@ class IoThread(threading.Thread):
         self._take((frames, router is self._guarded))
 
     def _take(self, message: Received) -> None:
-        """Takes in a message; in any thread if it came by the bell and there is no sieve."""
-        taken = self._sieve.sift(message, time.monotonic()) if self._sieve else [message]
+        """Takes in a message; in any thread if it came by the doorbell and there is no interceptor."""
+        taken = self._interceptor.sift(message, time.monotonic()) if self._interceptor else [message]
         self._reception.take(taken)
 
     def _book_unsent(self, header: bytes) -> None:

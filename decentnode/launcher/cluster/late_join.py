@@ -27,7 +27,7 @@ class LateJoin:
     """One machine's launcher's part in it."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, roster: MembershipTable, assembly: Rendezvous,
+        self, experiment: Experiment, machine: int, membership: MembershipTable, assembly: Rendezvous,
         lineage: RunIdentity, is_stopping: Callable[[], bool],
     ) -> None:  # fmt: skip
         """`is_stopping`: whether the run was asked to stop."""
@@ -35,7 +35,7 @@ class LateJoin:
         """None before the first round."""
         self._experiment = experiment
         self._machine = machine
-        self._roster = roster
+        self._membership = membership
         self._assembly = assembly
         self._lineage = lineage
         self._times: Counter[int] = Counter()
@@ -68,10 +68,10 @@ class LateJoin:
         machine, mapping = join.machine, self._experiment.mapping
         if self._machine or not self._assembly.is_newcomer(machine):
             return []
-        active = set(self._roster.active)
+        active = set(self._membership.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
         # Nodes whose launcher is merely not heard may go on; nobody ever connects to who is absent.
-        there = active | self._roster.silent(GONE_FOR_GOOD)
+        there = active | self._membership.silent(GONE_FOR_GOOD)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
         if not self._assembly.admit(join, times, absent, self._objection(machine, times)):
@@ -89,7 +89,7 @@ class LateJoin:
         ended = (MemberState.FINISHED, MemberState.STOPPED)
         objections = {
             "the run was asked to stop": self._is_stopping(),
-            f"machine {machine} has finished": all(self._roster.members[r].state in ended for r in ranks),
+            f"machine {machine} has finished": all(self._membership.members[r].state in ended for r in ranks),
             f"machine {machine} has come {MOST_TIMES} times, which is the most": times > MOST_TIMES,
         }
         scheme = why_not_taken_back(self._experiment.settings.sharing.make(), self._experiment.coupling)
@@ -139,7 +139,7 @@ class LateJoin:
         return experiment.home[int(argument)]
 
     def _refuse_living(self, rank: int, position: int) -> None:
-        members = self._roster.members
+        members = self._membership.members
         if members[rank].state is not MemberState.LOST:
             found = members[rank].state
             word = "is" if found in (MemberState.RUNNING, MemberState.STARTING) else "has"

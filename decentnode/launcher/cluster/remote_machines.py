@@ -44,8 +44,8 @@ class RemoteMachines:
     """The other machines of a run, as one launcher hears them."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, roster: MembershipTable, last_heard: Mapping[int, float],
-        say: Callable[[str, str], object],
+        self, experiment: Experiment, machine: int, membership: MembershipTable,
+        last_heard: Mapping[int, float], say: Callable[[str, str], object],
     ) -> None:  # fmt: skip
         """`say` gets events, their kind and text; `last_heard` is kept up to date by somebody else."""
         self.present = set(range(len(experiment.mapping.machines)))
@@ -54,7 +54,7 @@ class RemoteMachines:
         """Reports that did not count, by reason."""
         self._machine = machine
         self._mapping = experiment.mapping
-        self._roster = roster
+        self._membership = membership
         self._last_heard = last_heard
         self._nodes = experiment.graph.num_nodes
         self._sum_bytes = 8 * experiment.layout.numel
@@ -82,7 +82,7 @@ class RemoteMachines:
             active = self._active(machine)
             if not active or now - self._last_heard[machine] > SILENT_MACHINE:
                 self.present.discard(machine)
-                self._roster.silence(active)
+                self._membership.silence(active)
                 lost += [Failed(rank, f"machine {machine} fell silent") for rank in active]
         return lost
 
@@ -94,7 +94,7 @@ class RemoteMachines:
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
         back = []
         for machine in sorted(speaking - self.present):
-            if self._roster.hear_again(self._mapping.ranks_of(machine)):
+            if self._membership.hear_again(self._mapping.ranks_of(machine)):
                 self._say("machine_back", f"machine {machine} is heard again; its nodes count as before")
             if self._active(machine):
                 back.append(machine)
@@ -108,7 +108,7 @@ class RemoteMachines:
     @property
     def gone(self) -> list[int]:
         """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
-        return sorted(set(self._roster.ranks(MemberState.LOST)) - self._roster.silent(GONE_FOR_GOOD))
+        return sorted(set(self._membership.ranks(MemberState.LOST)) - self._membership.silent(GONE_FOR_GOOD))
 
     def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
         """Whether machine 0 has ended, or has not been heard for so long."""
@@ -126,7 +126,7 @@ class RemoteMachines:
     @property
     def observing(self) -> set[int]:
         """Machines that may show models: their launchers are heard, and not all of their nodes are lost."""
-        members = self._roster.members
+        members = self._membership.members
         can_show = {
             machine
             for machine in self.listening
@@ -135,7 +135,7 @@ class RemoteMachines:
         return can_show | {self._machine}
 
     def _active(self, machine: int) -> list[int]:
-        return sorted(set(self._roster.active) & set(self._mapping.ranks_of(machine)))
+        return sorted(set(self._membership.active) & set(self._mapping.ranks_of(machine)))
 
     def admits(self, note: Note) -> bool:
         """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""

@@ -23,10 +23,10 @@ class ExitMonitor:
     """Those of one machine."""
 
     def __init__(
-        self, roster: MembershipTable, processes: Mapping[int, Sequence[int]], failures: FailureSettings
+        self, membership: MembershipTable, processes: Mapping[int, Sequence[int]], failures: FailureSettings
     ) -> None:
         """`processes`: the ranks of each host process here, by its position."""
-        self._roster = roster
+        self._membership = membership
         self._processes = processes
         # Once for the links and once for a process group.
         self._limit = 2 * farewell_seconds(failures) + SLACK_SECONDS
@@ -51,11 +51,11 @@ class ExitMonitor:
 
     def _under_way(self, now: float) -> dict[int, float]:
         """For how many seconds processes have been there, as far as was seen, without a node at work."""
-        members = self._roster.members
+        members = self._membership.members
         found = [
             position
             for position, ranks in self._processes.items()
-            if position not in self._roster.ended and not any(members[rank].is_active for rank in ranks)
+            if position not in self._membership.ended and not any(members[rank].is_active for rank in ranks)
         ]
         self._since = {position: self._since.get(position, now) for position in found}
         return {position: now - since for position, since in self._since.items()}

@@ -31,34 +31,38 @@ class RunMonitor:
     """One machine's; nothing is opened and nothing is looked at before it is asked to."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, beacons: HeartbeatBoard,
-        roster: MembershipTable, pid_of: Callable[[int], int | None], show: Callable[[str], object],
+        self, experiment: Experiment, machine: int, run_dir: Path, heartbeats: HeartbeatBoard,
+        membership: MembershipTable, pid_of: Callable[[int], int | None], show: Callable[[str], object],
     ) -> None:  # fmt: skip
         """`pid_of` gives a host process's number by its position; `show` gets lines for the screen."""
-        self.journal = EventLog(run_dir / EVENTS, show)
+        self.event_log = EventLog(run_dir / EVENTS, show)
         self.alarm = Alarm()
         """Ends the waiting."""
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
         settings, graph = experiment.settings, experiment.graph.graph
-        self.lookout = Watchdog(graph, beacons, roster, own, settings.failures, pid_of, settings.overlap)
+        self.watchdog = Watchdog(
+            graph, heartbeats, membership, own, settings.failures, pid_of, settings.overlap
+        )
         self._experiment = experiment
-        self._roster = roster
+        self._membership = membership
         self._machine = machine
         self._run_dir = run_dir
         self._memory = MemoryEstimate(experiment, machine)
-        self._whereabouts = StatusBuilder(experiment, machine, roster, self.lookout, self.journal.waits)
+        self._status_builder = StatusBuilder(
+            experiment, machine, membership, self.watchdog, self.event_log.waits
+        )
         self._control: ControlServer | None = None
         self._began = 0.0
 
     def open(self, socket_dir: str) -> None:
         """Lets others ask from here on; a run that cannot be asked is a run all the same."""
         if self._memory.shortage:
-            self.journal.say("memory", self._memory.shortage)
-        requests = {"status": lambda _: self._whereabouts.status(self._began)}
+            self.event_log.say("memory", self._memory.shortage)
+        requests = {"status": lambda _: self._status_builder.status(self._began)}
         try:
             self._control = ControlServer(self._run_dir, socket_dir, self._machine, requests)
         except OSError as error:
-            self.journal.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
+            self.event_log.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
 
     def add_request(self, name: str, answer: Callable[[str], Any]) -> None:
         """Has the control socket answer one more kind of question."""
@@ -68,12 +72,12 @@ class RunMonitor:
     def begin(self, began: float) -> None:
         """The nodes have been given the start."""
         self._began = began
-        self.journal.record("started", f"{self._experiment.settings.name}: the first round begins")
+        self.event_log.record("started", f"{self._experiment.settings.name}: the first round begins")
 
     def wait(self, fds: list[int], timeout: float) -> None:
         """Waits for input of these, or for the alarm, until the next look; answers whoever asks meanwhile."""
         control, fds = self._control, [*fds, self.alarm.fd]
-        until = min(self.lookout.next_look if self._began else inf, control.next_due if control else inf)
+        until = min(self.watchdog.next_look if self._began else inf, control.next_due if control else inf)
         timeout = min(timeout, max(0.0, until - time.monotonic()))
         if control is None:
             ready(fds, seconds=timeout)
@@ -85,30 +89,30 @@ class RunMonitor:
     def complete(self, reports: Iterable[Report]) -> list[Report]:
         """The reports of the nodes, explained where memory has run out, and what is seen from outside."""
         explained = [more for report in reports for more in self._memory.explain(report)]
-        return [*explained, *(self.lookout.look(time.monotonic()) if self._began else ())]
+        return [*explained, *(self.watchdog.look(time.monotonic()) if self._began else ())]
 
     def take(self, report: Report, stopping: bool) -> None:
         """Keeps and shows what a report of any machine tells; `stopping`: somebody wants the run to end."""
-        self.journal.quiet = stopping
-        self.journal.take(report)
+        self.event_log.quiet = stopping
+        self.event_log.take(report)
         if not isinstance(report, Stuck | Waiting):
-            self.lookout.look_soon()
+            self.watchdog.look_soon()
         if isinstance(report, Restarted):
-            self.lookout.begin_anew(report.process)
+            self.watchdog.begin_anew(report.process)
 
     def tell_waits(self, stopping: bool) -> None:
         """Says who holds others up; once all waits of a look are in: who waits itself is no cause."""
         if not stopping:
-            self.journal.tell_waits()
+            self.event_log.tell_waits()
 
     def lost(self, rank: int, stopping: bool) -> None:
         """Keeps that a node is lost, and shows it unless somebody wants the run to end."""
-        seen, member = self.lookout.sighting(rank), self._roster.members[rank]
+        seen, member = self.watchdog.sighting(rank), self._membership.members[rank]
         where = "" if seen else f" on machine {self._experiment.mapping.machine_of(rank)}"
         log = f"; its log: {self.log(rank)}" if seen else ""
         text = f"rank {rank}{where} is lost: {member.error.removeprefix(f'rank {rank}, ')}{log}"
         round = max(seen.round if seen else member.round, 0)
-        (self.journal.record if stopping else self.journal.say)("node_lost", text, rank, round)
+        (self.event_log.record if stopping else self.event_log.say)("node_lost", text, rank, round)
 
     def log(self, rank: int) -> Path:
         """Where the process of a node writes what it prints."""
@@ -117,37 +121,37 @@ class RunMonitor:
 
     def hung(self) -> dict[int, list[Failed]]:
         """What is to be said of processes that are to be ended now, because else nobody here gets on."""
-        return {position: self._verdicts(position) for position in self.lookout.hung()}
+        return {position: self._verdicts(position) for position in self.watchdog.hung()}
 
     def _verdicts(self, position: int) -> list[Failed]:
-        ranks = set(self._experiment.processes[position].ranks) & set(self._roster.active)
+        ranks = set(self._experiment.processes[position].ranks) & set(self._membership.active)
         now = time.monotonic()
-        why = {rank: self.lookout.doing(rank, now) for rank in sorted(ranks)}
+        why = {rank: self.watchdog.doing(rank, now) for rank in sorted(ranks)}
         return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes what is left of the results, and says what could not be written; None: no summary."""
         for problem in filter(None, [evaluations.close(), self._save(summary) if summary else ""]):
-            self.journal.lost_results.append(problem)
-            self.journal.say("disk", problem)
+            self.event_log.lost_results.append(problem)
+            self.event_log.say("disk", problem)
         if self.results_are_lost:
-            files = counted(len(self.journal.lost_results), "file")
-            self.journal.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
+            files = counted(len(self.event_log.lost_results), "file")
+            self.event_log.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
 
     def close(self, last_word: str = "") -> None:
         """Takes no more questions and keeps no more events; `last_word`: how the run ended."""
         if last_word:
             # First: who finds nobody to ask reads here how it ended.
-            self.journal.record("ended", last_word)
+            self.event_log.record("ended", last_word)
         if self._control is not None:
             self._control.close()
             self._control = None
-        self.journal.close()
+        self.event_log.close()
 
     @property
     def results_are_lost(self) -> bool:
         """Whether something of the results could not be written in the end."""
-        return bool(self.journal.lost_results)
+        return bool(self.event_log.lost_results)
 
     def _save(self, summary: dict[str, Any]) -> str:
         path = self._run_dir / "summary.json"

@@ -13,20 +13,20 @@ MOST_WAITED = 10
 
 
 class StatusBuilder:
-    """Puts together what the roster, the lookout and the waits know of every node."""
+    """Builds the status of every node from membership table, watchdog and straggler tracker."""
 
     def __init__(
         self,
         experiment: Experiment,
         machine: int,
-        roster: MembershipTable,
-        lookout: Watchdog,
+        membership: MembershipTable,
+        watchdog: Watchdog,
         waits: StragglerTracker,
     ) -> None:
         self._experiment = experiment
         self._machine = machine
-        self._roster = roster
-        self._lookout = lookout
+        self._membership = membership
+        self._watchdog = watchdog
         self._waits = waits
 
     def status(self, began: float) -> Status:
@@ -39,12 +39,12 @@ class StatusBuilder:
             machines=len(self._experiment.mapping.machines),
             rounds=self._experiment.settings.rounds,
             seconds=round(now - began, 1) if began else 0.0,
-            nodes=[self._node(rank, now) for rank in sorted(self._roster.members)],
+            nodes=[self._node(rank, now) for rank in sorted(self._membership.members)],
             waited=[(rank, peer, seconds) for (rank, peer), seconds in longest],
         )
 
     def _node(self, rank: int, now: float) -> NodeStatus:
-        member, seen = self._roster.members[rank], self._lookout.sighting(rank)
+        member, seen = self._membership.members[rank], self._watchdog.sighting(rank)
         told = self._waits.current(now).get(rank)
         state = member.state.value
         if seen is None or member.state not in (MemberState.STARTING, MemberState.RUNNING):
@@ -53,8 +53,8 @@ class StatusBuilder:
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)
             return NodeStatus(rank, state, member.round + going_on, doing, seconds, waits_for, member.loss)
-        waits = self._lookout.waits_for(rank)
-        if self._lookout.is_stuck(rank):
+        waits = self._watchdog.waits_for(rank)
+        if self._watchdog.is_stuck(rank):
             state = "stuck"
-        doing, seconds = self._lookout.what(rank), round(now - seen.since, 1)
+        doing, seconds = self._watchdog.what(rank), round(now - seen.since, 1)
         return NodeStatus(rank, state, seen.round, doing, seconds, waits, member.loss)

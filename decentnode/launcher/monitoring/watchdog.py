@@ -1,4 +1,4 @@
-"""Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' beacons."""
+"""Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' heartbeats."""
 
 import os
 import time
@@ -89,15 +89,15 @@ class Watchdog:
     """
 
     def __init__(
-        self, graph: Graph, beacons: HeartbeatBoard, roster: MembershipTable,
+        self, graph: Graph, heartbeats: HeartbeatBoard, membership: MembershipTable,
         processes: Mapping[int, Sequence[int]], failures: FailureSettings,
         pid_of: Callable[[int], int | None], overlap: bool = False,
     ) -> None:  # fmt: skip
         """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
         `overlap`: who trains has sent."""
         self._graph = graph
-        self._beacons = beacons
-        self._roster = roster
+        self._heartbeats = heartbeats
+        self._membership = membership
         self._watched = {position: _Watched(ranks) for position, ranks in processes.items()}
         self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
         self._failures = failures
@@ -151,9 +151,9 @@ class Watchdog:
             self.next_look = min(self.next_look, time.monotonic() + LOOK_EVERY)
 
     def _learn_who_counts(self) -> None:
-        active = set(self._roster.active)
+        active = set(self._membership.active)
         given_up: dict[int, set[int]] = {}
-        for edge in self._roster.missing_edges:
+        for edge in self._membership.missing_edges:
             given_up.setdefault(edge.rank, set()).add(edge.peer)
         if (active, given_up) != (self._active, self._given_up):
             self._active, self._given_up = active, given_up
@@ -204,7 +204,7 @@ class Watchdog:
 
     def sighting(self, rank: int) -> Heartbeat | None:
         """Where a node is; None where it belongs to another machine."""
-        return self._beacons.of(rank).read() if rank in self._local else None
+        return self._heartbeats.of(rank).read() if rank in self._local else None
 
     def is_stuck(self, rank: int) -> bool:
         """Whether this node's process has got on with nothing for too long."""
@@ -218,19 +218,19 @@ class Watchdog:
     def what(self, rank: int) -> str:
         """What a local node does, in words."""
         stopped = self._watched[self._local[rank]].stopped
-        return "is stopped" if stopped else DOING[self._beacons.of(rank).read().activity]
+        return "is stopped" if stopped else DOING[self._heartbeats.of(rank).read().activity]
 
     def waits_for(self, rank: int) -> list[int]:
         """Whom a local node waits for at this moment; nobody, where it does something else."""
-        seen = self._beacons.of(rank).read()
+        seen = self._heartbeats.of(rank).read()
         return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
 
     def _has_moved(self, watched: _Watched, now: float) -> bool:
         """Whether one of its nodes has made a mark since the last look; if so its silence begins anew."""
-        marks = sum(self._beacons.of(rank).marks for rank in watched.ranks)
+        marks = sum(self._heartbeats.of(rank).marks for rank in watched.ranks)
         if marks == watched.marks:
             return False
-        sightings = {rank: self._beacons.of(rank).read() for rank in watched.ranks}
+        sightings = {rank: self._heartbeats.of(rank).read() for rank in watched.ranks}
         for rank, sighting in sightings.items():
             first, _ = watched.rounds_from.get(rank, (UNKNOWN_ROUND, 0.0))
             if sighting.activity is not Activity.START and sighting.round < first:
@@ -245,7 +245,7 @@ class Watchdog:
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
         """Where its nodes are that may still report."""
-        return [self._beacons.of(rank).read() for rank in watched.ranks if rank in self._active]
+        return [self._heartbeats.of(rank).read() for rank in watched.ranks if rank in self._active]
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
         watched.silent += elapsed
@@ -295,7 +295,7 @@ class Watchdog:
             patience += failures.start_deadline
         if Activity.EVALUATE in activities:
             patience += snapshots.PATIENCE
-        if Activity.BEGIN in activities and self._beacons.last_round == UNDECIDED:
+        if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # bounded by the nodes themselves
         return patience
 
@@ -312,7 +312,7 @@ class Watchdog:
             if watched.condition is Condition.STUCK and not watched.told:
                 watched.told = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
-                    seen = self._beacons.of(rank).read()
+                    seen = self._heartbeats.of(rank).read()
                     yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
@@ -321,7 +321,7 @@ class Watchdog:
         if not any(self._is_unusual(rank, now) for rank in waiting):
             return
         for rank in waiting:
-            round, since = self._beacons.of(rank).read().round, self._waits_since(rank)
+            round, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
             if now - since > NOTICE / 2:
                 peers = self._behind_now(rank)
                 why = self.doing(peers[0], now) if peers else ""
@@ -331,17 +331,17 @@ class Watchdog:
     def _behind_now(self, rank: int) -> list[int]:
         """Whom a node that waits waits for, found once for as long as no node here gets on."""
         if rank not in self._peers:
-            self._peers[rank] = self.behind(rank, self._beacons.of(rank).read().round)
+            self._peers[rank] = self.behind(rank, self._heartbeats.of(rank).read().round)
         return self._peers[rank]
 
     def _waits_since(self, rank: int) -> float:
         """When a local node has begun to wait; 0 for one that does not."""
-        seen = self._beacons.of(rank).read()
+        seen = self._heartbeats.of(rank).read()
         stopped = self._watched[self._local[rank]].stopped
         return seen.since if seen.activity is Activity.RECEIVE and not stopped else 0.0
 
     def _is_unusual(self, rank: int, now: float) -> bool:
-        seen = self._beacons.of(rank).read()
+        seen = self._heartbeats.of(rank).read()
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
         usual = (seen.since - began) / max(1, seen.round - first + 1)
         return now - seen.since > max(NOTICE, 2 * usual)
@@ -353,9 +353,9 @@ class Watchdog:
     def _is_behind(self, peer: int, rank: int, round: int) -> bool | None:
         """Whether a node waits for this peer: true, false for perhaps, None for no."""
         if peer not in self._local:
-            done = self._roster.members[peer].round
+            done = self._membership.members[peer].round
             return None if done >= round else 0 <= done < round - 1
-        seen = self._beacons.of(peer).read()
+        seen = self._heartbeats.of(peer).read()
         if peer in self._graph.sources(rank, round):
             if seen.round > round or (seen.round == round and seen.activity > Activity.MIX):
                 return None

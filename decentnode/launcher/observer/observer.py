@@ -93,7 +93,7 @@ class ModelObserver(threading.Thread):
         self._snapshots = snapshots
         self._reporting = reporting
         self._expected: Mapping[int, int] = {}
-        """Who was reporting when the last events were taken; the roster may know of more than is booked."""
+        """Who was reporting when the last events were taken; the membership table may be ahead."""
         self._machine = machine
         self._machines = {machine}
         self.is_alone = False
@@ -157,7 +157,7 @@ class ModelObserver(threading.Thread):
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=LOOK_AGAIN if self._rounds else None))
-        # Asked before the rest is taken: all that the roster knows by now is here.
+        # Asked before the rest is taken: all that the membership table knows by now is here.
         self._expected = self._reporting()
         return found + [self._events.get() for _ in range(self._events.qsize())]
 

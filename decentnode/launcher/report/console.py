@@ -48,7 +48,7 @@ class LiveConsole:
         size = f"{experiment.layout.numel:,} parameters"
         self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
-    def progress(self, roster: MembershipTable) -> None:
+    def progress(self, membership: MembershipTable) -> None:
         """Called when nodes have reported something, and at every `interval`."""
 
     def evaluated(self, row: EvaluationRow) -> None:

@@ -22,24 +22,24 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    roster: MembershipTable, local: Iterable[int], known: Iterable[int], asked_with: signal.Signals | None,
-    results_are_lost: bool,
+    membership: MembershipTable, local: Iterable[int], known: Iterable[int],
+    asked_with: signal.Signals | None, results_are_lost: bool,
 ) -> ExitCode:  # fmt: skip
     """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
 
     One that came when all nodes had finished, and processes were on their way out, has ended nothing: all
     whose end it learns of, which are the `known` ones.
     """
-    if asked_with is not None and any(roster.members[rank].finished is None for rank in known):
+    if asked_with is not None and any(membership.members[rank].finished is None for rank in known):
         return STOPPED_BY[asked_with]
-    if any(member.out_of_memory for member in roster.members.values()):
+    if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY
-    not_finite = roster.not_finite()
-    is_usable = any(roster.members[rank].finished and rank not in not_finite for rank in local)
+    not_finite = membership.not_finite()
+    is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in local)
     if not is_usable or results_are_lost:
         return ExitCode.FAILED
     # Nobody was asked to stop: who has, came back too late to take part.
-    is_whole = not roster.ranks(MemberState.LOST, MemberState.STOPPED) and not roster.missing_edges
+    is_whole = not membership.ranks(MemberState.LOST, MemberState.STOPPED) and not membership.missing_edges
     return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
 
 

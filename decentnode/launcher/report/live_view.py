@@ -41,7 +41,7 @@ def screen_for(output: TextIO) -> LiveConsole:
 
 @dataclass
 class Standing:
-    """Where all nodes are, counted in one pass over the roster."""
+    """Where all nodes are, counted in one pass over the membership table."""
 
     states: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     slowest: int = 0
@@ -53,11 +53,11 @@ class Standing:
     loss: float | None = None
 
     @classmethod
-    def of(cls, roster: MembershipTable) -> "Standing":
-        """A loop rather than queries of the roster: this is done for thousands of nodes, often."""
+    def of(cls, membership: MembershipTable) -> "Standing":
+        """One loop instead of queries of the table: it runs often, for thousands of nodes."""
         standing = cls()
         rounds, losses = [], []
-        for member in roster.members.values():
+        for member in membership.members.values():
             standing.states[member.state] += 1
             standing.sent += member.bytes_sent
             if member.state is not MemberState.LOST:
@@ -224,11 +224,11 @@ class LiveScreen(LiveConsole):
             # A hidden cursor would stay hidden if this process were killed.
             self.console.show_cursor(True)
 
-    def progress(self, roster: MembershipTable) -> None:
+    def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
         if self._live is None or now - self._drawn < INTERVAL:
             return
-        standing = Standing.of(roster)
+        standing = Standing.of(membership)
         if not self._drawn:
             self.dashboard.done_before = standing.done
         self._drawn = now

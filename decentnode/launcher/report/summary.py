@@ -169,7 +169,7 @@ class Timing:
 
 def summarize(
     experiment: "Experiment",
-    roster: MembershipTable,
+    membership: MembershipTable,
     evaluations: EvaluationLog,
     run_id: int,
     timing: Timing,
@@ -185,8 +185,8 @@ def summarize(
     from decentnode.graph.connectivity import components_without
 
     settings = experiment.settings
-    finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
-    lost = roster.ranks(MemberState.LOST)
+    finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
+    lost = membership.ranks(MemberState.LOST)
     last = evaluations.last
     return {
         "schema": SCHEMA,
@@ -199,14 +199,14 @@ def summarize(
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "finished_nodes": len(finished),
-        "stopped_nodes": len(roster.ranks(MemberState.STOPPED)),
+        "stopped_nodes": len(membership.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,
-        "lost_nodes": {str(r): roster.members[r].error for r in lost},
+        "lost_nodes": {str(r): membership.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},
         "components": components_without(experiment.graph.graph, lost) if lost else [],
-        "restarted_nodes": {str(r): m.restarts for r, m in sorted(roster.members.items()) if m.restarts},
-        "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in roster.broken_edges()],
-        "not_finite": {str(rank): round for rank, round in roster.not_finite().items()},
+        "restarted_nodes": {str(r): m.restarts for r, m in sorted(membership.members.items()) if m.restarts},
+        "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in membership.broken_edges()],
+        "not_finite": {str(rank): round for rank, round in membership.not_finite().items()},
         "startup_seconds": round(timing.startup, 3),
         "wall_seconds": round(timing.wall, 3),
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),

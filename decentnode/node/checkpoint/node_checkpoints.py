@@ -75,7 +75,7 @@ class SavedNode(Protocol):
     course: RoundScheduler
 
     @property
-    def beacon(self) -> HeartbeatSlot:
+    def heartbeat(self) -> HeartbeatSlot:
         """Where others see what it does."""
 
     @property
@@ -149,7 +149,7 @@ class NodeCheckpoints:
             raise failed
 
     def _save(self, node: SavedNode) -> None:
-        node.beacon.mark(node.round, Activity.CHECKPOINT)
+        node.heartbeat.mark(node.round, Activity.CHECKPOINT)
         # Who goes on from the checkpoint makes no record of its round or earlier ones again; who goes on from
         # an earlier one does.
         if gap := node.records.sync():

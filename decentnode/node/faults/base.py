@@ -82,7 +82,7 @@ class NodeFault(Fault, ABC):
     def strike(self) -> None:
         """Goes wrong, in the thread of the node, which has just begun the activity."""
 
-    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
+    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         """The activity ends after so many seconds; faults that last as long as it end here."""
 
 

@@ -58,15 +58,15 @@ class FaultInjector:
     seed: int
     ledger: InjectionLog
 
-    def beacon(self, rank: int, beacon: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
-        """The beacon of a node, which strikes what marks it where faults are meant for that rank."""
+    def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
+        """The heartbeat slot of a node, which strikes what marks it where faults are meant for that rank."""
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
-            return beacon
-        return FaultHeartbeat(rank, beacon, self, faults, self._tell(reporter))
+            return heartbeat
+        return FaultHeartbeat(rank, heartbeat, self, faults, self._tell(reporter))
 
-    def sieve(
-        self, ranks: Sequence[int], beacons: HeartbeatBoard, reporter: Reporter
+    def interceptor(
+        self, ranks: Sequence[int], heartbeats: HeartbeatBoard, reporter: Reporter
     ) -> "FaultInterceptor | None":
         """What the messages for these ranks of one process go through; None where no fault strikes them."""
         faults = {
@@ -75,7 +75,7 @@ class FaultInjector:
         }
         if not any(faults.values()):
             return None
-        sightings = {rank: beacons.of(rank).read for rank in ranks}
+        sightings = {rank: heartbeats.of(rank).read for rank in ranks}
         return FaultInterceptor(faults, sightings, self.seed, self._tell(reporter))
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
@@ -101,19 +101,19 @@ class FaultInjector:
 
 
 class FaultHeartbeat(HeartbeatSlot):
-    """Strikes a node when it marks what it does; to everybody else a beacon as any."""
+    """Strikes a node when it marks what it does; to everybody else a heartbeat slot as any."""
 
     def __init__(
         self,
         rank: int,
-        beacon: HeartbeatSlot,
-        nemesis: FaultInjector,
+        heartbeat: HeartbeatSlot,
+        injector: FaultInjector,
         faults: Sequence[tuple[int, NodeFault]],
         tell: Tell,
     ) -> None:
         self._rank = rank
-        self._beacon = beacon
-        self._nemesis = nemesis
+        self._heartbeat = heartbeat
+        self._injector = injector
         self._faults = faults
         self._tell = tell
         self._lasting: list[NodeFault] = []
@@ -124,21 +124,21 @@ class FaultHeartbeat(HeartbeatSlot):
         seconds, lasting = time.monotonic() - self._began, self._lasting
         self._lasting = []
         for fault in lasting:
-            fault.relent(seconds, self._beacon)
-        self._beacon.mark(round, activity)
+            fault.relent(seconds, self._heartbeat)
+        self._heartbeat.mark(round, activity)
         self._began = time.monotonic()
         for number, fault in self._faults:
             if activity is activity_of(fault.activity) and fault.strikes_in(round):
                 self._strike(number, fault, round)
 
     def beat(self) -> None:
-        self._beacon.beat()
+        self._heartbeat.beat()
 
     def read(self) -> Heartbeat:
-        return self._beacon.read()
+        return self._heartbeat.read()
 
     def _strike(self, number: int, fault: NodeFault, round: int) -> None:
-        if self._nemesis.is_due(number, self._rank, round):
+        if self._injector.is_due(number, self._rank, round):
             self._tell(number, self._rank, round, fault.activity)
             self._lasting.append(fault)
             fault.strike()

@@ -89,11 +89,11 @@ class Slow(NodeFault):
     def strike(self) -> None:
         """Nothing yet: how long it takes is known afterwards."""
 
-    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
+    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         limit = time.monotonic() + (self.factor - 1.0) * seconds
         while (left := limit - time.monotonic()) > 0:
             time.sleep(min(left, NAP))
-            beacon.beat()
+            heartbeat.beat()
 
 
 @FAULTS.register("hang")
@@ -132,6 +132,6 @@ class FullDisk(NodeFault):
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 
-    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
+    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
