@@ -9,7 +9,7 @@ import pytest
 from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
 from tests.contract.troupe import free_ports
-from tests.unit.test_connections import GREETING, MOST_BYTES, PIECE, READY, stranger
+from tests.unit.test_flood_guard import GREETING, MOST_BYTES, PIECE, READY, stranger
 
 
 @pytest.fixture

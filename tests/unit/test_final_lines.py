@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import exit_code
-from tests.unit.test_others import Desk
+from tests.unit.test_remote_machines import Desk
 
 
 def finished(rank, loss=0.3):

@@ -21,7 +21,7 @@ from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIden
 from decentnode.node.host_process import _place, _start_together
 from decentnode.node.node import Node
 from decentnode.results.records import Records
-from tests.unit.test_lookout import DEADLINE, TRAIN, Machine
+from tests.unit.test_watchdog import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000
 BATCHES = 5

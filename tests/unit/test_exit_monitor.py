@@ -12,7 +12,7 @@ from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMoni
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.watchdog import Condition
 from decentnode.node.farewell import FAREWELL_SECONDS
-from tests.unit.test_others import ROUNDS, Desk
+from tests.unit.test_remote_machines import ROUNDS, Desk
 
 LAST_WORDS = {
     "finished": Finished(2, ROUNDS, "", 0, 0, 0.0, None, None),
