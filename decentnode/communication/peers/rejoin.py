@@ -3,7 +3,7 @@
 One end proposes a round that neither has begun (RETURN), the other agrees (WELCOME) or says which round it
 is about to begin (HERE), and the first proposes a later one. Should a message of this be lost, one end counts
 on an edge that the other has dropped: asked for what is missing it says WITHDRAW, and all begins again. In
-such a round neither end mixes the other's model. A peer that was too slow is backed off (`rejoin_backoff.py`).
+such a round neither end mixes the model of the other. A peer that is too slow: `rejoin_backoff.py`.
 
 W is symmetric in all rounds but one of each loss: an end i that gives up j has not received its payload, and
 cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
