@@ -11,7 +11,7 @@ DecentnodeError
 ├── RunFailed           the run ended without a usable result (exit 4)
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is gone
-    │   └── PeerAway    it takes part again from a later round on
+    │   └── PeerRejoining    it takes part again from a later round on
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
 """
@@ -104,7 +104,7 @@ class PeerLost(PeerError):
     """The peer is gone: its process ended or its link broke."""
 
 
-class PeerAway(PeerLost):
+class PeerRejoining(PeerLost):
     """The peer lives, and takes part again from a later round on."""
 
 

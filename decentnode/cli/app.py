@@ -15,11 +15,11 @@ from decentnode.cli.exit import explain, leave
 from decentnode.core.streams import fill_standard_streams, print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.cluster.task_followers import Companions, Follower
-from decentnode.mapping.job import Job, find_job
+from decentnode.mapping.job import SchedulerJob, find_job
 
 if TYPE_CHECKING:
     from decentnode.config.settings import Settings
-    from decentnode.launcher.recovery.resume import Resumption
+    from decentnode.launcher.recovery.resume import ResumePlan
 
 EXIT_CODES = (
     "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
@@ -79,17 +79,17 @@ def resume(
     """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
     import_torch()
     from decentnode.launcher.cluster.scheduler import own_directory
-    from decentnode.launcher.recovery.resume import Resumption
+    from decentnode.launcher.recovery.resume import ResumePlan
 
     job = find_job()
     if job and os.path.isdir(own_directory(run, job)):  # noqa: PTH112 - it may be too long, or not ours
         run = own_directory(run, job)
-    past = Resumption(run, overrides or (), accept_code_change)
+    past = ResumePlan(run, overrides or (), accept_code_change)
     launch(past.settings, past.config, overrides or (), past)
 
 
 def launch(
-    settings: "Settings", config: Path, overrides: Sequence[str], past: "Resumption | None" = None
+    settings: "Settings", config: Path, overrides: Sequence[str], past: "ResumePlan | None" = None
 ) -> NoReturn:
     """Runs this machine's part and ends with its exit code; `past`: the run that goes on."""
     import torch
@@ -374,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     leave(code)
 
 
-def job_of(words: Sequence[str]) -> Job | None:
+def job_of(words: Sequence[str]) -> SchedulerJob | None:
     """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
     job = find_job() if words[:1] in (["run"], ["resume"]) else None
     return job if job is not None and job.followers else None

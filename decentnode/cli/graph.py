@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.config import overrides
-from decentnode.config.type_check import REQUIRED, Unfit, describe, parameters_of, typed, unknown
+from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from
 from decentnode.core.text import counted
@@ -58,7 +58,7 @@ def _value(document: Document, cls: type, key: str, value: Any) -> Any:
         return None
     try:
         return typed(parameters[key][0], value)
-    except Unfit as unfit:
+    except TypeMismatch as unfit:
         document.add((key,), *unfit.problems.values())
         return None
 

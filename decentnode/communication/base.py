@@ -14,9 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.exchange.handle import Handle
+from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.huge_pages import new_bytes
-from decentnode.communication.interceptor import Sieve
+from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
@@ -35,7 +35,7 @@ def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[
 
 
 @dataclass(frozen=True)
-class Memory:
+class BufferSpec:
     """How much memory an endpoint needs that peers can read in place."""
 
     vector_elements: int
@@ -73,7 +73,7 @@ class HostProcess:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessDirectory:
     """Where this host process stands among all host processes of the run."""
 
     processes: tuple[HostProcess, ...]
@@ -89,7 +89,7 @@ class Place:
     """Whether peers that die are waited for, because they are to be started again."""
     credentials: Credentials | None = None
     """What links over TCP are guarded with; None: they are plain."""
-    sieve: Sieve | None = None
+    sieve: MessageInterceptor | None = None
     """What messages from other processes go through before they are taken in; None: they all count."""
     meets_anybody: bool = False
     """Whether its nodes may exchange with all others, because nobody knows what the graph will be."""
@@ -115,7 +115,7 @@ class Inbox(Mapping[int, Payload]):
     Payloads may be views of the senders' memory: they are valid until `release`.
     """
 
-    def __init__(self, handle: Handle, layout: Layout, endpoint: "Endpoint") -> None:
+    def __init__(self, handle: ExchangeHandle, layout: Layout, endpoint: "Endpoint") -> None:
         self._handle = handle
         self._endpoint = endpoint
         came: dict[int, Payload] = {}
@@ -166,7 +166,7 @@ class Endpoint(ABC):
     """Where the node's vector lives."""
 
     slots: tuple[Tensor, Tensor]
-    """Two tensors of `Memory.vector_elements`; a payload that lies in one is sent without a copy."""
+    """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
 
     @abstractmethod
     def exchange(
@@ -175,14 +175,14 @@ class Endpoint(ABC):
         sources: Sequence[int],
         key: tuple[int, int, int],
         timeout: float,
-    ) -> Handle:
+    ) -> ExchangeHandle:
         """Starts sending at once; the handle is done when every source has been heard or given up.
 
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
         part is free to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
         """
 
-    def landed(self, payloads: Mapping[int, Payload], handle: Handle) -> dict[int, Payload]:
+    def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         """What an exchange brought, by source, where the node's vector lives."""
         return {source: payload.to(self.device) for source, payload in payloads.items()}
 
@@ -234,14 +234,14 @@ class Communication(ABC):
         return local_nodes
 
     @abstractmethod
-    def prepare(self, place: Place, most_bytes: int) -> None:
+    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         """Takes its place and binds what peers will connect to; called once, after the process was forked.
 
         `most_bytes` is the largest payload that any peer may send. Raises StartError.
         """
 
     @abstractmethod
-    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
         """The end of a local node; all are made before `open`."""
 
     @abstractmethod

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from decentnode.communication.base import Communication, Endpoint, Memory, Place, receivers_of
-from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
@@ -40,7 +40,7 @@ class LocalMessage:
 class LocalEndpoint(Endpoint):
     """One node's end; its peers' mailboxes are in the same process."""
 
-    def __init__(self, rank: int, memory: Memory, peers: dict[int, "LocalEndpoint"]) -> None:
+    def __init__(self, rank: int, memory: BufferSpec, peers: dict[int, "LocalEndpoint"]) -> None:
         self.rank = rank
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, lambda source, read: peers[source].mailbox.acknowledged(rank, read.seq))
@@ -54,7 +54,7 @@ class LocalEndpoint(Endpoint):
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> Handle:
+    ) -> ExchangeHandle:
         self._seq += 1
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
@@ -78,10 +78,10 @@ class InProcess(Communication):
 
     _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
 
-    def prepare(self, place: Place, most_bytes: int) -> None:
+    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         """Nothing to bind."""
 
-    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
         self._endpoints[rank] = LocalEndpoint(rank, memory, self._endpoints)
         return self._endpoints[rank]
 

@@ -8,7 +8,7 @@ Received = tuple[list[zmq.Frame], bool]
 """The frames of one message without its routing id, and whether they came through the guarded socket."""
 
 
-class Sieve(ABC):
+class MessageInterceptor(ABC):
     """Lets messages through: once, several times, later, changed, or never; one thread alone asks it."""
 
     next_release: float

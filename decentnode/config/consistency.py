@@ -23,7 +23,7 @@ from decentnode.graph.base import Graph
 from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing
-from decentnode.training.gradient_sync import Coupling
+from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.training import TrainingSettings
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain, Wrapper
@@ -209,7 +209,7 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
 
 
-def why_not_taken_back(sharing: Sharing, coupling: Coupling | None = None) -> str:
+def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -> str:
     """Why a node that was lost cannot take part again under this scheme; empty when it can."""
     if coupling is not None and coupling.one_model:
         return f"{name_of(coupling)} cannot go on without a node"
@@ -218,7 +218,7 @@ def why_not_taken_back(sharing: Sharing, coupling: Coupling | None = None) -> st
 
 
 def _one_model(
-    document: Document, coupling: Coupling, sharing: Sharing, failures: FailureSettings,
+    document: Document, coupling: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
 ) -> None:  # fmt: skip
     """Where all nodes step together there is nothing to share, and nobody may be missing."""
@@ -250,7 +250,7 @@ def _one_model(
         document.add(("failures", "start"), why)
 
 
-def _same_steps(document: Document, coupling: Coupling, training: TrainingSettings) -> None:
+def _same_steps(document: Document, coupling: GradientSync, training: TrainingSettings) -> None:
     """Nodes that step together make as many steps as each other, and evaluate as often in each."""
     if not coupling.one_model:
         return
@@ -307,7 +307,7 @@ def _one_process(document: Document, communication: Communication, mapping: Mapp
 
 
 def _ports_of_training(
-    document: Document, coupling: Coupling, communication: Communication, mapping: Mapping
+    document: Document, coupling: GradientSync, communication: Communication, mapping: Mapping
 ) -> None:
     first, nodes = vars(communication).get("base_port"), mapping.machines[0].nodes
     if coupling.port is None or len(mapping.machines) == 1:
@@ -333,7 +333,9 @@ def _members(document: Document, communication: Communication, graph: Graph) -> 
         document.add(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
 
 
-def _trust(document: Document, communication: Communication, coupling: Coupling, mapping: Mapping) -> None:
+def _trust(
+    document: Document, communication: Communication, coupling: GradientSync, mapping: Mapping
+) -> None:
     """What goes through a process group is neither encrypted nor proven to come from a node."""
     addresses = [machine.address for machine in mapping.machines]
     what = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from decentnode.config.plugin_parser import GRAPH_FILE, Kind, Parameters, parameters_for
+from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, PluginKind, parameters_for
 from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
 from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
@@ -72,7 +72,7 @@ class SchemaBuilder:
         section["properties"] |= shared
         return section | {"required": ["optimizer"]}
 
-    def plugin(self, kind: Kind, default: str = "", generic: Schema | None = None) -> Schema:
+    def plugin(self, kind: PluginKind, default: str = "", generic: Schema | None = None) -> Schema:
         """A plug-in by its name alone, or a mapping whose `name` decides about the other keys."""
         classes = kind.classes()
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}

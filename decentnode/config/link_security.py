@@ -10,7 +10,7 @@ from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.mapping.base import Mapping, is_loopback
-from decentnode.training.gradient_sync import Coupling
+from decentnode.training.gradient_sync import GradientSync
 
 FIRST_FREE_FOR_ALL = 1024
 """Lower ports belong to root."""
@@ -53,7 +53,7 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.address(machine), len(mapping.machines) > 1
-    coupling: Coupling = settings.coupling.make()
+    coupling: GradientSync = settings.coupling.make()
     needed = []
     if several and machine == 0:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))

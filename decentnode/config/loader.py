@@ -15,8 +15,8 @@ from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
 from decentnode.config.consistency import check_all
 from decentnode.config.link_security import keys_beside
-from decentnode.config.plugin_parser import PluginReader
-from decentnode.config.sections import SHARING_KEYS, Sections
+from decentnode.config.plugin_parser import PluginParser
+from decentnode.config.sections import SHARING_KEYS, SectionParser
 from decentnode.config.settings import KeyFolder, Plugin, Settings
 from decentnode.config.type_check import is_path, parameters_of
 from decentnode.datasets.locate import path_beside
@@ -38,7 +38,7 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     folder = Path(document.file).resolve().parent
     for override in overrides:
         command_line.apply(document, override)
-    sections = Sections(PluginReader(document, folder))
+    sections = SectionParser(PluginParser(document, folder))
     arguments = sections.read()
     check_all(document, sections.made)
     document.raise_any()

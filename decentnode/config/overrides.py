@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from decentnode.config.type_check import show
-from decentnode.config.yaml_source import Defect, Document, Key, Place, key_text, read_value
+from decentnode.config.yaml_source import Defect, Document, Key, SourceLocation, key_text, read_value
 from decentnode.core.text import shortened
 
 _KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
@@ -28,7 +28,7 @@ def apply(document: Document, override: str) -> None:
         typed = tuple(_PART.findall(name))
         container, key = _reach(document, typed)
     except _Misfit as misfit:
-        document.defects.append(Defect(Place(0, typed), typed, str(misfit)))
+        document.defects.append(Defect(SourceLocation(0, typed), typed, str(misfit)))
         return
     for old in [place for place in document.places if place[: len(key)] == key]:
         del document.places[old]
@@ -43,7 +43,7 @@ def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
         inner = container[part] if isinstance(part, int) else container.get(part)
         key = (*key, part)
         if inner is None:
-            document.places[key] = Place(0, tuple(words))
+            document.places[key] = SourceLocation(0, tuple(words))
             inner = container[part] = {}
         elif isinstance(inner, str):
             # The short form of a plug-in: just its name.

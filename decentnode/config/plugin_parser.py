@@ -10,7 +10,7 @@ from decentnode.config.settings import ModelPlugin, Plugin
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
-    Unfit,
+    TypeMismatch,
     describe,
     is_path,
     parameters_of,
@@ -33,7 +33,7 @@ _ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
 
 
-class Kind(Protocol):
+class PluginKind(Protocol):
     """What Registry and TorchClasses have in common."""
 
     kind: str
@@ -50,7 +50,7 @@ class Kind(Protocol):
 
 
 @dataclass
-class PluginReader:
+class PluginParser:
     """Reads from one document; relative paths start at `folder`, where the document lies."""
 
     document: Document
@@ -66,7 +66,9 @@ class PluginReader:
                 value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    def plugin(self, key: Key, kind: Kind, default: str = "", generic: Iterable[str] = ()) -> Plugin | None:
+    def plugin(
+        self, key: Key, kind: PluginKind, default: str = "", generic: Iterable[str] = ()
+    ) -> Plugin | None:
         """The plug-in at `key`, its options checked; `generic` keys belong to every one of its kind."""
         name, section = self._named(key, kind, default)
         cls = self._find(key, kind, name) if name else None
@@ -113,7 +115,7 @@ class PluginReader:
             return default
         try:
             value = typed(hint, section[name])
-        except Unfit as unfit:
+        except TypeMismatch as unfit:
             for inner, problem in unfit.problems.items():
                 self.document.add((*key, name, *inner), problem)
             return default
@@ -138,7 +140,7 @@ class PluginReader:
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 
-    def _named(self, key: Key, kind: Kind, default: str) -> tuple[str, Mapping[str, Any]]:
+    def _named(self, key: Key, kind: PluginKind, default: str) -> tuple[str, Mapping[str, Any]]:
         """Name and options of the plug-in at `key`; an empty name when it has none."""
         section = self.get(key)
         if isinstance(section, str):
@@ -160,7 +162,7 @@ class PluginReader:
             return "file", {"path": name, **options}
         return name, options
 
-    def _find(self, key: Key, kind: Kind, name: str) -> type | None:
+    def _find(self, key: Key, kind: PluginKind, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
         if ":" in name:
             import_from(Path.cwd(), self.folder)
@@ -192,6 +194,6 @@ def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
-def parameters_for(kind: Kind, cls: type) -> Parameters:
+def parameters_for(kind: PluginKind, cls: type) -> Parameters:
     """The options of a class of that kind."""
     return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-from decentnode.config.plugin_parser import Kind, Parameters, PluginReader
+from decentnode.config.plugin_parser import Parameters, PluginKind, PluginParser
 from decentnode.config.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -57,10 +57,10 @@ TORCH_KEYS = ("optimizer", "scheduler", "loss")
 
 
 @dataclass
-class Sections:
+class SectionParser:
     """Reads all sections; `made` has an instance of everything that was read without a defect."""
 
-    reader: PluginReader
+    reader: PluginParser
     made: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -112,7 +112,7 @@ class Sections:
         return made
 
     def _plugin(
-        self, key: Key, kind: Kind, default: str = "", generic: tuple[str, ...] = ()
+        self, key: Key, kind: PluginKind, default: str = "", generic: tuple[str, ...] = ()
     ) -> Plugin | None:
         """A plug-in that could be made, too: what its constructor refuses is a defect of its section."""
         plugin = self.reader.plugin(key, kind, default, generic)
@@ -146,7 +146,7 @@ class Sections:
         self.made |= options
         return {"communication": self._plugin(key, COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS), **options}
 
-    def _plugins(self, key: Key, kind: Kind) -> tuple[Plugin | None, ...]:
+    def _plugins(self, key: Key, kind: PluginKind) -> tuple[Plugin | None, ...]:
         """A list of plug-ins, by default none; `made` has all or nothing of it, under the key's last word."""
         given = self.reader.get(key) or []
         if not isinstance(given, list):

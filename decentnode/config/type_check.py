@@ -38,7 +38,7 @@ _NOUNS: dict[Any, tuple[str, str]] = {
 _SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
 
-class Unfit(Exception):
+class TypeMismatch(Exception):
     """A value that its type does not allow; `problems` are (key within the value, what is wrong)."""
 
     def __init__(self, problems: dict[Key, str]) -> None:
@@ -77,7 +77,7 @@ def typed(hint: Any, value: Any) -> Any:
         for one in error.errors(include_url=False):
             key, what = _problem(hint, value, one)
             problems.setdefault(key, what)
-        raise Unfit(_deepest(problems)) from error
+        raise TypeMismatch(_deepest(problems)) from error
 
 
 def _deepest(problems: dict[Key, str]) -> dict[Key, str]:

@@ -71,7 +71,7 @@ class Dumper(ScalarRules, yaml.SafeDumper):
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where a value was written: a line of the file, or an override of the command line."""
 
     line: int
@@ -82,7 +82,7 @@ class Place:
 class Defect:
     """One thing to correct, in the words that the user sees."""
 
-    place: Place
+    place: SourceLocation
     key: Key
     what: str
 
@@ -102,15 +102,15 @@ class Document:
 
     file: str
     value: Any = None
-    places: dict[Key, Place] = field(default_factory=dict)
+    places: dict[Key, SourceLocation] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
     unreadable: set[Key] = field(default_factory=set)
 
-    def place(self, key: Key) -> Place:
+    def place(self, key: Key) -> SourceLocation:
         """Where the value was written; for one that was not, where the section around it begins."""
         while key and key not in self.places:
             key = key[:-1]
-        return self.places.get(key, Place(1))
+        return self.places.get(key, SourceLocation(1))
 
     def add(self, key: Key, *what: str) -> None:
         """Notes defects of the value at `key`; one that could not be read has its defect already."""
@@ -154,7 +154,7 @@ def read_value(text: str, document: Document, key: Key) -> Any:
         node = _compose(text)
         return _Builder(document, override=key).value(node, key)
     except _Unreadable as error:
-        document.places[key] = Place(0, key)
+        document.places[key] = SourceLocation(0, key)
         document.add(key, error.what)
         document.unreadable.add(key)
         return None
@@ -269,7 +269,7 @@ class _Builder:
             raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")
         if len(key) > MOST_DEPTH:
             raise _Unreadable(_line(node), f"nested deeper than {MOST_DEPTH} levels")
-        self.document.places[key] = Place(line or _line(node), self.override)
+        self.document.places[key] = SourceLocation(line or _line(node), self.override)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, key)
         if isinstance(node, yaml.SequenceNode):
@@ -282,7 +282,7 @@ class _Builder:
             name = self._name(name_node, key)
             if name is None:
                 continue
-            place = Place(_line(name_node), self.override)
+            place = SourceLocation(_line(name_node), self.override)
             if name in found:
                 first = self.document.places[(*key, name)].line
                 what = "this key appears twice" + ("" if self.override else f"; the first is in line {first}")
@@ -299,7 +299,7 @@ class _Builder:
             return str(node.value)
         elif node.value == "<<":
             what = "merge keys (<<) are not read; write the keys out, or use an alias for a whole section"
-        self.document.defects.append(Defect(Place(_line(node), self.override), key, what))
+        self.document.defects.append(Defect(SourceLocation(_line(node), self.override), key, what))
         return None
 
     def _scalar(self, node: yaml.Node, key: Key) -> Any:

@@ -135,7 +135,9 @@ COMMUNICATIONS = Registry(
 MODELS = Registry("model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module")
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
 PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
-TRAININGS = Registry("training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:Coupling")
+TRAININGS = Registry(
+    "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
+)
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TRAININGS,

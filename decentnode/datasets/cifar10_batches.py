@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclass
-class Machine:
+class PickleReader:
     """The stack and the memo of one walk."""
 
     stack: list[Any] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Machine:
         self.stack[-1].state = state
 
 
-OPERATIONS: dict[str, Callable[[Machine, Any], None]] = {
+OPERATIONS: dict[str, Callable[[PickleReader, Any], None]] = {
     "MARK": lambda m, _: m.push(MARK),
     "EMPTY_DICT": lambda m, _: m.push({}),
     "EMPTY_LIST": lambda m, _: m.push([]),
@@ -114,7 +114,7 @@ def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def walk(content: bytes) -> Any:
     """The value that the opcodes describe; calls in it are `Call` notes."""
-    machine = Machine()
+    machine = PickleReader()
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name in LITERALS:
             machine.stack.append(argument)

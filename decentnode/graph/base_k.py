@@ -106,7 +106,7 @@ def merged(parts: Iterable[Links]) -> Links:
 
 
 @dataclass(frozen=True)
-class Part:
+class NodeGroup:
     """V_l of Algorithm 2: a * base^power nodes, in `a` blocks that average within themselves alike."""
 
     members: Sequence[int]
@@ -153,7 +153,7 @@ class Part:
         return merged([met, *map(clique, groups)])
 
 
-def split(members: Sequence[int], most: int) -> list[Part]:
+def split(members: Sequence[int], most: int) -> list[NodeGroup]:
     """V_1, V_2, ..: the number of members written in base `most`, a part for each digit other than 0."""
     parts, begin, power = [], 0, 0
     while most ** (power + 1) <= len(members):
@@ -162,7 +162,7 @@ def split(members: Sequence[int], most: int) -> list[Part]:
         a = (len(members) - begin) // most**exponent
         if a:
             end = begin + a * most**exponent
-            parts.append(Part(members[begin:end], a, most, exponent))
+            parts.append(NodeGroup(members[begin:end], a, most, exponent))
             begin = end
     return parts
 
@@ -185,7 +185,7 @@ def simple_base(members: Sequence[int], most: int) -> Rounds:
     ]
 
 
-def _part_in_round(parts: list[Part], index: int, round: int, alone: int) -> Links:
+def _part_in_round(parts: list[NodeGroup], index: int, round: int, alone: int) -> Links:
     """What happens in one part in one round; the first `alone` rounds are for averaging within the parts."""
     part, later = parts[index], [member for part in parts[index + 1 :] for member in part.members]
     since = round - alone - index

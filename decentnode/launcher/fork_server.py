@@ -25,7 +25,7 @@ from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
 from decentnode.core.text import how_it_ended
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
-from decentnode.node.host_process import TELL_STACKS, Inheritance, run_host
+from decentnode.node.host_process import TELL_STACKS, ForkContext, run_host
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
@@ -43,7 +43,7 @@ SECONDS_FOR_STACKS = 0.3
 class ForkServer:
     """The launcher's end: a process that has everything in memory and forks from it."""
 
-    def __init__(self, inheritance: Inheritance, positions: list[int]) -> None:
+    def __init__(self, inheritance: ForkContext, positions: list[int]) -> None:
         """Forks the server, which forks one host process for each position. No thread runs yet."""
         self._lifeline_end, self._lifeline = os.pipe()
         made, is_made = os.pipe()
@@ -108,23 +108,23 @@ def end_hung(pids: Sequence[int]) -> None:
         time.sleep(pause)
 
 
-def _serve(inheritance: Inheritance, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
+def _serve(inheritance: ForkContext, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
     """The directory of the sockets is made by the one who removes it even if the launcher is killed."""
     try:
         Path(inheritance.socket_dir).mkdir(0o700)
         os.write(is_made, b"y")
         os.close(is_made)
         inheritance.reporter.let_go_of_the_reading_end()
-        _Children(inheritance, positions, lifeline).serve()
+        ForkServerProcess(inheritance, positions, lifeline).serve()
     finally:
         shutil.rmtree(inheritance.socket_dir, ignore_errors=True)
         os._exit(0)
 
 
-class _Children:
+class ForkServerProcess:
     """The server's end."""
 
-    def __init__(self, inheritance: Inheritance, positions: list[int], lifeline: int) -> None:
+    def __init__(self, inheritance: ForkContext, positions: list[int], lifeline: int) -> None:
         # For the children, too: a signal may go to all processes of a terminal or a service, and it is the
         # launcher that asks the nodes to stop.
         for signum in STOPPED_BY:

@@ -9,10 +9,10 @@ import signal
 import time
 from collections.abc import Callable, Collection
 
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacons
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, HeartbeatBoard
 from decentnode.core.text import counted
 from decentnode.errors import STOPPED_BY
-from decentnode.launcher.cluster.messages import Announced, LastRound, Note, Pause, StopAsked
+from decentnode.launcher.cluster.messages import HighestRound, LastRound, Note, Pause, StopRequest
 
 SETTLING = 0.05
 """Seconds in which a node that was about to begin a round has announced it, or has seen that it must not."""
@@ -26,11 +26,11 @@ MOST_SECONDS = 10.0
 Send = Callable[[Note, int | None], object]
 
 
-class Stopping:
+class GracefulStop:
     """One machine's part in it; nothing happens before somebody asks."""
 
     def __init__(
-        self, beacons: Beacons, machine: int, machines: set[int], send: Send, patience: float
+        self, beacons: HeartbeatBoard, machine: int, machines: set[int], send: Send, patience: float
     ) -> None:
         """`machines` may shrink as launchers fall silent; `send` gives a note to a machine, or to all;
         `patience`: for how many seconds nodes are waited for that get on."""
@@ -92,9 +92,9 @@ class Stopping:
     def take(self, note: Note) -> None:
         """Learns from another machine."""
         match note:
-            case StopAsked() | Pause():
+            case StopRequest() | Pause():
                 self.ask(_known(note.signal))
-            case Announced():
+            case HighestRound():
                 self._announced[note.machine] = note.round
                 if self._decided:
                     self._send(LastRound(self._beacons.last_round), note.machine)
@@ -119,8 +119,8 @@ class Stopping:
             self._decide(self._announced[self._machine])
         else:
             self._say(
-                StopAsked(self._machine, self.signal),
-                Announced(self._machine, self._announced[self._machine]),
+                StopRequest(self._machine, self.signal),
+                HighestRound(self._machine, self._announced[self._machine]),
             )
 
     def _decide(self, round: int) -> None:

@@ -8,18 +8,18 @@ import time
 from functools import partial
 from typing import Any
 
-from decentnode.communication.launcher_link.handshakes import Introductions
-from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.handshakes import HandshakeBoard
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
     Evaluated,
     Failed,
-    Inflow,
     Ready,
     Report,
     Reporter,
+    ReportReader,
     Restarted,
 )
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import prove_guard
 from decentnode.config import loader as config
 from decentnode.core.clock import seconds_since_process_start
@@ -27,33 +27,33 @@ from decentnode.core.signals import leave_behind, signals_that_stop
 from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.late_join import RESTART, Latecomers
+from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.messages import (
-    Arrived,
+    CheckpointsCommitted,
     Join,
     MeanVector,
     PartialDistance,
     PartialSum,
-    Relay,
-    Settled,
+    RelayedReports,
+    VectorAck,
 )
-from decentnode.launcher.cluster.quorum import Quorum
-from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD, OtherMachines
-from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.cluster.quorum import StartQuorum
+from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD, RemoteMachines
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
-from decentnode.launcher.graceful_stop import Stopping, killed_in_words
-from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, Departures
-from decentnode.launcher.monitoring.membership import Roster, State
-from decentnode.launcher.monitoring.monitor import Vigil
-from decentnode.launcher.observer.observer import OBSERVER_SECONDS, SECONDS_TO_OBSERVE, Observer
-from decentnode.launcher.observer.vector_sender import Outbox
-from decentnode.launcher.recovery.resume import Resumption
-from decentnode.launcher.recovery.run_state import Continuity
-from decentnode.launcher.report.console import Screen
+from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
+from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMonitor
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.monitor import RunMonitor
+from decentnode.launcher.observer.observer import OBSERVER_SECONDS, SECONDS_TO_OBSERVE, ModelObserver
+from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.recovery.run_state import RunState
+from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
-from decentnode.launcher.report.summary import Evaluations, Timing, make_run_directory, summarize
+from decentnode.launcher.report.summary import EvaluationLog, Timing, make_run_directory, summarize
 from decentnode.node.experiment import Experiment, average_model_test
-from decentnode.node.host_process import Inheritance
+from decentnode.node.host_process import ForkContext
 from decentnode.results.plot_process import Pictures, make_figures
 
 TICK = 0.1
@@ -67,7 +67,7 @@ class Launcher:
     """One machine's part of a run, from the fork to the summary."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, screen: Screen, past: Resumption | None = None
+        self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None
     ) -> None:
         """Makes the run directory, or takes that of a run that goes on; raises BadInput. Nothing runs yet."""
         self.experiment = experiment
@@ -75,8 +75,8 @@ class Launcher:
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
-        self._continuity = Continuity(experiment, machine, self.run_dir, past)
-        self.roster = Roster(
+        self._continuity = RunState(experiment, machine, self.run_dir, past)
+        self.roster = MembershipTable(
             range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
         )
         self.run_id = 0
@@ -84,32 +84,34 @@ class Launcher:
         self._known = self._local if machine else set(self.roster.members)
         """Ranks whose end this launcher learns of."""
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
-        self._snapshots = Snapshots(sorted(self._local), experiment.layout.numel, experiment.layout.dtype)
-        self._introductions = Introductions(experiment.graph.num_nodes)
-        self._beacons = Beacons(sorted(self._local))
+        self._snapshots = SnapshotBuffers(
+            sorted(self._local), experiment.layout.numel, experiment.layout.dtype
+        )
+        self._introductions = HandshakeBoard(experiment.graph.num_nodes)
+        self._beacons = HeartbeatBoard(sorted(self._local))
         self._pids: dict[int, int] = {}
-        self._vigil = Vigil(
+        self._vigil = RunMonitor(
             experiment, machine, self.run_dir, self._beacons, self.roster, self._pids.get, screen.note
         )
-        self.evaluations = Evaluations(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
+        self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", warn=self._vigil.journal.warn)
         own = {i: experiment.processes[i].ranks for i in self._positions}
-        self._departures = Departures(self.roster, own, experiment.settings.failures)
+        self._departures = ExitMonitor(self.roster, own, experiment.settings.failures)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
         join = Join(machine, __version__, digest, experiment.dataset_digest, code)
-        self._assembly = Assembly(
+        self._assembly = Rendezvous(
             experiment.mapping, machine, self._continuity.greeting(join), self._credentials,
-            Quorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
+            StartQuorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
         )  # fmt: skip
-        self._outbox = Outbox(machine, self._assembly.send, self._assembly.cut)
-        self._others = OtherMachines(
+        self._outbox = VectorSender(machine, self._assembly.send, self._assembly.cut)
+        self._others = RemoteMachines(
             experiment, machine, self.roster, self._assembly.last_heard, self._vigil.journal.say
         )
-        self._stopping = Stopping(
+        self._stopping = GracefulStop(
             self._beacons, machine, self._others.present, self._assembly.send,
             experiment.settings.failures.deadline,
         )  # fmt: skip
-        self._latecomers = Latecomers(
+        self._latecomers = LateJoin(
             experiment, machine, self.roster, self._assembly, self._continuity.lineage,
             lambda: self._signal is not None,
         )  # fmt: skip
@@ -152,11 +154,11 @@ class Launcher:
     def _fork(self) -> None:
         read, write = os.pipe()
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._inflow = Inflow(read)
+        self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         self._socket_dir = name_socket_directory()
         threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
-        inheritance = Inheritance(
+        inheritance = ForkContext(
             self.experiment, self._snapshots, self._introductions, self._beacons, self._continuity.lineage,
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
@@ -208,7 +210,7 @@ class Launcher:
                 raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
 
     def _refuse_early_losses(self) -> None:
-        lost = self.roster.ranks(State.LOST)
+        lost = self.roster.ranks(MemberState.LOST)
         if lost and self._signal is None:
             first = {self.roster.members[rank].error: rank for rank in reversed(lost)}
             raise StartError("\n".join(f"{why}; its log: {self._vigil.log(r)}" for why, r in first.items()))
@@ -227,7 +229,7 @@ class Launcher:
         self._continuity.begin(start)
         self.evaluations.go_on(self._continuity.rows)
         self._introductions.fill(self._assembly.introductions)
-        self._observer = Observer(
+        self._observer = ModelObserver(
             self._snapshots, partial(self.roster.reporting, self._local), machine, self._outbox.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
             self._vigil.alarm.ring,
@@ -303,7 +305,7 @@ class Launcher:
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
         if now - self._last_relay > RELAY_INTERVAL or (self.machine and self._unsent):
-            self._assembly.send(Relay(self.machine, self._unsent if self.machine else []))
+            self._assembly.send(RelayedReports(self.machine, self._unsent if self.machine else []))
             self._last_relay = now
         self._unsent = []
         notes = self._assembly.receive()
@@ -311,14 +313,14 @@ class Launcher:
         for machine in self._others.heard_again(notes):
             self._expect(machine)
         for note in filter(self._others.admits, notes):
-            if isinstance(note, Relay):
+            if isinstance(note, RelayedReports):
                 for report in self._others.reports(note):
                     self._take(report)
-            elif isinstance(note, PartialSum | MeanVector | PartialDistance | Arrived):
+            elif isinstance(note, PartialSum | MeanVector | PartialDistance | VectorAck):
                 self._observer.take(note)
             elif isinstance(note, Join):
                 self._welcome(note)
-            elif isinstance(note, Settled):
+            elif isinstance(note, CheckpointsCommitted):
                 self._continuity.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
@@ -373,7 +375,7 @@ class Launcher:
         limit = time.monotonic() + SECONDS_TO_DIE
         while self._local & set(self.roster.active) and time.monotonic() < limit:
             self._watch(STOPPING_TICK)
-        killed = here.difference(self.roster.ranks(State.FINISHED, State.STOPPED))
+        killed = here.difference(self.roster.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
             self._vigil.journal.say("stop", killed_in_words(len(killed), self._continuity.saved_by_all))
 
@@ -397,9 +399,9 @@ class Launcher:
         """Writes the summary, and tells machine 0 what it may not know yet."""
         # How its nodes ended may have been lost with a connection that broke.
         last_words = self.roster.last_words(self._local) if self.machine else []
-        self._assembly.send(Relay(self.machine, [*self._unsent, *last_words]))
+        self._assembly.send(RelayedReports(self.machine, [*self._unsent, *last_words]))
         timing = Timing(max(self._startup, self._beacons.last_to_begin - self._command), self._wall)
-        unfinished = self.roster.ranks(State.STOPPED, State.LOST)
+        unfinished = self.roster.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._continuity.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused
         summary = summarize(

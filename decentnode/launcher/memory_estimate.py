@@ -82,7 +82,7 @@ def _frames(experiment: Experiment, rank: int, machine: int) -> int:
     return FRAMES_PER_SOURCE * max(map(frames, graph.cycle))
 
 
-class MemoryAccount:
+class MemoryEstimate:
     """What this machine's nodes need and what there was for them, to be told when it was not enough."""
 
     def __init__(self, experiment: Experiment, machine: int) -> None:

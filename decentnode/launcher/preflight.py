@@ -12,7 +12,7 @@ from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
-from decentnode.training.gradient_sync import Coupling
+from decentnode.training.gradient_sync import GradientSync
 
 FILES_PER_PROCESS = 64
 FILES_PER_NEIGHBOR = 7
@@ -25,7 +25,7 @@ def check_group(settings: Settings, machine: int) -> None:
     group = communication if isinstance(communication, TorchDistributed) else None
     if group is not None and (defect := group.defect(settings.device, ranks)):
         raise BadInput(f"communication.backend: {defect}")
-    coupling: Coupling = settings.coupling.make()
+    coupling: GradientSync = settings.coupling.make()
     if defect := coupling.defect(settings.device, len(ranks)):
         raise BadInput(f"training.backend: {defect}")
 

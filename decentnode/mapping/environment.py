@@ -7,7 +7,7 @@ from functools import cached_property
 from decentnode.core.registry import MAPPINGS
 from decentnode.errors import MappingError
 from decentnode.mapping.base import Consecutive, Machine, is_loopback
-from decentnode.mapping.job import Environ, Job, find_job
+from decentnode.mapping.job import Environ, SchedulerJob, find_job
 from decentnode.options import Port, Positive
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +32,7 @@ class Environment(Consecutive):
         _ = self.machines
 
     @cached_property
-    def job(self) -> Job:
+    def job(self) -> SchedulerJob:
         """What was started; raises MappingError where this is no process of any."""
         found = find_job()
         if found is None:
@@ -54,7 +54,7 @@ class Environment(Consecutive):
         return f"{self.job}{each}"
 
 
-def known_addresses(job: Job) -> list[str]:
+def known_addresses(job: SchedulerJob) -> list[str]:
     """The machines' addresses where nobody needs to be asked; else empty.
 
     Where torchrun's store is at a loopback address all machines are this host, and each gets another one.

@@ -18,7 +18,7 @@ BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 
 
 @dataclass(frozen=True)
-class Job:
+class SchedulerJob:
     """The processes that were started together, and which of them this one is."""
 
     starter: str
@@ -59,7 +59,7 @@ class Job:
         return f"{self.starter} has started {counts} processes on {where}"
 
 
-def find_job(environ: Environ = os.environ) -> Job | None:
+def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
     """The job that this process is of; None outside. Raises MappingError where its numbers make no sense."""
     if all(name in environ for name in TORCHRUN):
         return _of_torchrun(environ)
@@ -70,7 +70,7 @@ def find_job(environ: Environ = os.environ) -> Job | None:
     return None
 
 
-def _of_torchrun(environ: Environ) -> Job:
+def _of_torchrun(environ: Environ) -> SchedulerJob:
     rank, local_rank, size, local_size, machine, machines = (_number(environ, n) for n in TORCHRUN[:6])
     if size != machines * local_size or machine >= machines or local_rank >= local_size or rank >= size:
         raise MappingError(
@@ -79,13 +79,13 @@ def _of_torchrun(environ: Environ) -> Job:
         )
     host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
     words = (environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
-    return Job(
+    return SchedulerJob(
         "torchrun", "/".join([*words, host, str(port)]), (local_size,) * machines, machine, local_rank,
         meeting=(host, port), hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
 
 
-def _of_srun(environ: Environ) -> Job:
+def _of_srun(environ: Environ) -> SchedulerJob:
     """The step's own machines where srun names them, else those of the whole job."""
     hosts = expand_hosts(_first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     counts = expand_counts(_first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
@@ -98,7 +98,7 @@ def _of_srun(environ: Environ) -> Job:
     step = environ.get("SLURM_STEP_ID", "")
     words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
     label = ".".join(word for word in words if word)
-    return Job(
+    return SchedulerJob(
         "srun", label, tuple(counts), machine, local_rank, label, tuple(hosts), is_started=bool(step)
     )  # fmt: skip
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from decentnode.errors import MappingError, StartError
-from decentnode.mapping.job import Job
+from decentnode.mapping.job import SchedulerJob
 
 LOOK_AGAIN = 0.05
 
 
-def learned_addresses(job: Job, seconds: float) -> list[str]:
+def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
     """The machines' addresses, by torchrun's store: each says which of its own machine 0 is reached from.
 
     Raises StartError when one does not say so in time, MappingError when two are the same.
@@ -38,7 +38,7 @@ def learned_addresses(job: Job, seconds: float) -> list[str]:
     return _checked(found)
 
 
-def _what_to_say(job: Job) -> dict[int, str]:
+def _what_to_say(job: SchedulerJob) -> dict[int, str]:
     """What this machine can say of addresses; machine 0 does not know which of its own the others reach."""
     if job.machine == 0:
         return {}

@@ -37,7 +37,10 @@ class ResNet18(Model):
         before = self.width
         for stage in range(4):
             outputs = self.width << stage
-            layers += [Block(before, outputs, 1 if stage == 0 else 2, norm), Block(outputs, outputs, 1, norm)]
+            layers += [
+                ResidualBlock(before, outputs, 1 if stage == 0 else 2, norm),
+                ResidualBlock(outputs, outputs, 1, norm),
+            ]
             before = outputs
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes))
 
@@ -49,7 +52,7 @@ class ResNet18(Model):
         return lambda channels: nn.GroupNorm(self.groups, channels)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions beside a shortcut (He et al., 2016, figure 2)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:

@@ -13,27 +13,27 @@ from torch.utils.data import DistributedSampler
 
 from decentnode.communication.torch_distributed.backend_choice import (
     Backend,
-    Chooser,
+    BackendChoice,
     backend_defect,
     facts_of,
 )
 from decentnode.communication.torch_distributed.baseline_group import (
-    Meeting,
+    StoreRendezvous,
     facts_of_all,
     gather,
     is_of_collective,
     open_group,
     reason,
 )
-from decentnode.communication.torch_distributed.missing_ranks import RollCall
+from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.communication.torch_distributed.process_group import share_gpu
 from decentnode.core.registry import TRAININGS
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.mapping.base import is_loopback
 from decentnode.options import Port, PositiveFloat
-from decentnode.training.gradient_sync import Coupling, SyncContext
-from decentnode.training.reducer import Tie
+from decentnode.training.gradient_sync import GradientSync, SyncContext
+from decentnode.training.reducer import Reducer
 from decentnode.training.training import Shard
 
 NAME = "ddp"
@@ -43,7 +43,7 @@ UNUSED = "Expected to have finished reduction"
 
 @TRAININGS.register(NAME)
 @dataclass
-class DataParallel(Coupling):
+class DDPBaseline(GradientSync):
     """Every step takes the mean gradient of all nodes (PyTorch DDP: Li et al., VLDB 2020).
 
     The graph only says how many nodes there are, and `sharing` must be `none`. All ranks make the same number
@@ -87,15 +87,17 @@ class DataParallel(Coupling):
             raise BadInput(f"training: {NAME}: {what}; correct dataset.partition, or use samples: reshuffled")
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
-    def connect(self, context: SyncContext) -> Tie:
+    def connect(self, context: SyncContext) -> Reducer:
         meeting, device = (
-            Meeting(context.place, NAME, self.port, context.run_id),
+            StoreRendezvous(context.place, NAME, self.port, context.run_id),
             context.vector.values.device,
         )
         store = meeting.store(context.start_deadline, opens=True)
         gather(store, context.rank, meeting.nodes, context.start_deadline)
         own = facts_of(device, context.place.process.machine, takes_part=True)
-        plan = Chooser(self.backend, self.share_gpu, "training.backend")(facts_of_all(store, meeting, own))
+        plan = BackendChoice(self.backend, self.share_gpu, "training.backend")(
+            facts_of_all(store, meeting, own)
+        )
         if plan.error:
             raise StartError(plan.error)
         backend = plan.backend or "gloo"
@@ -103,8 +105,8 @@ class DataParallel(Coupling):
         if self.share_gpu:
             share_gpu(context.rank)
         group = open_group(store, meeting, backend, device, context.deadline)
-        roll_call = RollCall(meeting.store(context.deadline), context.rank, meeting.nodes)
-        return GradientTie(self, context, group, roll_call)
+        roll_call = MissingRanks(meeting.store(context.deadline), context.rank, meeting.nodes)
+        return DDPReducer(self, context, group, roll_call)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +128,13 @@ class Reshuffled(Shard):
         return self.indices[torch.tensor(list(sampler))]
 
 
-class GradientTie(Tie):
+class DDPReducer(Reducer):
     """Averages the gradients of all nodes in every backward pass; says who is missing when that breaks."""
 
     rehearses = True
 
     def __init__(
-        self, options: DataParallel, context: SyncContext, group: dist.ProcessGroup, roll_call: RollCall
+        self, options: DDPBaseline, context: SyncContext, group: dist.ProcessGroup, roll_call: MissingRanks
     ) -> None:
         self._options = options
         self._rank = context.rank

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from decentnode.communication.launcher_link.reports import Evaluated, Reporter
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
@@ -38,7 +38,7 @@ class NodeEvaluation:
     """The evaluations of one node."""
 
     def __init__(
-        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, snapshots: Snapshots,
+        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, snapshots: SnapshotBuffers,
         reporter: Reporter, clock: Clock,
     ) -> None:  # fmt: skip
         self.plan = plan

@@ -11,11 +11,11 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory
-from decentnode.communication.device.staging import OnDevice, check_device, device_for
-from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess
+from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import DiskProblem, Reporter
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
@@ -27,35 +27,35 @@ from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_scores, initial_model, least_batch
-from decentnode.node.checkpoint.node_checkpoints import Lineage, NodeCheckpoints
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, is_due
-from decentnode.node.faults.injector import Ledger, Nemesis
-from decentnode.node.local_update import Adaptation, Overlapped
+from decentnode.node.faults.injector import FaultInjector, InjectionLog
+from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.model_records import ModelRecords
-from decentnode.node.node import Exchanger, Node
+from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.node.round_scheduler import Course
+from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
 from decentnode.training.evaluation import Scores, evaluate, load_flat
-from decentnode.training.gradient_sync import Coupling
+from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.training import Hooks, Shard, Training
 
 STAGING_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NodeResources:
     """What a node is connected to on its machine; made by the host process."""
 
     communication: Communication
-    snapshots: Snapshots
+    snapshots: SnapshotBuffers
     reporter: Reporter
     records: Path
     clock: Clock
-    beacons: Beacons
-    lineage: Lineage
+    beacons: HeartbeatBoard
+    lineage: RunIdentity
     shares_process: bool
 
 
@@ -149,19 +149,19 @@ class Experiment:
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     @cached_property
-    def coupling(self) -> Coupling:
+    def coupling(self) -> GradientSync:
         """How the nodes' local steps belong together."""
-        coupling: Coupling = self.settings.coupling.make()
+        coupling: GradientSync = self.settings.coupling.make()
         return coupling
 
     @cached_property
-    def nemesis(self) -> Nemesis | None:
+    def nemesis(self) -> FaultInjector | None:
         """What brings faults about; None in a run without."""
         faults = [fault.make() for fault in self.settings.faults]
         nodes = self.graph.num_nodes
         machines = [self.mapping.machine_of(rank) for rank in range(nodes)]
-        ledger = Ledger(len(faults), nodes)
-        return Nemesis(faults, machines, self.settings.seed, ledger) if faults else None
+        ledger = InjectionLog(len(faults), nodes)
+        return FaultInjector(faults, machines, self.settings.seed, ledger) if faults else None
 
     def sharing(self) -> Sharing:
         """A fresh scheme for one node, bound to the model."""
@@ -205,7 +205,7 @@ class Experiment:
             return {peer for rank in ranks for peer in graph.partners(rank)}
         return {peer for rank in ranks for peer in (*graph.targets(rank, 0), *graph.sources(rank, 0))}
 
-    def build(self, rank: int, surroundings: Surroundings) -> Node:
+    def build(self, rank: int, surroundings: NodeResources) -> Node:
         """One node, ready to run."""
         settings, clock = self.settings, surroundings.clock
         endpoint = self._endpoint(rank, surroundings.communication)
@@ -213,7 +213,7 @@ class Experiment:
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = self.sharing()
         pause = (lambda: clock.sleep(0)) if surroundings.shares_process else None
-        course = Course(settings.rounds, endpoint, surroundings.beacons, clock)
+        course = RoundScheduler(settings.rounds, endpoint, surroundings.beacons, clock)
         if self.nemesis is not None:
             course.beacon = self.nemesis.beacon(rank, course.beacon, surroundings.reporter)
         hooks = Hooks(sharing.adjust_gradient, pause, course.beacon.beat)
@@ -226,18 +226,20 @@ class Experiment:
         stop = f"failures.on_loss: {failures.on_loss}" if failures.on_loss in ("stop", "wait") else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
-        exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
+        exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.beacon, failures.deadline, stop)
         if sharing.gives_model:
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
         records = self._records(rank, network, surroundings)
         checkpoints = NodeCheckpoints(surroundings.lineage, settings.checkpoint.every, reporter)
-        adaptation = (Overlapped if settings.overlap else Adaptation)(training, course.beacon, clock)
+        adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
+            training, course.beacon, clock
+        )
         return Node(
             rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
             checkpoints,
         )  # fmt: skip
 
-    def _records(self, rank: int, network: nn.Module, surroundings: Surroundings) -> Records:
+    def _records(self, rank: int, network: nn.Module, surroundings: NodeResources) -> Records:
         def warn(text: str) -> None:
             surroundings.reporter.send(DiskProblem(rank, text[:500]))
 
@@ -252,14 +254,14 @@ class Experiment:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
         memory = replace(self.memory(rank), device=device)
         endpoint = communication.endpoint(rank, memory)
-        return endpoint if device == endpoint.device else OnDevice(endpoint, memory, device)
+        return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory, device)
 
-    def memory(self, rank: int) -> Memory:
+    def memory(self, rank: int) -> BufferSpec:
         """What a node needs to send from."""
         sharing = self.sharing()
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         several = 1 if one else self.graph.most_targets(rank)
-        return Memory(
+        return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
             peers=frozenset(self.graph.graph.partners(rank)),
         )  # fmt: skip

@@ -16,19 +16,19 @@ from typing import NoReturn
 
 import torch
 
-from decentnode.communication.base import Communication, Place
-from decentnode.communication.launcher_link.handshakes import Introductions
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacons
+from decentnode.communication.base import Communication, ProcessDirectory
+from decentnode.communication.launcher_link.handshakes import HandshakeBoard
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
     DiskProblem,
     Failed,
     Finished,
+    Notice,
     Ready,
     Reporter,
-    Said,
     Stopped,
 )
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
@@ -36,9 +36,9 @@ from decentnode.core.frames import explained
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
-from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
-from decentnode.node.experiment import Experiment, Surroundings
+from decentnode.node.experiment import Experiment, NodeResources
 from decentnode.node.farewell import FAREWELL_SECONDS, farewell_seconds
 from decentnode.node.node import Node
 from decentnode.node.rejoin import bring_back
@@ -50,14 +50,14 @@ TELL_STACKS = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
-class Inheritance:
+class ForkContext:
     """What a host process gets from its launcher through the fork."""
 
     experiment: Experiment
-    snapshots: Snapshots
-    introductions: Introductions
-    beacons: Beacons
-    lineage: Lineage
+    snapshots: SnapshotBuffers
+    introductions: HandshakeBoard
+    beacons: HeartbeatBoard
+    lineage: RunIdentity
     reporter: Reporter
     start: int
     """An eventfd that counts start signals, one for each host process."""
@@ -69,7 +69,7 @@ class Inheritance:
     """What guards links between machines."""
 
 
-def run_host(inheritance: Inheritance, position: int, incarnation: int = 0) -> NoReturn:
+def run_host(inheritance: ForkContext, position: int, incarnation: int = 0) -> NoReturn:
     """Runs the host process at `position`, started for the `incarnation`-th time again, and ends it."""
     code = ExitCode.FAILED
     try:
@@ -85,7 +85,7 @@ def run_host(inheritance: Inheritance, position: int, incarnation: int = 0) -> N
         os._exit(code)
 
 
-def _settle_in(inheritance: Inheritance, position: int) -> None:
+def _settle_in(inheritance: ForkContext, position: int) -> None:
     first = inheritance.experiment.processes[position].ranks[0]
     redirect_output(inheritance.run_dir / log_name(first))
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
@@ -95,7 +95,7 @@ def _settle_in(inheritance: Inheritance, position: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
+def _run(inheritance: ForkContext, position: int, incarnation: int) -> ExitCode:
     experiment = inheritance.experiment
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
@@ -112,7 +112,7 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     run_id = inheritance.snapshots.run_id
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
-        inheritance.reporter.send(Said(ranks[0], communication.news))
+        inheritance.reporter.send(Notice(ranks[0], communication.news))
     patience = FAREWELL_SECONDS
     try:
         if incarnation:
@@ -130,7 +130,7 @@ def _run(inheritance: Inheritance, position: int, incarnation: int) -> ExitCode:
     return max(codes)
 
 
-def sync_context(failures: FailureSettings, node: Node, place: Place, run_id: int) -> SyncContext:
+def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory, run_id: int) -> SyncContext:
     """What the gradient sync of a node learns of it."""
     beacon = node.course.beacon
 
@@ -143,36 +143,36 @@ def sync_context(failures: FailureSettings, node: Node, place: Place, run_id: in
     )  # fmt: skip
 
 
-def _get_ready_again(beacons: Beacons, ranks: Sequence[int]) -> None:
+def _get_ready_again(beacons: HeartbeatBoard, ranks: Sequence[int]) -> None:
     """Takes down what the process before did last: its silence is none of this one, which has to begin."""
     for beacon in map(beacons.of, ranks):
         beacon.mark(beacon.read().round, Activity.START)
 
 
-def _place(inheritance: Inheritance, position: int, incarnation: int) -> Place:
+def _place(inheritance: ForkContext, position: int, incarnation: int) -> ProcessDirectory:
     experiment = inheritance.experiment
     failures, ranks = experiment.settings.failures, experiment.processes[position].ranks
     nemesis = experiment.nemesis
     sieve = nemesis.sieve(ranks, inheritance.beacons, inheritance.reporter) if nemesis else None
-    return Place(
+    return ProcessDirectory(
         experiment.processes, position, inheritance.socket_dir, failures.grace, incarnation,
         failures.on_loss == "wait", inheritance.credentials, sieve, experiment.graph.graph.period is None,
     )  # fmt: skip
 
 
-def _build(inheritance: Inheritance, place: Place) -> tuple[Communication, list[Node]]:
+def _build(inheritance: ForkContext, place: ProcessDirectory) -> tuple[Communication, list[Node]]:
     experiment, ranks = inheritance.experiment, place.process.ranks
     communication: Communication = experiment.settings.communication.make()
     # A node that comes back may ask for a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    surroundings = Surroundings(
+    surroundings = NodeResources(
         communication, inheritance.snapshots, inheritance.reporter, inheritance.run_dir / "records", Clock(),
         inheritance.beacons, inheritance.lineage, shares_process=len(ranks) > 1,
     )  # fmt: skip
     return communication, [experiment.build(rank, surroundings) for rank in ranks]
 
 
-def _start_together(inheritance: Inheritance, position: int, nodes: list[Node]) -> None:
+def _start_together(inheritance: ForkContext, position: int, nodes: list[Node]) -> None:
     """Says that the nodes are ready, and waits for the start; then each knows what all say of themselves."""
     for node in nodes:
         inheritance.introductions.put(node.rank, node.sharing.introduction())
@@ -184,11 +184,11 @@ def _start_together(inheritance: Inheritance, position: int, nodes: list[Node]) 
         node.checkpoints.resume(node)
 
 
-async def _run_nodes(nodes: list[Node], inheritance: Inheritance) -> list[ExitCode]:
+async def _run_nodes(nodes: list[Node], inheritance: ForkContext) -> list[ExitCode]:
     return await asyncio.gather(*(_run_node(node, inheritance) for node in nodes))
 
 
-async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
+async def _run_node(node: Node, inheritance: ForkContext) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
     is_waited_for = False
     try:
@@ -206,7 +206,7 @@ async def _run_node(node: Node, inheritance: Inheritance) -> ExitCode:
         _close_records(node, inheritance.reporter)
 
 
-def _is_waited_for(node: Node, inheritance: Inheritance, error: Exception) -> bool:
+def _is_waited_for(node: Node, inheritance: ForkContext, error: Exception) -> bool:
     """Whether a node that fails says no goodbye, as one that is killed: its neighbors wait until it is back.
 
     Where others of its process may go on it cannot come back, and who ends on purpose does not.
@@ -248,7 +248,7 @@ def _finished(node: Node, rounds: int) -> Finished:
     )
 
 
-def _report_failure(inheritance: Inheritance, position: int, error: BaseException) -> ExitCode:
+def _report_failure(inheritance: ForkContext, position: int, error: BaseException) -> ExitCode:
     codes = [_explain(inheritance, r, error) for r in inheritance.experiment.processes[position].ranks]
     return max(codes)
 
@@ -257,7 +257,7 @@ def _where(node: Node) -> str:
     return f"round {node.round + 1}" if node.round >= 0 else "before its first round"
 
 
-def _explain(inheritance: Inheritance, rank: int, error: BaseException, where: str = "") -> ExitCode:
+def _explain(inheritance: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
     """Writes one line to the launcher, and what nobody expected with its traceback to the node's log."""
     expected = isinstance(error, DecentnodeError)
     line = str(error) if expected else f"{where}{explained(error)}"

@@ -1,18 +1,18 @@
 """When a node makes the local steps of a round: before its exchange, or while that runs."""
 
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.core.clock import Clock
 from decentnode.graph.base import View
 from decentnode.training.training import Training, TrainReport
 
 
-class Adaptation:
+class AdaptThenCombine:
     """Adapts, then combines: what is exchanged is what the local steps have made of the model.
 
     x_i <- sum_j w_ij y_j,   y_j = trained_j(x_j)
     """
 
-    def __init__(self, training: Training, beacon: Beacon, clock: Clock) -> None:
+    def __init__(self, training: Training, beacon: HeartbeatSlot, clock: Clock) -> None:
         self.report: TrainReport
         """Of the round's local steps, once they were made."""
         self.seconds = 0.0
@@ -39,7 +39,7 @@ class Adaptation:
         self.seconds = self._clock.now() - began
 
 
-class Overlapped(Adaptation):
+class AdaptWhileCommunicating(AdaptThenCombine):
     """Adapts while it communicates (D-PSGD as in Lian et al., NeurIPS 2017, Alg. 1; Decent-DP, ICLR 2025).
 
     x_i <- sum_j w_ij x_j + (trained_i(x_i) - x_i)

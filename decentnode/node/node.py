@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
-from decentnode.communication.exchange.handle import Handle
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
-from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing, Progress, Rejected, Reporter
+from decentnode.communication.exchange.handle import ExchangeHandle
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
+from decentnode.communication.launcher_link.reports import (
+    PeerBack,
+    PeerMissing,
+    Rejected,
+    Reporter,
+    RoundProgress,
+)
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
-from decentnode.errors import DecentnodeError, PeerAway, PeerError, PeerTimeout, ProtocolError, RunFailed
+from decentnode.errors import DecentnodeError, PeerError, PeerRejoining, PeerTimeout, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.evaluation import NodeEvaluation
-from decentnode.node.local_update import Adaptation
-from decentnode.node.round_scheduler import Course
+from decentnode.node.local_update import AdaptThenCombine
+from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records, RoundRecord
 from decentnode.sharing.base import Sharing
 from decentnode.training.training import Training
@@ -36,13 +42,13 @@ class Node:
 
     rank: int
     training: Training
-    adaptation: Adaptation
+    adaptation: AdaptThenCombine
     graph: WeightedGraph
     sharing: Sharing
-    exchange: "Exchanger"
+    exchange: "RoundExchange"
     evaluation: NodeEvaluation
     records: Records
-    course: Course
+    course: RoundScheduler
     checkpoints: NodeCheckpoints
     round: int = field(default=-1, init=False)
     """The round that was begun last."""
@@ -59,7 +65,7 @@ class Node:
         self.beacon.mark(self.round, Activity.END)
 
     @property
-    def beacon(self) -> Beacon:
+    def beacon(self) -> HeartbeatSlot:
         """Where others see what this node does."""
         return self.course.beacon
 
@@ -148,11 +154,11 @@ class Node:
         self.evaluation.resume(seconds)
 
 
-class Exchanger:
+class RoundExchange:
     """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
 
     def __init__(
-        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: Beacon,
+        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter, beacon: HeartbeatSlot,
         deadline: float, stop_because: str = "",
     ) -> None:  # fmt: skip
         """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer;
@@ -256,7 +262,7 @@ class Exchanger:
         if now - self._last_progress >= PROGRESS_INTERVAL:
             self._last_progress = now
             sent = self.endpoint.counters.sent
-            self._reporter.send(Progress(record.rank, record.round, record.loss, sent))
+            self._reporter.send(RoundProgress(record.rank, record.round, record.loss, sent))
 
     def _take_refusals(self) -> dict[str, int]:
         """What was refused since the last round, by reason; tells the launcher whose payloads, once each."""
@@ -274,7 +280,7 @@ class Exchanger:
         new, self.refused = total - self.refused, total
         return dict(new)
 
-    async def _do_meanwhile(self, handle: Handle) -> float:
+    async def _do_meanwhile(self, handle: ExchangeHandle) -> float:
         """Returns how many seconds it took."""
         began = self.clock.now()
         handle.hold()
@@ -306,7 +312,7 @@ class Exchanger:
             return
         self.missing[peer] = error
         rank = self.endpoint.rank
-        if self._stop_because and not (isinstance(error, PeerAway) and self._sharing.tolerates_loss):
+        if self._stop_because and not (isinstance(error, PeerRejoining) and self._sharing.tolerates_loss):
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))

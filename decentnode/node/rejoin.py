@@ -8,7 +8,7 @@ from decentnode.communication.base import Communication
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, Lineage
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 from decentnode.node.node import Node
 
@@ -17,8 +17,8 @@ PASSES = 10
 
 
 def bring_back(
-    nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication, lineage: Lineage,
-    deadline: float,
+    nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication,
+    lineage: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
 
@@ -51,7 +51,7 @@ def refuse_strangers(node: Node) -> None:
         raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
 
 
-def _resume(nodes: Sequence[Node], lineage: Lineage) -> int:
+def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
     """Brings all nodes to the newest round that each has a good checkpoint of; returns that round."""
     saved = [set(checkpoint.rounds(lineage.directory, node.rank)) for node in nodes]
     for round in sorted(set.intersection(*saved), reverse=True):
@@ -68,7 +68,7 @@ def _resume(nodes: Sequence[Node], lineage: Lineage) -> int:
     return FROM_THE_START
 
 
-def _read(node: Node, lineage: Lineage, round: int) -> Checkpoint:
+def _read(node: Node, lineage: RunIdentity, round: int) -> Checkpoint:
     """Raises BadCheckpoint, also for one of another run."""
     found = checkpoint.read(lineage.directory, node.rank, round, node.exchange.endpoint.device)
     if found.stamp.run_id != lineage.stamp.run_id:
@@ -77,8 +77,8 @@ def _read(node: Node, lineage: Lineage, round: int) -> Checkpoint:
 
 
 def _find_models(
-    nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication, lineage: Lineage,
-    deadline: float,
+    nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication,
+    lineage: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Gives each node its last checkpoint of a round that its neighbors have come to, too, or else a model.
 
@@ -126,7 +126,7 @@ def _take_model(node: Node, model: Tensor, giver: int) -> None:
     print(f"rank {node.rank} has the model of rank {giver}", flush=True)
 
 
-def _restored(node: Node, lineage: Lineage, before: int) -> bool:
+def _restored(node: Node, lineage: RunIdentity, before: int) -> bool:
     """Whether there was a checkpoint of this run to go on from, of a round before that one."""
     device = node.exchange.endpoint.device
     try:
@@ -145,7 +145,7 @@ def _go_on(node: Node, found: Checkpoint) -> None:
     print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
 
 
-def _undo(node: Node, lineage: Lineage, round: int) -> None:
+def _undo(node: Node, lineage: RunIdentity, round: int) -> None:
     """Takes away what the node has done of `round` and later ones, which it does again with the others.
 
     It went on alone in another part of the network, or the others went on from an earlier round.

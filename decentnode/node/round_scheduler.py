@@ -1,7 +1,12 @@
 """Which round a node begins next: the following one, a later one where its peers are, or none any more."""
 
 from decentnode.communication.base import Endpoint
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacon, Beacons
+from decentnode.communication.launcher_link.heartbeats import (
+    UNDECIDED,
+    Activity,
+    HeartbeatBoard,
+    HeartbeatSlot,
+)
 from decentnode.core.clock import Clock
 
 LOOK_AGAIN = 0.002
@@ -9,7 +14,7 @@ MOST_SECONDS_UNDECIDED = 20.0
 """How long a node waits to hear which round is the last; a launcher that is gone decides nothing."""
 
 
-class Course:
+class RoundScheduler:
     """One node's way through the rounds.
 
     A node announces a round before it begins it. So whoever asks the run to stop can first let all nodes
@@ -17,9 +22,9 @@ class Course:
     gets there, and nobody needs anything beyond it.
     """
 
-    def __init__(self, rounds: int, endpoint: Endpoint, beacons: Beacons, clock: Clock) -> None:
+    def __init__(self, rounds: int, endpoint: Endpoint, beacons: HeartbeatBoard, clock: Clock) -> None:
         self.rounds = rounds
-        self.beacon: Beacon = beacons.of(endpoint.rank)
+        self.beacon: HeartbeatSlot = beacons.of(endpoint.rank)
         self._endpoint = endpoint
         self._first = 0
         self._beacons = beacons

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from decentnode.core.payload import Payload, as_bytes, dense_layout
 from decentnode.errors import BadInput
-from decentnode.parallel.buckets import ALIGNMENT, Block
-from decentnode.parallel.engine import Engine
-from decentnode.parallel.exchange_queue import Exchanges
-from decentnode.parallel.mixture import Mixture, first_not_finite, not_finite
+from decentnode.parallel.buckets import ALIGNMENT, BucketMemory
+from decentnode.parallel.engine import MixingEngine
+from decentnode.parallel.exchange_queue import ExchangeQueue
+from decentnode.parallel.mixture import MixInput, first_not_finite, not_finite
 
 VERDICT = dense_layout(3, torch.float64)
 """What a rank says of its model before averages are made."""
 
 
-def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: Exchanges) -> None:
+def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: ExchangeQueue) -> None:
     """All ranks get rank 0's tensors; `area`, bytes that nobody reads yet, is where they travel through."""
     half = area.numel() // 2 // ALIGNMENT * ALIGNMENT
     for turn, pieces in enumerate(_batches(tensors, half)):
@@ -66,7 +66,7 @@ def _memory_of(tensor: Tensor) -> Tensor:
     return as_bytes(flat)
 
 
-def average_all(engine: Engine) -> float:
+def average_all(engine: MixingEngine) -> float:
     """Writes the mean of all ranks' blocks into the spare slots; gives the own model's distance from it."""
     exchanges, blocks = engine.exchanges, engine.blocks
     engine.start()  # else a forward pass on one rank alone would have made other exchanges
@@ -87,7 +87,7 @@ def average_all(engine: Engine) -> float:
     return distance(blocks)
 
 
-def check_finite(blocks: Sequence[Block], exchanges: Exchanges, living: Sequence[int]) -> None:
+def check_finite(blocks: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
     """Raises RunFailed on all ranks if the model of any of these is not finite, with its name."""
     own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
     for number, block in enumerate(blocks):
@@ -105,7 +105,7 @@ def check_finite(blocks: Sequence[Block], exchanges: Exchanges, living: Sequence
             raise exchanges.failure(ValueError(not_finite(j, value, name)))
 
 
-def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
+def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]) -> None:
     """Writes the mean over these ranks of a block into its spare slot, which nobody may read at the time.
 
     Each of them sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
@@ -122,7 +122,7 @@ def average(block: Block, exchanges: Exchanges, living: Sequence[int]) -> None:
         weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
         start = int(own[rank].storage_offset() - block.values.storage_offset())
         try:
-            Mixture(exchanges.step, rank, weights, own[rank], received, block, start).write(means[rank])
+            MixInput(exchanges.step, rank, weights, own[rank], received, block, start).write(means[rank])
         except ValueError as error:
             raise exchanges.failure(error) from error
     inbox.release()
@@ -142,7 +142,7 @@ def _shares(flat: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
     return {j: flat[start : start + length] for j, start in starts.items()}
 
 
-def distance(blocks: Sequence[Block]) -> float:
+def distance(blocks: Sequence[BucketMemory]) -> float:
     """The Euclidean norm of the difference between current and spare values, over all parameters."""
     squares = [
         float((block.values.double() - block.spare.double()).square().sum())

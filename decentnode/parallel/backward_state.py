@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Backward:
+class BackwardState:
     """The notes of the wrapper; not in the module itself, which takes its time to set an attribute."""
 
     task: int | None = None

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map_only
 
 from decentnode.errors import BadInput
-from decentnode.parallel.buckets import Block
+from decentnode.parallel.buckets import BucketMemory
 from decentnode.parallel.options import told
 
 Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
@@ -27,7 +27,7 @@ class BucketOptimizer:
     """The optimizer of one bucket, with its schedule."""
 
     def __init__(
-        self, block: Block, make: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
+        self, block: BucketMemory, make: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
     ) -> None:
         named = [
             (entry.name, tensor)

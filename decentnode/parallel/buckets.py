@@ -134,7 +134,7 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class Block:
+class BucketMemory:
     """One bucket in memory: two flat slots, and the module's tensors as views of one of them."""
 
     def __init__(self, bucket: Bucket, module: nn.Module, slots: tuple[Tensor, Tensor]) -> None:
@@ -224,6 +224,6 @@ def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
         raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it anew")
 
 
-def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[Block]:
+def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[BucketMemory]:
     """The memory of all buckets; the module's trainable parameters become views of `slots[0]`."""
-    return [Block(bucket, module, slots) for bucket in plan.buckets]
+    return [BucketMemory(bucket, module, slots) for bucket in plan.buckets]

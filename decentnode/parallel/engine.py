@@ -16,21 +16,21 @@ from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.parallel.bucket_optimizers import BucketOptimizer
-from decentnode.parallel.buckets import Block
-from decentnode.parallel.exchange_queue import Exchanges
-from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.buckets import BucketMemory
+from decentnode.parallel.exchange_queue import ExchangeQueue
+from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.options import Options
 
 
-class Engine:
+class MixingEngine:
     """The steps of one rank."""
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[BucketMemory],
         optimizers: Sequence[BucketOptimizer],
         graph: WeightedGraph,
-        exchanges: Exchanges,
+        exchanges: ExchangeQueue,
         options: Options,
     ) -> None:
         """The optimizers belong to the first blocks; those after them hold buffers."""
@@ -144,7 +144,7 @@ class Engine:
     def _launch(self, i: int, view: View) -> None:
         self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
 
-    def _adapt_while_combining(self, block: Block, i: int, skip: bool) -> None:
+    def _adapt_while_combining(self, block: BucketMemory, i: int, skip: bool) -> None:
         with self._mixture(block, i) as mixture:
             if block.bucket.is_buffers:
                 # What the forward pass made of them counts by the own weight: so a variance stays positive.
@@ -161,7 +161,7 @@ class Engine:
                 self._make_step(i, skip)
                 self._mix(mixture.add_change, block.values)
 
-    def _adapt(self, block: Block, i: int, skip: bool) -> None:
+    def _adapt(self, block: BucketMemory, i: int, skip: bool) -> None:
         block.take_in()
         if not block.bucket.is_buffers:
             self._make_step(i, skip)
@@ -178,7 +178,7 @@ class Engine:
             self.optimizers[i].step()
 
     @contextmanager
-    def _mixture(self, block: Block, i: int) -> Iterator[Mixture]:
+    def _mixture(self, block: BucketMemory, i: int) -> Iterator[MixInput]:
         """What a block is mixed of. Its memory is given back at the end, also after an error.
 
         Raises RunFailed when that memory was no longer to be read.
@@ -195,7 +195,7 @@ class Engine:
                 "a longer deadline is needed"
             )
 
-    def _weighed(self, block: Block, inbox: Inbox) -> Mixture:
+    def _weighed(self, block: BucketMemory, inbox: Inbox) -> MixInput:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         weights, rank, a = (
             live_weights(self._view.weights, self._view.rank, received),
@@ -204,7 +204,7 @@ class Engine:
         )
         if a != 1:
             weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
-        mixture = Mixture(self.step, rank, dict(weights), block.values, received, block)
+        mixture = MixInput(self.step, rank, dict(weights), block.values, received, block)
         if self.options.before_mixing is not None:
             self.options.before_mixing(mixture)
             # A kernel would take what numpy and torch have for numbers as something else.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
-from decentnode.communication.exchange.handle import Handle
+from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.core.payload import Layout, Payload, dense_layout
 from decentnode.errors import PeerError, RunFailed
 
@@ -27,7 +27,7 @@ class Launch:
     sources: Sequence[int]
 
 
-class Exchanges:
+class ExchangeQueue:
     """Every rank makes the same exchanges in the same order, so their numbers agree.
 
     What is released says that all before it was read: they are collected in the order in which they began.
@@ -50,7 +50,7 @@ class Exchanges:
         self.rank = endpoint.rank
         self.step = 0
         """What messages name as the step."""
-        self.flying: dict[int, Handle] = {}
+        self.flying: dict[int, ExchangeHandle] = {}
         """By part what was begun and not collected, in the order in which it was."""
         self._others = [j for j in range(size) if j != self.rank]
         self._service = parts - 1
@@ -174,7 +174,7 @@ class Exchanges:
 
     def _exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], part: int, layout: Layout
-    ) -> Handle:
+    ) -> ExchangeHandle:
         if part <= self._last_part:  # keys ascend: parts in a round, then rounds
             self._round += 1
             self.endpoint.admit(self._round)
@@ -182,7 +182,7 @@ class Exchanges:
         self.endpoint.expect(layout)
         return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
 
-    def _wait(self, handle: Handle) -> None:
+    def _wait(self, handle: ExchangeHandle) -> None:
         seconds = 2 * self._deadline + SLACK
         if not handle.finish_within(seconds):
             awaited = (
@@ -190,7 +190,7 @@ class Exchanges:
             )
             raise RunFailed(f"{self.here}: waited {seconds:.0f} s for {awaited}")
 
-    def _opened(self, handle: Handle, layout: Layout) -> Inbox:
+    def _opened(self, handle: ExchangeHandle, layout: Layout) -> Inbox:
         inbox = Inbox(handle, layout, self.endpoint)
         if inbox.missing and not self._tolerant:
             raise self.failure(inbox.missing[min(inbox.missing)])

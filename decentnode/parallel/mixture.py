@@ -7,12 +7,12 @@ from math import isfinite
 from torch import Tensor
 
 from decentnode.core.precision import accumulator
-from decentnode.parallel.buckets import Block
+from decentnode.parallel.buckets import BucketMemory
 from decentnode.sharing.blocks.weighted_sum import in_pieces, is_finite, weighted_sum
 
 
 @dataclass(eq=False)
-class Mixture:
+class MixInput:
     """Own and neighbors' values of one bucket, all flat, with their weights, before they are summed up.
 
     `weights` are those of the step with the mixing strength in them: (1 - a) I + a W. A hook may change them,
@@ -27,7 +27,7 @@ class Mixture:
     """x_i of this bucket, as the neighbors have got it."""
     received: dict[int, Tensor]
     """By rank; in memory of the neighbors."""
-    block: Block
+    block: BucketMemory
     start: int = 0
     """Where in the block these values begin."""
 

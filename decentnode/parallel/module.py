@@ -12,21 +12,21 @@ import xxhash
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from decentnode.communication.base import Communication, Endpoint, Memory
-from decentnode.communication.device.staging import OnDevice
+from decentnode.communication.base import BufferSpec, Communication, Endpoint
+from decentnode.communication.device.staging import DeviceStaging
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.parallel import averaging
-from decentnode.parallel.backward_state import Backward
+from decentnode.parallel.backward_state import BackwardState
 from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
 from decentnode.parallel.buckets import Plan, blocks_of
-from decentnode.parallel.engine import Engine
-from decentnode.parallel.exchange_queue import Exchanges
+from decentnode.parallel.engine import MixingEngine
+from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.options import Options
-from decentnode.parallel.rendezvous import Link, Meeting, StoreMeeting
+from decentnode.parallel.rendezvous import Link, RankRendezvous, StoreMeeting
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 1
@@ -47,7 +47,7 @@ class DecentralizedDataParallel(nn.Module):
         topology: Topology = "ring",
         *,
         weights: str | Mapping[str, Any] | Mixing | None = None,
-        meeting: Meeting | None = None,
+        meeting: RankRendezvous | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class DecentralizedDataParallel(nn.Module):
         link, endpoint = joined(meeting, plan, graph, chosen, module)
         self.rank, self.size = meeting.rank, meeting.size
         tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
-        exchanges = Exchanges(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
+        exchanges = ExchangeQueue(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
         self._close = weakref.finalize(self, _end, link, exchanges)
         blocks = blocks_of(module, plan, endpoint.slots)
         if chosen.broadcast and meeting.size > 1:
@@ -70,10 +70,10 @@ class DecentralizedDataParallel(nn.Module):
         optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
         self.optimizer = AllBuckets(optimizers, self._update)
         """All buckets' optimizers as one, for loops that want to look at it."""
-        self._engine = Engine(blocks, optimizers, graph, exchanges, chosen)
+        self._engine = MixingEngine(blocks, optimizers, graph, exchanges, chosen)
         self._register_state_dict_hooks()
         self._accumulating = self._averaged = False
-        self._backward = Backward()
+        self._backward = BackwardState()
         self._expect_all()
         if chosen.update_in == "backward":
             self._register_hooks()
@@ -316,7 +316,7 @@ class DecentralizedDataParallel(nn.Module):
 
     def _begin_anew(self) -> None:
         """Forgets a backward pass that ended early, and gradients that wait for a step."""
-        self._backward = Backward()
+        self._backward = BackwardState()
         self._expect_all()
         for part in self._engine.optimizers:
             part.clear()
@@ -351,19 +351,19 @@ class DecentralizedDataParallel(nn.Module):
 
 
 def joined(
-    meeting: Meeting, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
+    meeting: RankRendezvous, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
 ) -> tuple[Link, Endpoint]:
     """This rank's way to the others once all are there, and its end of it on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
-    memory = Memory(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
+    memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
     endpoint = link.endpoint
     if endpoint.device != device:
-        endpoint = OnDevice(endpoint, memory, device)
+        endpoint = DeviceStaging(endpoint, memory, device)
     return link, endpoint
 
 
@@ -384,6 +384,6 @@ def _hash(text: str) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
-def _end(link: Link, exchanges: Exchanges) -> None:
+def _end(link: Link, exchanges: ExchangeQueue) -> None:
     exchanges.release_arrived()
     link.close()

@@ -16,7 +16,7 @@ from decentnode.config.type_check import describe, show, unknown
 from decentnode.errors import BadInput
 
 if TYPE_CHECKING:
-    from decentnode.parallel.mixture import Mixture
+    from decentnode.parallel.mixture import MixInput
 
 Scheme = Literal["communicate_while_adapt", "adapt_then_combine"]
 UpdateIn = Literal["backward", "step"]
@@ -25,7 +25,7 @@ OnLoss = Literal["stop", "continue"]
 CHOICES: dict[str, Any] = {"scheme": Scheme, "update_in": UpdateIn, "buffers": Buffers, "on_loss": OnLoss}
 FUNCTIONS = {
     "scheduler": "a function that makes an LRScheduler of an optimizer",
-    "before_mixing": "a function of a Mixture",
+    "before_mixing": "a function of a MixInput",
 }
 """What may be None, or else must be called."""
 MOST = {"bucket_mb": 1e9, "deadline": 1e9, "clip_norm": inf}
@@ -52,7 +52,7 @@ class Options:
     """Unscales, and skips a step whose gradient is not finite; for `update_in="backward"`."""
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     """Makes the schedule of an optimizer's learning rate, stepped once per step."""
-    before_mixing: "Callable[[Mixture], None] | None" = None
+    before_mixing: "Callable[[MixInput], None] | None" = None
     """Sees, and may change, what is about to be mixed."""
     buffers: Buffers = "average"
     """Float buffers: never exchanged; part of averages over all ranks; or mixed in every step, too."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.inproc import InProcess
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, StartError
@@ -69,14 +69,14 @@ class Link:
             os.close(self.keeper)
 
 
-class Meeting(ABC):
+class RankRendezvous(ABC):
     """One rank's way to the others."""
 
     rank: int
     size: int
 
     @abstractmethod
-    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
         """Meets all ranks; raises StartError naming those that do not come or mean something else.
 
         Raises BadInput where the transport cannot carry ranks that meet in this way.
@@ -92,13 +92,13 @@ class Hall:
         self.terms: dict[int, Terms] = {}
         self.barrier = threading.Barrier(size)
 
-    def seat(self, rank: int) -> "Seat":
+    def seat(self, rank: int) -> "ThreadRanks":
         """The way of one of the threads."""
-        return Seat(rank, self)
+        return ThreadRanks(rank, self)
 
 
 @dataclass
-class Seat(Meeting):
+class ThreadRanks(RankRendezvous):
     """A rank that is a thread."""
 
     rank: int
@@ -108,7 +108,7 @@ class Seat(Meeting):
     def size(self) -> int:  # type: ignore[override]
         return self.hall.size
 
-    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
         endpoint = self.hall.communication.endpoint(self.rank, memory)
         self.hall.terms[self.rank] = terms
         try:
@@ -123,7 +123,7 @@ class Seat(Meeting):
 
 
 @dataclass
-class Note:
+class RankRecord:
     """What a rank tells all others through the store."""
 
     terms: dict[str, str]
@@ -137,7 +137,7 @@ class Note:
 
 
 @dataclass
-class StoreMeeting(Meeting):
+class StoreMeeting(RankRendezvous):
     """Ranks that are processes and share a torch.distributed store, as torchrun gives them."""
 
     rank: int
@@ -170,9 +170,9 @@ class StoreMeeting(Meeting):
         store = _store_at(address, port, rank, size, timeout)
         return cls(rank, size, store, (address, port))
 
-    def join(self, communication: Communication, terms: Terms, memory: Memory, timeout: float) -> Link:
+    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
         means = {**terms, "communication": name_of(communication)}
-        own = Note(means, machine_id(), *self._addresses(), secrets.randbits(63))
+        own = RankRecord(means, machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
@@ -189,7 +189,12 @@ class StoreMeeting(Meeting):
         return Link(endpoint, communication, directory, keeper, timeout)
 
     def _opened(
-        self, communication: Communication, place: Place, memory: Memory, timeout: float, run_id: int
+        self,
+        communication: Communication,
+        place: ProcessDirectory,
+        memory: BufferSpec,
+        timeout: float,
+        run_id: int,
     ) -> Endpoint:
         most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
         communication.prepare(place, most)
@@ -200,13 +205,13 @@ class StoreMeeting(Meeting):
             print(communication.news, flush=True)
         return endpoint
 
-    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
+    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         """Where this rank stands among all."""
-        return Place(processes, self.rank, str(directory))
+        return ProcessDirectory(processes, self.rank, str(directory))
 
     def _exchange_notes(
-        self, store: Any, own: Note, communication: Communication, timeout: float
-    ) -> list[Note]:
+        self, store: Any, own: RankRecord, communication: Communication, timeout: float
+    ) -> list[RankRecord]:
         """The notes of all ranks, which mean the same; raises StartError, and BadInput for all of them."""
         store.set_timeout(timedelta(seconds=timeout))
         store.set(f"note/{self.rank}", json.dumps(asdict(own)))
@@ -214,7 +219,7 @@ class StoreMeeting(Meeting):
         missing: list[int] = []
         try:
             store.wait(keys, timedelta(seconds=timeout))
-            notes = [Note(**json.loads(store.get(key))) for key in keys]
+            notes = [RankRecord(**json.loads(store.get(key))) for key in keys]
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
             if communication.one_process:  # told here, so that the store stays until all can tell it
                 what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
@@ -237,7 +242,7 @@ class StoreMeeting(Meeting):
                 time.sleep(LOOK_AGAIN)
                 read = store.add("read", 0)
 
-    def _directory(self, store: Any, notes: list[Note], timeout: float) -> tuple[Path, int | None]:
+    def _directory(self, store: Any, notes: list[RankRecord], timeout: float) -> tuple[Path, int | None]:
         """This machine's folder for sockets, and the lock of the rank that made it, if that is this one."""
         first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
         if first != self.rank:
@@ -311,7 +316,7 @@ def machine_id() -> str:
     return " ".join((boot, socket.gethostname(), *spaces))
 
 
-def _processes(notes: list[Note]) -> tuple[HostProcess, ...]:
+def _processes(notes: list[RankRecord]) -> tuple[HostProcess, ...]:
     """Where all ranks are. The store's machine may know itself by an address that means itself anywhere."""
     seen = next((note.master for note in notes if not is_loopback(note.master)), "")
     machines: dict[str, list[int]] = {}

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.config.type_check import REQUIRED, Unfit, describe, parameters_of, typed, unknown
+from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry
 from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
@@ -119,7 +119,7 @@ def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any
 def _typed(where: str, hint: Any, value: Any) -> Any:
     try:
         return typed(hint, value)
-    except Unfit as unfit:
+    except TypeMismatch as unfit:
         raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
 
 

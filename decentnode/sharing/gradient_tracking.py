@@ -14,7 +14,7 @@ from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
 from decentnode.sharing.base import AdjustGradient, Exchange
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
-from decentnode.sharing.blocks.mean_preserving import Conserving
+from decentnode.sharing.blocks.mean_preserving import MeanPreserving
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.chain import Chain
 
@@ -86,7 +86,7 @@ class GradientTracking(Gossip):
         await self._mix_trackers(view, exchange)
 
     async def _mix_trackers(self, view: View, exchange: Exchange) -> None:
-        trackers = Conserving(self, self._chain_of_y, phase=1)
+        trackers = MeanPreserving(self, self._chain_of_y, phase=1)
         sent = trackers.outgoing(self._y, view)
         incoming = await exchange(sent, view.sources)
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare

@@ -20,7 +20,7 @@ from decentnode.transforms.chain import Chain
 
 
 @dataclass(frozen=True)
-class Block:
+class LayerBlock:
     """A parameter as a matrix of (outputs, everything else), in the order of its memory."""
 
     offset: int
@@ -167,13 +167,13 @@ class PowerGossip(Sharing):
         return (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
-def blocks(layout: ParameterLayout, rank: int) -> Iterator[Block]:
+def blocks(layout: ParameterLayout, rank: int) -> Iterator[LayerBlock]:
     """A block for each tensor of the model."""
     for entry in layout.entries:
         size = entry.shape.numel()
         rows = entry.shape[0] if len(entry.shape) > 1 else size
         columns = size // rows if rows else 0
-        yield Block(entry.offset, rows, columns, rank if rank < min(rows, columns) else 0)
+        yield LayerBlock(entry.offset, rows, columns, rank if rank < min(rows, columns) else 0)
 
 
 def is_left(view: View, ahead: int = 0) -> bool:

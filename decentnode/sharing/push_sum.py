@@ -14,11 +14,11 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.mean_preserving import selects
-from decentnode.sharing.blocks.scalar_field import Companion
+from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
-WEIGHT = Companion("weight", torch.float64)
+WEIGHT = ScalarField("weight", torch.float64)
 
 
 @SHARINGS.register("push_sum")

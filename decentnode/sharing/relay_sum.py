@@ -13,12 +13,12 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.mean_preserving import selects
-from decentnode.sharing.blocks.scalar_field import Companion
+from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.weighted_sum import Terms, weighted_sum
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
-COUNT = Companion("count", torch.int64)
+COUNT = ScalarField("count", torch.int64)
 
 
 @SHARINGS.register("relay_sum")

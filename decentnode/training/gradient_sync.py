@@ -11,7 +11,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.registry import TRAININGS
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Samples
-from decentnode.training.reducer import Tie
+from decentnode.training.reducer import Reducer
 from decentnode.training.training import Shard
 
 
@@ -34,7 +34,7 @@ class SyncContext:
     """Seconds that a silent node is waited for."""
 
 
-class Coupling(ABC):
+class GradientSync(ABC):
     """What the nodes have to do with each other while they train; the fields are options in YAML."""
 
     one_model: ClassVar[bool] = False
@@ -55,17 +55,17 @@ class Coupling(ABC):
         """What a rank trains on; `parts` are the samples of each rank by the partition. Raises BadInput."""
 
     @abstractmethod
-    def connect(self, context: SyncContext) -> Tie:
+    def connect(self, context: SyncContext) -> Reducer:
         """Meets the other nodes, once all are ready; raises StartError."""
 
 
 @TRAININGS.register("local")
 @dataclass
-class Local(Coupling):
+class LocalSteps(GradientSync):
     """Every node steps alone and the sharing scheme does the rest (local SGD: Stich, ICLR 2019)."""
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         return Shard(samples, parts[rank], seed, rank)
 
-    def connect(self, context: SyncContext) -> Tie:
-        return Tie()
+    def connect(self, context: SyncContext) -> Reducer:
+        return Reducer()

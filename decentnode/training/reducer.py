@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 
-class Tie:
+class Reducer:
     """No tie: every node steps alone. Others do more at the same places of a step."""
 
     rehearses: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The local steps of one node. Knows nothing of peers; what it is tied to in each step, its `Tie` knows.
+"""The local steps of one node. Knows nothing of peers; what it is tied to in each step, its `Reducer` knows.
 
 Order inside one step: seed torch, zero the gradient, forward, backward, the scheme's `adjust_gradient`,
 clipping, the optimizer. So what the optimizer sees is bounded, whatever a scheme added.
@@ -23,7 +23,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
-from decentnode.training.reducer import Tie
+from decentnode.training.reducer import Reducer
 
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
@@ -253,7 +253,7 @@ class Training:
         self.settings = settings
         self.shard = shard
         self.hooks = hooks
-        self.tie = Tie()
+        self.tie = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
         self.minibatches = Minibatches(shard, settings.batch_size)
@@ -269,7 +269,7 @@ class Training:
         """The optimizer's rate for the next step (of its first group)."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def join(self, tie: Tie) -> None:
+    def join(self, tie: Reducer) -> None:
         """Ties the steps to those of other nodes, before the first of them; raises DecentnodeError."""
         self.tie = tie
         self.objective.module = tie.wrap(self.module)

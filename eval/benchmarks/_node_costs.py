@@ -3,7 +3,7 @@
     python eval/benchmarks/_node_costs.py FOLDER run CONFIG ...
 
 Each process leaves a line in the folder at its end: the control messages that it has sent, their bytes, and
-its processor seconds since it had met its neighbors. Payloads, notices of payloads and acknowledgements,
+its processor seconds since it has begun round `WARM_UP`. Payloads, notices of payloads and acknowledgements,
 without which no exchange ends, are no control messages here, nor what is said once at the start and the end.
 """
 
@@ -15,35 +15,41 @@ from pathlib import Path
 from decentnode.cli.app import main
 from decentnode.communication import wire
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq.io_thread import Sockets
-from decentnode.communication.zeromq.links import Links
+from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.links import PeerLinks
+from decentnode.node.node import Node
 
+WARM_UP = 5
+"""Rounds that are not counted: pages are copied, and timers learn how long a round is."""
 OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LEAVE}
 
 
 def watch(folder: Path) -> None:
     """Has every process that is forked from here count."""
     messages, sizes, began = list[int](), list[int](), list[float]()
-    send, meet, stop = Links._send, Sockets.meet, Sockets.stop
+    send, run_round, stop = PeerLinks._send, Node.run_round, IoThread.stop
 
-    def counting_send(links: Links, process: int, dealer: object, header: bytes, body: wire.Body) -> None:
+    def counting_send(links: PeerLinks, process: int, dealer: object, header: bytes, body: wire.Body) -> None:
         if wire.kind_of(header) not in OF_EXCHANGES:
             messages.append(1)
             sizes.append(len(header) + len(body))
         send(links, process, dealer, header, body)  # type: ignore[arg-type]
 
-    def timed_meet(sockets: Sockets, processes: set[int], timeout: float) -> None:
-        meet(sockets, processes, timeout)
-        began.append(time.process_time())
+    async def timed_round(node: Node, round: int) -> None:
+        if round == WARM_UP:
+            messages.clear()
+            sizes.clear()
+            began.append(time.process_time())
+        await run_round(node, round)
 
-    def telling_stop(sockets: Sockets, linger: float) -> None:
+    def telling_stop(sockets: IoThread, linger: float) -> None:
         spent = time.process_time() - began[0]
         (folder / str(os.getpid())).write_text(f"{len(messages)} {sum(sizes)} {spent}\n")
         stop(sockets, linger)
 
-    Links._send = counting_send  # type: ignore[method-assign,assignment]
-    Sockets.meet = timed_meet  # type: ignore[method-assign]
-    Sockets.stop = telling_stop  # type: ignore[method-assign]
+    PeerLinks._send = counting_send  # type: ignore[method-assign,assignment]
+    Node.run_round = timed_round  # type: ignore[method-assign]
+    IoThread.stop = telling_stop  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

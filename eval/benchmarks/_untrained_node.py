@@ -9,10 +9,10 @@ import torch._dynamo  # or every forked process would import it at its first opt
 from _raw_exchange import Stopwatch
 from torch import nn
 
-from decentnode.communication.base import Communication, Endpoint, HostProcess, Memory, Place
-from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.endpoint import ZeroMQ
@@ -21,11 +21,11 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
-from decentnode.node.checkpoint.node_checkpoints import Lineage, NodeCheckpoints
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation
-from decentnode.node.local_update import Adaptation
-from decentnode.node.node import Exchanger, Node
-from decentnode.node.round_scheduler import Course
+from decentnode.node.local_update import AdaptThenCombine
+from decentnode.node.node import Node, RoundExchange
+from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 from decentnode.sharing.gossip import Gossip
 from decentnode.training.training import Factory, Shard, Training, TrainingSettings
@@ -76,9 +76,9 @@ def open_communication(case: NodeCase, rank: int) -> tuple[Communication, Endpoi
     else:
         communication = ZeroMQ(local=case.local, base_port=case.base_port)  # type: ignore[arg-type]
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(case.nodes))
-    place = Place(processes, rank, str(case.directory), credentials=case.credentials)
+    place = ProcessDirectory(processes, rank, str(case.directory), credentials=case.credentials)
     communication.prepare(place, 4 * case.elements)
-    return communication, communication.endpoint(rank, Memory(case.elements))
+    return communication, communication.endpoint(rank, BufferSpec(case.elements))
 
 
 def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
@@ -92,13 +92,15 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     sharing = Gossip()
     sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
-    evaluation = NodeEvaluation(never, training, endpoint.counters, Snapshots([rank], 1), reporter, clock)
+    evaluation = NodeEvaluation(
+        never, training, endpoint.counters, SnapshotBuffers([rank], 1), reporter, clock
+    )
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
-    course = Course(case.rounds, endpoint, Beacons([rank]), clock)
-    exchanger = Exchanger(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
+    course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
+    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.beacon, PATIENCE)
     records = Records(case.directory, rank)
-    checkpoints = NodeCheckpoints(Lineage(case.directory, ""), 0, reporter)
-    adaptation = Adaptation(training, course.beacon, clock)
+    checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter)
+    adaptation = AdaptThenCombine(training, course.beacon, clock)
     return Node(
         rank, training, adaptation, graph, sharing, exchanger, evaluation, records, course, checkpoints
     )

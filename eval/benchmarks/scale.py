@@ -92,11 +92,11 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def round_costs(nodes: int, rounds: int, loops: int) -> dict[str, Any]:
-    """What one round costs one node, in its own process, with so many busy loops beside it."""
+    """What one round after `WARM_UP` costs one node, in its own process, beside so many busy loops."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, busy_loops(loops):
         (costs := Path(folder, "costs")).mkdir()
         words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), "run"]
-        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={rounds}"]
+        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={WARM_UP + rounds}"]
         call([*words, regular_graph(nodes)])
         spent = [[float(word) for word in path.read_text().split()] for path in costs.iterdir()]
     messages, sizes, seconds = (sum(column) / nodes / rounds for column in zip(*spent, strict=True))

@@ -26,8 +26,8 @@ from exchange import free_ports
 from torch import Tensor, nn
 
 from decentnode import DecentralizedDataParallel
-from decentnode.communication.base import HostProcess, Place
-from decentnode.communication.interceptor import Received, Sieve
+from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.communication.interceptor import MessageInterceptor, Received
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.receiver import header_bytes
 from decentnode.parallel.rendezvous import StoreMeeting
@@ -200,7 +200,7 @@ def slow_network(elements: int) -> nn.Module:
     return nn.Sequential(*(Paused(layer, 0.01) for layer in network(elements)))  # type: ignore[attr-defined]
 
 
-class Wire(Sieve):
+class Wire(MessageInterceptor):
     """A link that carries one payload after the other, each for so long as its bytes take."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class SlowMeeting(StoreMeeting):
 
     wire: Wire
 
-    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> Place:
+    def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         self.wire = Wire()
         return replace(super().place(processes, directory), sieve=self.wire)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
+from decentnode.communication.base import BufferSpec, Endpoint, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.core.payload import Field, Form, Layout, Payload, dense_layout
 from decentnode.graph.base import Graph
@@ -107,8 +107,8 @@ def _run(case: Case, rank: int, part: Part, directory: str) -> Any:
     torch.set_num_threads(1)
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(case.nodes))
     communication = TorchDistributed(backend=case.backend, share_gpu=True)  # type: ignore[arg-type]
-    communication.prepare(Place(processes, rank, directory, grace=1.0), 4 * case.elements + 4096)
-    endpoint: Endpoint = communication.endpoint(rank, Memory(case.elements, device=case.device))
+    communication.prepare(ProcessDirectory(processes, rank, directory, grace=1.0), 4 * case.elements + 4096)
+    endpoint: Endpoint = communication.endpoint(rank, BufferSpec(case.elements, device=case.device))
     communication.open([j for j in range(case.nodes) if j != rank], RUN_ID, 60.0)
     try:
         return asyncio.run(part(Peer(case, rank, endpoint)))

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decentnode.communication.base import Inbox, Memory
-from decentnode.communication.device.staging import OnDevice
+from decentnode.communication.base import BufferSpec, Inbox
+from decentnode.communication.device.staging import DeviceStaging
 from decentnode.communication.inproc import InProcess
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.registry import TRANSFORMS
@@ -105,9 +105,9 @@ def notices_what_is_not_finite(device: torch.device) -> str:
 
 def copies_are_whole(device: torch.device) -> str:
     """Two nodes swap vectors and other payloads, round after round, while the device has other work."""
-    communication, memory = InProcess(), Memory(ELEMENTS)
+    communication, memory = InProcess(), BufferSpec(ELEMENTS)
     inner = [communication.endpoint(rank, memory) for rank in range(2)]
-    ends = [OnDevice(end, memory, device) for end in inner]
+    ends = [DeviceStaging(end, memory, device) for end in inner]
 
     async def node(rank: int) -> None:
         end = ends[rank]

@@ -26,8 +26,8 @@ from decentnode.cli import app as cli
 from decentnode.communication.launcher_link.reports import (
     Exited,
     Failed,
+    FaultInjected,
     Finished,
-    Injected,
     PeerMissing,
     Ready,
     Report,
@@ -36,7 +36,7 @@ from decentnode.config.loader import load
 from decentnode.graph.base import Graph
 from decentnode.launcher.fork_server import die_with
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.report.console import Screen
+from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import RoundRecord, read_records
 
@@ -96,9 +96,9 @@ class Outcome:
         return {report.rank for _, report in self.reports if isinstance(report, Finished)}
 
     @cached_property
-    def injected(self) -> list[tuple[float, Injected]]:
+    def injected(self) -> list[tuple[float, FaultInjected]]:
         """The faults that struck."""
-        return [(at, report) for at, report in self.reports if isinstance(report, Injected)]
+        return [(at, report) for at, report in self.reports if isinstance(report, FaultInjected)]
 
     @cached_property
     def missing(self) -> list[tuple[float, PeerMissing]]:
@@ -205,7 +205,7 @@ class _Running:
 class WatchedLauncher(Launcher):
     """A launcher that keeps what it is told."""
 
-    def __init__(self, experiment: Experiment, machine: int, screen: Screen) -> None:
+    def __init__(self, experiment: Experiment, machine: int, screen: LiveConsole) -> None:
         super().__init__(experiment, machine, screen)
         self.reports: list[tuple[float, Report]] = []
         self.ups: list[tuple[int, int]] = []
@@ -237,7 +237,7 @@ def _launch(trial: Trial, folder: Path) -> NoReturn:
         # Whoever forks may have put something else there.
         sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
         settings = load(trial.config, [*trial.overrides, f"run_dir={folder / 'run'}"])
-        launcher = WatchedLauncher(Experiment.from_settings(settings), 0, Screen(sys.stdout))
+        launcher = WatchedLauncher(Experiment.from_settings(settings), 0, LiveConsole(sys.stdout))
         try:
             code = launcher.run()
         finally:

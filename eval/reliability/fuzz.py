@@ -29,7 +29,7 @@ import zmq
 from _mutations import Forge, raw_bytes
 
 from decentnode.communication import wire
-from decentnode.communication.base import HostProcess, Inbox, Memory, Place
+from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.zeromq.endpoint import ZeroMQ, ZeroMQEndpoint
 from decentnode.core.payload import Payload, dense_layout
@@ -48,13 +48,13 @@ PIECE = b"\x03" + (1 << 16).to_bytes(8, "big") + bytes(1 << 16)
 class Party:
     """One of the three nodes, in a process of its own."""
 
-    def __init__(self, place: Place, base_port: int, run_id: int, orders: Connection) -> None:
+    def __init__(self, place: ProcessDirectory, base_port: int, run_id: int, orders: Connection) -> None:
         self.orders = orders
         self.run_id = run_id
         self.rank = place.own
         self.transport = ZeroMQ("tcp", base_port)
         self.transport.prepare(place, MOST_BYTES)
-        self.endpoint: Any = self.transport.endpoint(self.rank, Memory(ELEMENTS))
+        self.endpoint: Any = self.transport.endpoint(self.rank, BufferSpec(ELEMENTS))
         assert isinstance(self.endpoint, ZeroMQEndpoint)
         self.arrived = 0
         self.used: Counter[str] = Counter()
@@ -117,7 +117,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def host(place: Place, base_port: int, run_id: int, orders: Connection, bound: Any) -> None:
+def host(place: ProcessDirectory, base_port: int, run_id: int, orders: Connection, bound: Any) -> None:
     """A forked process with one honest node."""
     torch.set_num_threads(1)
     party = Party(place, base_port, run_id, orders)
@@ -146,7 +146,7 @@ class Scene:
         self.pipes, self.processes = [], []
         for own in (0, 1):
             here, there = FORK.Pipe()
-            place = Place(processes, own, directory, grace=1.0, credentials=keys[own])
+            place = ProcessDirectory(processes, own, directory, grace=1.0, credentials=keys[own])
             process = FORK.Process(target=host, args=(place, base_port, self.run_id, there, bound))
             process.start()
             self.pipes.append(here)

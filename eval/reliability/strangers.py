@@ -35,7 +35,7 @@ from decentnode.communication import wire
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.security.key_files import load_credentials, make_keys
 from decentnode.core.payload import Payload, dense_layout
-from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.results.records import read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
@@ -77,15 +77,15 @@ def _launch(folder: Path, words: list[str]) -> NoReturn:
     out = os.open(folder / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    meet = Assembly.meet
+    meet = Rendezvous.meet
 
-    def noting(self: Assembly, deadline: float, is_stopped: Callable[[], bool]) -> object:
+    def noting(self: Rendezvous, deadline: float, is_stopped: Callable[[], bool]) -> object:
         start = meet(self, deadline, is_stopped)
         (folder / "id.new").write_text(str(getattr(start, "run_id", start)))
         (folder / "id.new").rename(folder / "id")
         return start
 
-    Assembly.meet = noting  # type: ignore[method-assign, assignment]
+    Rendezvous.meet = noting  # type: ignore[method-assign, assignment]
     try:
         cli.main(["run", str(TINY), f"run_dir={folder / 'run'}", *words])
     except SystemExit as ended:

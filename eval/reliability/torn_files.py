@@ -27,11 +27,11 @@ import torch
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput, ExitCode
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.store import Stamp
+from decentnode.node.checkpoint.store import RunStamp
 from decentnode.results.reader import SCHEMA, read_object
 from decentnode.results.records import RoundRecord, read_records, write_atomically
 
-STAMP = Stamp(1, 0, "torn")
+STAMP = RunStamp(1, 0, "torn")
 ELEMENTS = 20_000
 LONGEST = 0.05
 """Seconds that a writer lives at most, once it writes."""

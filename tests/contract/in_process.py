@@ -5,13 +5,13 @@ import os
 
 import torch
 
-from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import Clock
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.node_checkpoints import Lineage
-from decentnode.node.experiment import Surroundings
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
+from decentnode.node.experiment import NodeResources
 
 
 def unheard_reporter():
@@ -27,14 +27,14 @@ class Nodes:
     def __init__(self, experiment, directory):
         directory.mkdir()
         count = experiment.graph.num_nodes
-        self.lineage = Lineage(directory / "checkpoints", "of a test")
-        surroundings = Surroundings(
+        self.lineage = RunIdentity(directory / "checkpoints", "of a test")
+        surroundings = NodeResources(
             experiment.settings.communication.make(),
-            Snapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
+            SnapshotBuffers(range(count), experiment.layout.numel, experiment.layout.dtype),
             unheard_reporter(),
             directory,
             Clock(),
-            Beacons(range(count)),
+            HeartbeatBoard(range(count)),
             self.lineage,
             shares_process=True,
         )

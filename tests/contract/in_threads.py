@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 from decentnode.communication import InProcess
-from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.config import loader as configuration
 from decentnode.config.settings import FailureSettings, Plugin
 from decentnode.node.experiment import Experiment
@@ -17,7 +17,9 @@ RUN_ID = 5
 
 
 def place_of(rank, nodes, directory):
-    return Place(tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(nodes)), rank, str(directory))
+    return ProcessDirectory(
+        tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(nodes)), rank, str(directory)
+    )
 
 
 def everybody(what, nodes):

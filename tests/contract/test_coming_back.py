@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.communication.base import Inbox, Memory, Place
+from decentnode.communication.base import BufferSpec, Inbox, ProcessDirectory
 from decentnode.communication.zeromq import io_thread as sockets
 from decentnode.communication.zeromq import links
 from decentnode.core.payload import Payload, dense_layout
-from decentnode.errors import PeerAway
+from decentnode.errors import PeerRejoining
 from decentnode.graph.families import FullyConnected, Ring
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
 NODES, ELEMENTS = 4, 1000
 LAYOUT = dense_layout(ELEMENTS, torch.float64)
-MEMORY = Memory(ELEMENTS, torch.float64, payload_bytes=8 * ELEMENTS + 64)
+MEMORY = BufferSpec(ELEMENTS, torch.float64, payload_bytes=8 * ELEMENTS + 64)
 PACE = 0.02
 """Seconds that a round takes."""
 LIMIT = 30.0
@@ -59,7 +59,7 @@ class Company:
         sockets.TICK = 0.05
         links.HEARTBEAT, links.HEARTBEAT_TIMEOUT = 0.1, 0.3
         machine = self.processes[own].machine
-        place = Place(
+        place = ProcessDirectory(
             self.processes,
             own,
             str(self.directory / str(machine)),
@@ -108,7 +108,7 @@ class Company:
                 assert read == {peer: [1000 * peer + round] for peer in read}
             heard[round] = sorted(inbox)
             # Whoever waits stops when a peer is lost, but not when it comes back a round later.
-            assert not self.waits or all(isinstance(why, PeerAway) for why in inbox.missing.values())
+            assert not self.waits or all(isinstance(why, PeerRejoining) for why in inbox.missing.values())
             if len(inbox) == NODES - 1:
                 self.whole[endpoint.rank] = round
             inbox.release()
@@ -334,7 +334,7 @@ def fetched(company):
 
 def ask_for_a_model(company, pipe):
     sockets.TICK = 0.05
-    place = Place(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
+    place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
     communication = company.stage.communication(company.base_port)
     communication.prepare(place, 1 << 20)
     communication.endpoint(3, MEMORY)

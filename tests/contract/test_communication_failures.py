@@ -16,7 +16,7 @@ import torch
 import zmq
 
 from decentnode.communication import wire
-from decentnode.communication.base import HostProcess, Inbox, Memory, Place
+from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.peers.rejoin import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
 from decentnode.communication.zeromq.endpoint import ZeroMQ
@@ -39,7 +39,7 @@ from tests.contract.troupe import (
 )
 
 LAYOUT = dense_layout(1000)
-MEMORY = Memory(1000, payload_bytes=4096)
+MEMORY = BufferSpec(1000, payload_bytes=4096)
 SHORT, LONG = 0.4, 1.2
 """Deadlines in seconds; the second is thrice the first."""
 PATIENT = dict.fromkeys(range(5), 20.0)
@@ -235,7 +235,7 @@ def test_a_node_that_was_stopped_learns_that_it_was_given_up():
     for rank in (0, 1):
         told = results[2][0][rank][1]
         # On a busy machine it may hear only after its neighbors have agreed to take it back.
-        assert re.match("PeerLost: gave up on this node in round 3|PeerAway: is back from round", told)
+        assert re.match("PeerLost: gave up on this node in round 3|PeerRejoining: is back from round", told)
 
 
 def message(body=b"", **changes):
@@ -476,7 +476,9 @@ def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(stage):
 
 
 def place_of(directory, processes=1):
-    return Place(tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(processes)), 0, str(directory))
+    return ProcessDirectory(
+        tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(processes)), 0, str(directory)
+    )
 
 
 def test_who_does_not_come_is_named_after_the_deadline(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
@@ -19,7 +19,7 @@ from tests.contract.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STA
 NODES = 4
 ELEMENTS = 20_000
 """80 kB: enough that ZeroMQ really sends without a copy."""
-MEMORY = Memory(ELEMENTS, payload_bytes=4096)
+MEMORY = BufferSpec(ELEMENTS, payload_bytes=4096)
 VECTOR = dense_layout(ELEMENTS)
 SMALL = dense_layout(100)
 LIST_FIELDS = (Field("indices", torch.int32, 50, True, Role.INDEX), Field("values", torch.float32, 50, True))
@@ -247,7 +247,7 @@ def test_slots_are_aligned_alike(stage):
     async def part(actor: Actor):
         return [slot.data_ptr() % 64 for slot in actor.endpoint.slots]
 
-    odd = Memory(vector_elements=1001, payload_bytes=4)
+    odd = BufferSpec(vector_elements=1001, payload_bytes=4)
     assert set(map(tuple, play(stage, 4, part, odd).results.values())) == {(0, 0)}
 
 
@@ -288,7 +288,7 @@ def test_two_machines_talk_by_tcp_and_each_by_shared_memory():
 
 
 PARTS, PART_ROUNDS = 3, 6
-IN_PARTS = Memory(300, payload_bytes=400, parts=PARTS)
+IN_PARTS = BufferSpec(300, payload_bytes=400, parts=PARTS)
 
 
 async def exchange_in_parts(actor: Actor):

@@ -7,10 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.communication.torch_distributed.backend_choice import Chooser
-from decentnode.communication.torch_distributed.baseline_group import Meeting, facts_of_all, gather, reason
-from decentnode.communication.torch_distributed.messages import Facts
-from decentnode.communication.torch_distributed.missing_ranks import RollCall
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice
+from decentnode.communication.torch_distributed.baseline_group import (
+    StoreRendezvous,
+    facts_of_all,
+    gather,
+    reason,
+)
+from decentnode.communication.torch_distributed.messages import Capabilities
+from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.config.loader import load, resolved
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed, StartError
@@ -223,14 +228,14 @@ def test_a_network_with_unused_parameters_is_known_before_the_first_round(tmp_pa
 
 
 def test_who_does_not_come_is_named(tmp_path):
-    meetings = [Meeting(place_of(rank, 4, tmp_path), "test", 1, RUN_ID) for rank in (0, 2)]
+    meetings = [StoreRendezvous(place_of(rank, 4, tmp_path), "test", 1, RUN_ID) for rank in (0, 2)]
     with pytest.raises(StartError, match=r"rank \d: ranks? .*1 and 3 did not come within 0.2 s"):
         everybody(lambda i: gather(meetings[i].store(5), meetings[i].rank, 4, 0.2), 2)
 
 
 def roll_calls(directory, ranks, nodes):
-    stores = [Meeting(place_of(rank, nodes, directory), "test", 1, RUN_ID).store(5) for rank in ranks]
-    return [RollCall(store, rank, nodes, 1.5) for store, rank in zip(stores, ranks, strict=True)]
+    stores = [StoreRendezvous(place_of(rank, nodes, directory), "test", 1, RUN_ID).store(5) for rank in ranks]
+    return [MissingRanks(store, rank, nodes, 1.5) for store, rank in zip(stores, ranks, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -255,12 +260,12 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
 
 
 def test_the_ranks_tell_each_other_what_they_have(tmp_path):
-    meetings = [Meeting(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
-    own = [Facts(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
+    meetings = [StoreRendezvous(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
+    own = [Capabilities(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
     found = everybody(lambda rank: facts_of_all(meetings[rank].store(5), meetings[rank], own[rank]), 2)
     assert found == [dict(enumerate(own))] * 2
-    assert Chooser("auto", False, "training.backend")(found[0]).backend == "nccl"
-    plan = Chooser("nccl", False, "training.backend")({0: own[0], 1: own[0]})
+    assert BackendChoice("auto", False, "training.backend")(found[0]).backend == "nccl"
+    plan = BackendChoice("nccl", False, "training.backend")({0: own[0], 1: own[0]})
     assert plan.error.startswith("training.backend: nccl: ranks 0, 1 share one GPU")
 
 
@@ -274,7 +279,7 @@ def test_what_torch_says_is_told_in_one_line():
 
 
 def test_the_store_of_one_machine_is_a_file(tmp_path):
-    meeting = Meeting(place_of(0, 2, tmp_path), "test", 1, RUN_ID)
+    meeting = StoreRendezvous(place_of(0, 2, tmp_path), "test", 1, RUN_ID)
     meeting.store(5).set("a", "b")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["test.store"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from decentnode.communication.device.copies import HostCopies
-from decentnode.communication.device.staging import OnDevice
+from decentnode.communication.device.staging import DeviceStaging
 from tests.contract.test_communications import (  # noqa: F401
     MEMORY,
     NODES,
@@ -47,7 +47,7 @@ class Wrapped(Stage):
     def communication(self, base_port=29600):
         made = super().communication(base_port)
         plain = made.endpoint
-        made.endpoint = lambda rank, memory: OnDevice(
+        made.endpoint = lambda rank, memory: DeviceStaging(
             plain(rank, memory), memory, torch.device("cpu"), LateCopies()
         )
         return made

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.communication.launcher_link.reports import CameBack
+from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.rejoin import bring_back
@@ -117,7 +117,7 @@ def test_who_has_got_further_than_its_neighbors_goes_on_from_before_where_they_a
     assert back.node.training.scheduler.last_epoch == 3
     assert back.saved == [1, 2]
     assert back.recorded == [0, 1, 2, 3]
-    assert back.said == [CameBack(0, 4)]
+    assert back.said == [Rejoined(0, 4)]
     assert neighbors.asked == ["where", "round"]
 
 

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from decentnode.communication.base import HostProcess, Memory, Place
-from decentnode.communication.interceptor import Sieve
+from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirectory
+from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.errors import StartError
 from tests.contract.troupe import RUN_ID, free_ports
 
-MEMORY = Memory(10, payload_bytes=128)
+MEMORY = BufferSpec(10, payload_bytes=128)
 
 
-class FirstHelloLost(Sieve):
+class FirstHelloLost(MessageInterceptor):
     next_release = math.inf
 
     def __init__(self):
@@ -44,7 +44,9 @@ def host():
             if processes[0].machine == processes[-1].machine:
                 directory = shared
             transport = ZeroMQ("ipc", base_port)
-            transport.prepare(Place(processes, own, directory, 0.3, incarnation, sieve=sieve), 1 << 16)
+            transport.prepare(
+                ProcessDirectory(processes, own, directory, 0.3, incarnation, sieve=sieve), 1 << 16
+            )
             transport.endpoint(own, MEMORY)
             stack.callback(transport.close, 0.0)
             return transport

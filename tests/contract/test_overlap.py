@@ -11,7 +11,7 @@ from decentnode.core.registry import SHARINGS
 from decentnode.errors import BadInput, ConfigError
 from decentnode.launcher.recovery.resume import refuse_changes
 from decentnode.node.experiment import Experiment
-from decentnode.node.local_update import Adaptation, Overlapped
+from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from tests.contract.in_process import Nodes
 from tests.contract.test_resume import CONFIG, GRAPHS, TRANSFORMS, check_resume
 
@@ -158,7 +158,7 @@ def test_the_neighbors_memory_is_left_alone_while_a_node_trains(tmp_path):
     nodes = Nodes(quadratic(tmp_path, "true"), tmp_path / "nodes").begin()
     seen = []
     for node in nodes.nodes:
-        assert isinstance(node.adaptation, Overlapped)
+        assert isinstance(node.adaptation, AdaptWhileCommunicating)
         vector, train = node.training.vector, node.training.train
 
         async def watched(round, vector=vector, train=train):
@@ -175,5 +175,5 @@ def test_the_neighbors_memory_is_left_alone_while_a_node_trains(tmp_path):
 
 def test_by_default_nothing_comes_in_between(tmp_path):
     nodes = Nodes(quadratic(tmp_path, "false"), tmp_path / "nodes").begin().run(0, 2).nodes
-    assert {type(node.adaptation) for node in nodes} == {Adaptation}
+    assert {type(node.adaptation) for node in nodes} == {AdaptThenCombine}
     assert all(node.training.vector.trained is node.training.vector.values for node in nodes)

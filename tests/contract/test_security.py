@@ -13,16 +13,22 @@ import torch
 import zmq
 
 from decentnode.communication import wire
-from decentnode.communication.base import Memory
+from decentnode.communication.base import BufferSpec
 from decentnode.communication.security import curve as security
-from decentnode.communication.security.curve import Gatekeeper, KeyPair, came_from, prove_guard, sender_of
+from decentnode.communication.security.curve import (
+    KeyPair,
+    ZapAuthenticator,
+    came_from,
+    prove_guard,
+    sender_of,
+)
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.polling import ready
 from decentnode.errors import StartError
 from tests.contract.troupe import RUN_ID, Actor, Stage, credentials, play
 
 LAYOUT = dense_layout(1000)
-MEMORY = Memory(1000, payload_bytes=4096)
+MEMORY = BufferSpec(1000, payload_bytes=4096)
 KEYS = Stage("three machines with keys", "ipc", 1, 3, guarded=True)
 PLAIN = Stage("three machines without", "ipc", 1, 3)
 LAST = (9, 0, 0)
@@ -160,7 +166,7 @@ class TestGatekeeper:
     def deliver(self, server, client, machine=0, most=1000, seconds=5.0):
         """What comes out of a guarded socket with keys `server` when `client` sends; and who was refused."""
         context, refused = zmq.Context(), []
-        gate = Gatekeeper(context, server, refused.append)
+        gate = ZapAuthenticator(context, server, refused.append)
         bound, connected = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         bound.set(zmq.MAXMSGSIZE, 1000)
         gate.guard(bound)
@@ -220,7 +226,7 @@ class TestGatekeeper:
     def test_connections_of_which_nobody_takes_note_hold_nothing_up(self):
         """Events about them fill no queue that the thread of all links would have to wait for."""
         context, refused = zmq.Context(), []
-        gate = Gatekeeper(context, credentials(1)[0], refused.append)
+        gate = ZapAuthenticator(context, credentials(1)[0], refused.append)
         bound, plain, sender = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PULL, zmq.PUSH))
         gate.guard(bound)
         ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (bound, plain)]
@@ -245,7 +251,7 @@ class TestGatekeeper:
     )
     def test_questions_that_do_not_fit_are_answered_no(self, change):
         keys, context = credentials(1)[0], zmq.Context()
-        gate = Gatekeeper(context, keys, lambda reason: None)
+        gate = ZapAuthenticator(context, keys, lambda reason: None)
         asked = context.socket(zmq.REQ)
         asked.connect("inproc://zeromq.zap.01")
         question = [b"1.0", b"7", b"decentnode", b"", b"", b"CURVE", zmq.utils.z85.decode(keys.public[0])]
@@ -267,13 +273,13 @@ class TestSelfTest:
 
     def test_a_guard_that_lets_everybody_in_is_noticed(self, monkeypatch):
         admit = lambda self, question: [b"1.0", question[1], b"200", b"", b"0", b""]
-        monkeypatch.setattr(Gatekeeper, "_answer", admit)
+        monkeypatch.setattr(ZapAuthenticator, "_answer", admit)
         with pytest.raises(StartError, match="stranger was not refused"):
             prove_guard(credentials(2)[0], seconds=0.3)
 
     def test_a_guard_that_lets_nobody_in_is_noticed(self, monkeypatch):
         refuse = lambda self, question: [b"1.0", question[1], b"400", b"", b"", b""]
-        monkeypatch.setattr(Gatekeeper, "_answer", refuse)
+        monkeypatch.setattr(ZapAuthenticator, "_answer", refuse)
         with pytest.raises(StartError, match="own key was not admitted"):
             prove_guard(credentials(2)[0], seconds=0.3)
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.inproc import InProcess
 from decentnode.config.consistency import check_all
 from decentnode.config.yaml_source import Document
@@ -372,7 +372,7 @@ def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
         await scheme.share(models[rank], view, exchange, results[rank])
 
     async def all_nodes():
-        await asyncio.gather(*(node(communication.endpoint(rank, Memory(7))) for rank in range(8)))
+        await asyncio.gather(*(node(communication.endpoint(rank, BufferSpec(7))) for rank in range(8)))
 
     asyncio.run(all_nodes())
     matrix = weighted(Ring(8)).matrix()

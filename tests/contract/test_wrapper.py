@@ -13,7 +13,7 @@ from decentnode.config.type_check import REQUIRED, parameters_of
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import BadInput, GraphError, RunFailed, StartError
 from decentnode.parallel.bucket_optimizers import BY_GRADIENT_ALONE
-from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.options import Options
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training import optim as optimizers
@@ -703,11 +703,11 @@ def test_weights_that_a_hook_takes_from_tensors_and_arrays_are_plain_numbers_whe
     def weigh(mixture):
         mixture.weights.update({j: number(w) for j, w in mixture.weights.items()})
 
-    def write(mixture, out, write=Mixture.write):
+    def write(mixture, out, write=MixInput.write):
         kinds.update(type(w) for w in mixture.weights.values())
         write(mixture, out)
 
-    monkeypatch.setattr(Mixture, "write", write)
+    monkeypatch.setattr(MixInput, "write", write)
     Run(options={"before_mixing": weigh}, steps=2).models(3)
     assert kinds == {float}
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from decentnode.errors import RunFailed
 from decentnode.parallel import exchange_queue as exchanges
-from decentnode.parallel.mixture import Mixture
+from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.rendezvous import Hall
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
 
@@ -342,6 +342,6 @@ def test_what_is_not_finite_in_a_share_is_named():
     start = block.bucket.numel // 2
     values = block.values[start:].clone()
     values[-1] = float("nan")
-    mixture = Mixture(0, 0, {0: 0.5, 1: 0.5}, values, {1: values}, block, start)
+    mixture = MixInput(0, 0, {0: 0.5, 1: 0.5}, values, {1: values}, block, start)
     with pytest.raises(ValueError, match=r"nan in 0\.weight"):
         mixture.write(torch.empty_like(values))

@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 
-from decentnode.communication.torch_distributed.transfers import Swap
+from decentnode.communication.torch_distributed.transfers import GroupExchange
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.parallel.rendezvous import Note, StoreMeeting, _processes
+from decentnode.parallel.rendezvous import RankRecord, StoreMeeting, _processes
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import decay_groups
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
@@ -409,9 +409,9 @@ def test_ranks_that_would_average_other_buffers_are_named():
 
 def test_the_stores_machine_is_where_the_others_see_it():
     """Names of the own machine often mean 127.0.1.1 on it."""
-    notes = [Note({}, "a", "127.0.1.1", "127.0.1.1", 1), Note({}, "b", "10.0.0.2", "10.0.0.1", 2)]
+    notes = [RankRecord({}, "a", "127.0.1.1", "127.0.1.1", 1), RankRecord({}, "b", "10.0.0.2", "10.0.0.1", 2)]
     assert [process.address for process in _processes(notes)] == ["10.0.0.1", "10.0.0.2"]
-    one_machine = [Note({}, "a", "127.0.0.1", "127.0.0.1", 1)] * 2
+    one_machine = [RankRecord({}, "a", "127.0.0.1", "127.0.0.1", 1)] * 2
     assert [process.address for process in _processes(one_machine)] == ["127.0.0.1"] * 2
 
 
@@ -462,7 +462,7 @@ def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
     """Not for what a rank does before it looks for what was sent to it."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    swap = Swap(None, (0, 0, 0), {}, {}, patience=5.0)
+    swap = GroupExchange(None, (0, 0, 0), {}, {}, patience=5.0)
     now[0] = 200.0
     assert swap.limit() == 205.0
     now[0] = 203.0

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from zmq.utils.garbage import gc as buffers_sent
 
-from decentnode.communication.base import Endpoint, HostProcess, Inbox, Memory, Place
+from decentnode.communication.base import BufferSpec, Endpoint, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.inproc import InProcess
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
@@ -134,7 +134,7 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def play(stage: Stage, nodes: int, part: Part, memory: Memory, tick: float = 1.0, absent=()) -> Play:
+def play(stage: Stage, nodes: int, part: Part, memory: BufferSpec, tick: float = 1.0, absent=()) -> Play:
     """Lets every node play its part and gathers what they return; `absent` ranks never end by themselves."""
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         if not stage.local:
@@ -145,10 +145,10 @@ def play(stage: Stage, nodes: int, part: Part, memory: Memory, tick: float = 1.0
         return _play_apart(stage, places, part, memory, tick, set(absent))
 
 
-def _place(processes: tuple[HostProcess, ...], own: int, directory: Path, keys: list) -> Place:
+def _place(processes: tuple[HostProcess, ...], own: int, directory: Path, keys: list) -> ProcessDirectory:
     machine = directory / str(processes[own].machine)
     machine.mkdir(exist_ok=True)
-    return Place(processes, own, str(machine), grace=0.3, credentials=keys[processes[own].machine])
+    return ProcessDirectory(processes, own, str(machine), grace=0.3, credentials=keys[processes[own].machine])
 
 
 def credentials(machines: int) -> list[Credentials]:
@@ -158,12 +158,12 @@ def credentials(machines: int) -> list[Credentials]:
     return [Credentials(machine, pair, public) for machine, pair in enumerate(pairs)]
 
 
-def _play_here(stage: Stage, nodes: int, part: Part, memory: Memory) -> Play:
-    place = Place((HostProcess(0, 0, tuple(range(nodes)), "127.0.0.1"),), 0, "")
+def _play_here(stage: Stage, nodes: int, part: Part, memory: BufferSpec) -> Play:
+    place = ProcessDirectory((HostProcess(0, 0, tuple(range(nodes)), "127.0.0.1"),), 0, "")
     return Play(*_perform(stage.communication(), place, part, memory, lambda: None))
 
 
-def _perform(communication, place: Place, part: Part, memory: Memory, ready):
+def _perform(communication, place: ProcessDirectory, part: Part, memory: BufferSpec, ready):
     before, running = open_descriptors(), set(threading.enumerate())
     communication.prepare(place, 1 << 20)
     ranks = place.process.ranks
@@ -212,11 +212,13 @@ async def _perform_one(actor: Actor, part: Part) -> object:
         actor.endpoint.leave()
 
 
-def _play_apart(stage: Stage, places: list[Place], part: Part, memory: Memory, tick: float, absent) -> Play:
+def _play_apart(
+    stage: Stage, places: list[ProcessDirectory], part: Part, memory: BufferSpec, tick: float, absent
+) -> Play:
     base_port = free_ports(2 * len(places) + 2)
     bound = FORK.Barrier(len(places))
 
-    def host(place: Place, pipe):
+    def host(place: ProcessDirectory, pipe):
         torch.set_num_threads(1)
         sockets.TICK = tick
         pipe.send(_perform(stage.communication(base_port), place, part, memory, lambda: bound.wait(10.0)))
@@ -242,7 +244,7 @@ def _play_apart(stage: Stage, places: list[Place], part: Part, memory: Memory, t
     return whole
 
 
-def _collect(whole: Play, place: Place, pipe, limit: float) -> None:
+def _collect(whole: Play, place: ProcessDirectory, pipe, limit: float) -> None:
     if not pipe.poll(max(0.0, limit - time.monotonic())):
         raise AssertionError(f"ranks {place.process.ranks} did not end")
     try:

@@ -4,8 +4,15 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from decentnode.communication.torch_distributed.backend_choice import RECIPE, Chooser, backend_defect
-from decentnode.communication.torch_distributed.messages import Facts, Joining, Plan, Size, pack, unpack
+from decentnode.communication.torch_distributed.backend_choice import RECIPE, BackendChoice, backend_defect
+from decentnode.communication.torch_distributed.messages import (
+    Capabilities,
+    GroupPlan,
+    JoinRequest,
+    Size,
+    pack,
+    unpack,
+)
 from decentnode.communication.torch_distributed.plugin import Hybrid
 from decentnode.communication.torch_distributed.process_group import tag_of
 from decentnode.communication.wire import WireError
@@ -14,12 +21,12 @@ from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from tests.integration.running import QUICKSTART
 
-GPUS = {rank: Facts(True, f"machine 0: gpu {rank}", "2.28.9", True) for rank in range(3)}
-SHARED = {rank: Facts(True, "machine 0: gpu 0", "2.28.9", True) for rank in range(3)}
-MIXED = GPUS | {1: Facts(True, "", "2.28.9", True)}
-UNLIKE = GPUS | {2: Facts(True, "machine 1: gpu 0", "2.29.7", True)}
+GPUS = {rank: Capabilities(True, f"machine 0: gpu {rank}", "2.28.9", True) for rank in range(3)}
+SHARED = {rank: Capabilities(True, "machine 0: gpu 0", "2.28.9", True) for rank in range(3)}
+MIXED = GPUS | {1: Capabilities(True, "", "2.28.9", True)}
+UNLIKE = GPUS | {2: Capabilities(True, "machine 1: gpu 0", "2.29.7", True)}
 UNFIT = {rank: replace(facts, nccl="2.26.2") for rank, facts in GPUS.items()}
-HALF = GPUS | {3: Facts(False, "", "", True)}
+HALF = GPUS | {3: Capabilities(False, "", "", True)}
 
 
 @pytest.mark.parametrize(
@@ -42,16 +49,16 @@ HALF = GPUS | {3: Facts(False, "", "", True)}
     ],
 )  # fmt: skip
 def test_auto_takes_nccl_where_every_node_has_a_gpu(facts, shares, backend, reason):
-    plan = Chooser("auto", shares)(facts)
+    plan = BackendChoice("auto", shares)(facts)
     assert (plan.backend, plan.reason, plan.error) == (backend, reason, "")
     assert plan.members == [0, 1, 2]
     if backend == "gloo":
-        refused = Chooser("nccl", shares)(facts)
+        refused = BackendChoice("nccl", shares)(facts)
         assert refused.error == f"communication.backend: nccl: {reason}"
 
 
 def test_a_group_of_one_is_none():
-    plan = Chooser("auto", False)({0: GPUS[0], 1: HALF[3]})
+    plan = BackendChoice("auto", False)({0: GPUS[0], 1: HALF[3]})
     assert (plan.members, plan.backend) == ([], "")
     assert plan.reason == "fewer than two of the 2 nodes take part in a group"
 
@@ -99,17 +106,19 @@ def test_what_a_process_group_cannot_do_is_a_defect_of_the_configuration(overrid
 
 
 @pytest.mark.parametrize(
-    "note", [Joining(3, (1, 0, 0), [2], GPUS[0]), Plan(3, [0, 1], None, "gloo", "as asked"), Size(12, 99)]
+    "note",
+    [JoinRequest(3, (1, 0, 0), [2], GPUS[0]), GroupPlan(3, [0, 1], None, "gloo", "as asked"), Size(12, 99)],
 )
 def test_notes_come_back_as_they_were(note):
     assert unpack(pack(note)) == note
 
 
 BAD_NOTES = [
-    Size(-5, 99), Joining(-1, None, [], GPUS[0]), Joining(1, (-1, 0, 0), [], GPUS[0]),
-    Joining(1, None, [-1], GPUS[0]), Plan(3, [-1], None, "gloo", ""), Plan(3, [0], None, "gloo", "", "", -1),
+    Size(-5, 99), JoinRequest(-1, None, [], GPUS[0]), JoinRequest(1, (-1, 0, 0), [], GPUS[0]),
+    JoinRequest(1, None, [-1], GPUS[0]), GroupPlan(3, [-1], None, "gloo", ""),
+    GroupPlan(3, [0], None, "gloo", "", "", -1),
 ]  # fmt: skip
-NOT_TEXT = pack(Plan(3, [0, 1], None, "gloo", "as asked")).replace(b"gloo", b"gl\xffo")
+NOT_TEXT = pack(GroupPlan(3, [0, 1], None, "gloo", "as asked")).replace(b"gloo", b"gl\xffo")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 import asyncio
 import os
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
 from decentnode.core.clock import Clock
-from decentnode.node.round_scheduler import Course
+from decentnode.node.round_scheduler import RoundScheduler
 
 
 def test_another_process_sees_where_a_node_is():
-    beacons = Beacons([3, 7])
+    beacons = HeartbeatBoard([3, 7])
     child = os.fork()
     if child == 0:
         beacons.of(7).mark(12, Activity.RECEIVE)
@@ -23,7 +23,7 @@ def test_another_process_sees_where_a_node_is():
 
 
 def test_a_run_has_begun_when_its_last_node_begins_its_first_round():
-    beacons = Beacons([3, 7])
+    beacons = HeartbeatBoard([3, 7])
     assert beacons.last_to_begin == 0.0
     beacons.of(3).mark(0, Activity.BEGIN)
     first = beacons.of(3).read().since
@@ -49,14 +49,14 @@ def upcoming(course, round):
 
 
 def test_rounds_follow_each_other_until_the_last():
-    course = Course(3, Alone(), Beacons([0]), Clock())
+    course = RoundScheduler(3, Alone(), HeartbeatBoard([0]), Clock())
     assert [upcoming(course, round) for round in (-1, 0, 1, 2)] == [0, 1, 2, None]
     assert not course.is_cut_short
 
 
 def test_a_run_that_is_to_stop_has_an_earlier_last_round():
-    beacons = Beacons([0])
-    course = Course(10, Alone(), beacons, Clock())
+    beacons = HeartbeatBoard([0])
+    course = RoundScheduler(10, Alone(), beacons, Clock())
     beacons.last_round = 4
     assert upcoming(course, 3) == 4
     assert upcoming(course, 4) is None
@@ -64,8 +64,8 @@ def test_a_run_that_is_to_stop_has_an_earlier_last_round():
 
 
 def test_no_round_begins_while_the_last_one_is_undecided():
-    beacons = Beacons([0])
-    course = Course(10, Alone(), beacons, Clock())
+    beacons = HeartbeatBoard([0])
+    course = RoundScheduler(10, Alone(), beacons, Clock())
 
     async def decide_later():
         waiting = asyncio.create_task(course.after(5))
@@ -81,7 +81,7 @@ def test_no_round_begins_while_the_last_one_is_undecided():
 
 def test_a_node_whose_peers_are_far_ahead_goes_on_there_and_says_so():
     endpoint = Alone()
-    course = Course(100, endpoint, Beacons([0]), Clock())
+    course = RoundScheduler(100, endpoint, HeartbeatBoard([0]), Clock())
     assert upcoming(course, 4) == 5
     endpoint.ahead = 40
     assert upcoming(course, 5) == endpoint.told == 40
@@ -92,7 +92,7 @@ def test_a_node_whose_peers_are_far_ahead_goes_on_there_and_says_so():
 
 def test_a_node_that_comes_back_begins_where_that_was_agreed():
     endpoint = Alone()
-    course = Course(100, endpoint, Beacons([0]), Clock())
+    course = RoundScheduler(100, endpoint, HeartbeatBoard([0]), Clock())
     course.start_at(17)
     assert [upcoming(course, round) for round in (-1, 11, 17)] == [17, 17, 18]
     assert endpoint.told is None

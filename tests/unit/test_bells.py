@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decentnode.communication import wire
-from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.shared_memory.doorbell import READ_BYTES, RECORD_BYTES, Bell, bell_path
+from decentnode.communication.shared_memory.doorbell import (
+    READ_BYTES,
+    RECORD_BYTES,
+    DoorbellReader,
+    bell_path,
+)
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.received import header_bytes
 from decentnode.errors import StartError
@@ -25,8 +30,8 @@ class Tower:
     def __init__(self, directory, own, machines=(0, 0)):
         processes = tuple(HostProcess(m, i, (i,), "127.0.0.1") for i, m in enumerate(machines))
         self.heard, self.refused = [], Counter()
-        self.place = Place(processes, own, str(directory))
-        self.bell = Bell(self.place, self.take, lambda reason: self.refused.update([reason]))
+        self.place = ProcessDirectory(processes, own, str(directory))
+        self.bell = DoorbellReader(self.place, self.take, lambda reason: self.refused.update([reason]))
 
     def take(self, message):
         (head, body), guarded = message

@@ -26,10 +26,10 @@ from decentnode.node.checkpoint import node_checkpoints as checkpointing
 from decentnode.node.checkpoint import safetensors_io as tensor_file
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.state_encoding import UnknownKind
-from decentnode.node.checkpoint.store import BadCheckpoint, Stamp
+from decentnode.node.checkpoint.store import BadCheckpoint, RunStamp
 from decentnode.results.records import Records, RoundRecord, read_records
 
-STAMP = Stamp(run_id=77, incarnation=2, settings="ab" * 32)
+STAMP = RunStamp(run_id=77, incarnation=2, settings="ab" * 32)
 
 
 def same(one, other):
@@ -352,7 +352,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
     beacon = SimpleNamespace(mark=lambda *_: None)
     node = SimpleNamespace(rank=3, round=9, beacon=beacon, records=Records(tmp_path, 3), state=1)
     node.snapshot = lambda: {"of": node.state}
-    lineage = checkpointing.Lineage(tmp_path, STAMP.settings)
+    lineage = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     lineage.settle(STAMP.run_id, STAMP.incarnation)
     saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
     for node.round in (9, 19, 29):
@@ -389,7 +389,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
 
     monkeypatch.setattr(line_file.os, "fdatasync", look)
     node.snapshot = dict
-    lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)
+    lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=lambda report: None))
     saved.after(node)
     assert found == [(True, [])]
@@ -410,7 +410,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     node = SimpleNamespace(rank=3, round=9, beacon=SimpleNamespace(mark=lambda *_: None), snapshot=dict)
     node.records, node.course = Records(tmp_path, 3), SimpleNamespace(is_cut_short=True)
     node.records.write(RoundRecord(3, 9), ByteCounters())
-    lineage = checkpointing.Lineage(tmp_path / "saved", STAMP.settings)
+    lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
     saved.after(node)
     assert checkpoint.rounds(tmp_path / "saved", 3) == []
@@ -436,7 +436,7 @@ def test_one_that_is_bad_or_of_another_run_is_written_anew(tmp_path):
     tensors.write_bytes(b"")
     store(tmp_path, STATE)
     assert same(checkpoint.read(tmp_path, 3, 9).state, STATE)
-    for stamp in (Stamp(78, 0, STAMP.settings), Stamp(78, 0, "other")):
+    for stamp in (RunStamp(78, 0, STAMP.settings), RunStamp(78, 0, "other")):
         checkpoint.save(tmp_path, 3, 9, {"of": stamp.settings}, stamp)
         assert checkpoint.read(tmp_path, 3, 9).state == {"of": stamp.settings}
 

@@ -23,7 +23,7 @@ from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
 from decentnode.graph.families import Ring, Star
 from decentnode.launcher import preflight
-from decentnode.mapping.job import Job
+from decentnode.mapping.job import SchedulerJob
 from decentnode.sharing import Gossip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,7 +189,7 @@ cli.main(["list"])
 
 @pytest.mark.parametrize("words", ["run x.yaml", "run x.yaml --debug", "--debug run x.yaml"])
 def test_a_companion_of_a_job_follows_the_first_process_wherever_debug_stands(call, monkeypatch, words):
-    monkeypatch.setattr(cli, "find_job", lambda: Job("torchrun", "7", (2, 2), 0, 1))
+    monkeypatch.setattr(cli, "find_job", lambda: SchedulerJob("torchrun", "7", (2, 2), 0, 1))
     monkeypatch.setattr(cli, "Follower", lambda job: SimpleNamespace(wait=lambda: 40 + job.local_rank))
     assert call(*words.split()) == (41, "", "")
 

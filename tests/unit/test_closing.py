@@ -14,7 +14,7 @@ from decentnode.communication.launcher_link.reports import (
     Stopped,
 )
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import exit_code
 from tests.unit.test_others import Desk
 
@@ -50,7 +50,7 @@ def evaluated(rank, round, loss):
     ],
 )
 def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
-    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
     roster.start()
     for report in reports:
         roster.take(report)
@@ -67,7 +67,7 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
-    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
     roster.start()
     roster.take(Failed(0, "hung (trains for 60 s) and was ended"))
     roster.take(Finished(1, 5, "", 0, 0, 0.0, None, None))

@@ -9,12 +9,12 @@ import pytest
 from decentnode.errors import ExitCode, StartError
 from decentnode.launcher.cluster import task_followers as companions
 from decentnode.launcher.cluster.task_followers import Companions, Follower
-from decentnode.mapping.job import Job
+from decentnode.mapping.job import SchedulerJob
 
 
 @pytest.fixture
 def job():
-    return Job("torchrun", f"test {os.getpid()} {time.monotonic()}", (3,), 0, 0)
+    return SchedulerJob("torchrun", f"test {os.getpid()} {time.monotonic()}", (3,), 0, 0)
 
 
 def forked(work):
@@ -89,5 +89,5 @@ def test_a_second_first_process_is_refused(job):
 
 def test_jobs_do_not_meet():
     jobs = [("torchrun", "a", 0), ("torchrun", "a", 1), ("torchrun", "b", 0), ("srun", "a", 0)]
-    places = {companions.meeting_place(Job(starter, job, (2, 2), i, 0)) for starter, job, i in jobs}
+    places = {companions.meeting_place(SchedulerJob(starter, job, (2, 2), i, 0)) for starter, job, i in jobs}
     assert len(places) == 4

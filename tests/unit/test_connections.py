@@ -14,7 +14,7 @@ from decentnode.communication.zeromq.flood_guard import (
     NOWHERE,
     REST,
     SLACK_BYTES,
-    Connections,
+    FloodGuard,
     connection_of,
 )
 from decentnode.core.polling import ready
@@ -38,7 +38,7 @@ def router():
 @pytest.fixture
 def watch(router):
     router.bind("tcp://127.0.0.1:*")
-    connections = Connections(MOST_BYTES, peers=1)
+    connections = FloodGuard(MOST_BYTES, peers=1)
     connections.listen(router.get_string(zmq.LAST_ENDPOINT))
     return connections
 
@@ -177,7 +177,7 @@ def test_a_connection_is_known_by_its_peer(router, watch):
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/socket"])
 def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time(router, tmp_path, endpoint):
     router.bind(endpoint.format(tmp_path))
-    watch = Connections(MOST_BYTES, peers=1)
+    watch = FloodGuard(MOST_BYTES, peers=1)
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.set(zmq.LINGER, 0)
         monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -207,7 +207,7 @@ def test_a_link_of_the_oldest_protocol_does_no_harm(router, watch):
 
 def test_connections_that_bring_next_to_nothing_are_hardly_looked_at(router):
     router.bind("tcp://127.0.0.1:*")
-    connections = Connections(MOST_BYTES, peers=1)
+    connections = FloodGuard(MOST_BYTES, peers=1)
     connections.listen(router.get_string(zmq.LAST_ENDPOINT))
     accepted = connections.follow(router)
     asleep = []

@@ -5,11 +5,11 @@ import json
 import msgspec
 import pytest
 
-from decentnode.communication.launcher_link.reports import CameBack, Checkpointed, Evaluated
+from decentnode.communication.launcher_link.reports import Checkpointed, Evaluated, Rejoined
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import Join, Start
-from decentnode.launcher.recovery.resume import Resumption
-from decentnode.launcher.recovery.run_state import Continuity
+from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.recovery.run_state import RunState
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
@@ -31,7 +31,7 @@ def late(tmp_path):
     (tmp_path / "records").mkdir()
     state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
     (tmp_path / "run.json").write_text(json.dumps(state))
-    found = Continuity(Experiment.from_yaml(config), 1, tmp_path, Resumption(tmp_path))
+    found = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
     found.lineage.settle(7, 1)
     for rank in RANKS:
         for round in (1, 4, 9):
@@ -60,7 +60,7 @@ def past_of_machine_0(tmp_path, **files):
     config.write_text(CONFIG)
     for name, content in {"run": {"run_id": f"{7:016x}", "incarnation": 0}, **files}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"schema": SCHEMA} | content))
-    return Continuity(Experiment.from_yaml(config), 0, tmp_path, Resumption(tmp_path))
+    return RunState(Experiment.from_yaml(config), 0, tmp_path, ResumePlan(tmp_path))
 
 
 def test_a_run_cannot_go_on_as_a_whole_from_the_round_that_it_went_on_from_without_a_machine(tmp_path):
@@ -111,11 +111,11 @@ def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(la
 def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
     late.begin(Start(7, incarnation=1, late=1))
     rows = late.rows
-    assert late.take(CameBack(0, 2)) == ""  # of another machine
-    assert late.take(CameBack(2, 6)) == ""
+    assert late.take(Rejoined(0, 2)) == ""  # of another machine
+    assert late.take(Rejoined(2, 6)) == ""
     assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
     late.take(Evaluated(2, 7, 0.5, 1.0, None, 0, 0.0, published=False))
-    late.take(CameBack(3, 5))
+    late.take(Rejoined(3, 5))
     assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
 
 
@@ -123,7 +123,7 @@ def test_checkpoints_that_were_undone_are_not_counted_on(late):
     late.begin(Start(7, incarnation=1, late=1))
     for rank in RANKS:
         late.take(Checkpointed(rank, 14))
-    late.take(CameBack(3, 12))
+    late.take(Rejoined(3, 12))
     assert late.retention.newest_round is None
 
 

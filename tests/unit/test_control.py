@@ -19,9 +19,9 @@ from decentnode.core.polling import ready
 from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.monitoring import control_client
 from decentnode.launcher.monitoring import control_socket as control
-from decentnode.launcher.monitoring.control_socket import Control, NodeStatus, Request, Status, ask
-from decentnode.launcher.monitoring.event_log import Journal
-from decentnode.launcher.monitoring.monitor import Vigil
+from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, ask
+from decentnode.launcher.monitoring.event_log import EventLog
+from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.results.reader import Live, read_events
 
 STATUS = Status(
@@ -40,7 +40,7 @@ class Launcher:
 
     def __init__(self, tmp_path, **requests):
         (tmp_path / "config.yaml").touch()
-        self.control = Control(tmp_path, str(tmp_path), 0, requests)
+        self.control = ControlServer(tmp_path, str(tmp_path), 0, requests)
         self.path = f"{tmp_path}/control"
         self.stopped = threading.Event()
         self.slowest = 0.0
@@ -135,7 +135,7 @@ def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
 def test_a_launcher_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(control, "SECONDS", 0.2)
     (tmp_path / "config.yaml").touch()
-    stopped = Control(tmp_path, str(tmp_path), 0, {})
+    stopped = ControlServer(tmp_path, str(tmp_path), 0, {})
     with pytest.raises(
         RunFailed, match=rf"^{tmp_path}: the launcher does not answer within 0 s \(process \d+\)$"
     ):
@@ -173,14 +173,14 @@ def test_whoever_finds_nobody_to_ask_reads_how_the_run_has_ended(tmp_path):
     (tmp_path / "config.yaml").touch()
     seen = []
 
-    class Watched(Control):
+    class Watched(ControlServer):
         def close(self):
             self._socket.close()
             seen.extend(status.report(tmp_path))
             super().close()
 
-    vigil = Vigil.__new__(Vigil)
-    vigil.journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    vigil = RunMonitor.__new__(RunMonitor)
+    vigil.journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
     vigil._control = Watched(tmp_path, str(tmp_path), 0, {})
     vigil.close("all nodes finished")
     assert seen == [f"{tmp_path}: has ended: all nodes finished"]
@@ -201,7 +201,7 @@ def test_a_run_that_is_under_way(tmp_path):
 
 def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "config.yaml").touch()
-    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
     journal.take(PeerMissing(3, 9, 5, "killed"))
     journal.close()
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
@@ -219,7 +219,7 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
 
 def test_a_run_that_has_ended_says_how(tmp_path):
     (tmp_path / "config.yaml").touch()
-    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
         journal.record(kind, text)
     assert "no word of how it ended" in next(status.report(tmp_path))
@@ -267,7 +267,7 @@ def test_asking_loads_no_torch():
 
 def test_a_journal_keeps_what_it_shows(tmp_path):
     shown = []
-    journal = Journal(tmp_path / "events.jsonl", shown.append)
+    journal = EventLog(tmp_path / "events.jsonl", shown.append)
     journal.take(PeerMissing(3, 9, 5, "silent for 2 s"))
     journal.take(Stuck(5, 9, "trains", 61.0))
     journal.take(Waiting(3, 9, [5], 4.0, "trains for 5 s"))
@@ -289,7 +289,7 @@ def test_a_journal_keeps_what_it_shows(tmp_path):
 
 
 def test_a_path_that_is_no_text_can_be_told(tmp_path):
-    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
     journal.record("disk", "caf\udce9.log: é is text")
     journal.close()
     (event,) = read_events(tmp_path / "events.jsonl")
@@ -297,7 +297,7 @@ def test_a_path_that_is_no_text_can_be_told(tmp_path):
 
 
 def test_results_that_are_lost_are_told_and_kept(tmp_path):
-    journal = Journal(tmp_path / "events.jsonl", lambda text: None)
+    journal = EventLog(tmp_path / "events.jsonl", lambda text: None)
     journal.take(DiskProblem(3, "records wait in memory"))
     assert journal.lost_results == []
     journal.take(DiskProblem(3, "records could not be written", lost=True))
@@ -309,7 +309,7 @@ def test_results_that_are_lost_are_told_and_kept(tmp_path):
 def test_one_line_a_minute_is_shown_of_a_disk(tmp_path, monkeypatch):
     shown, now = [], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    journal = Journal(tmp_path / "events.jsonl", shown.append)
+    journal = EventLog(tmp_path / "events.jsonl", shown.append)
     for second in (0, 1, 59, 61):
         now[0] = float(second)
         for rank in range(4):
@@ -321,7 +321,7 @@ def test_one_line_a_minute_is_shown_of_a_disk(tmp_path, monkeypatch):
 
 def test_a_journal_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path):
     shown = []
-    journal = Journal(tmp_path / "no" / "events.jsonl", shown.append)
+    journal = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
         journal.record("started", "")
     assert len(shown) == 1

@@ -3,7 +3,7 @@
 import torch
 
 from decentnode.communication.torch_distributed.messages import Size
-from decentnode.communication.torch_distributed.transfers import Courier, Swap
+from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 
 SIZES = {0: Size(100, 1), 1: Size(200, 2), 2: Size(300, 3)}
 """By part."""
@@ -32,11 +32,11 @@ def begun(courier, group, key, is_known=True):
     size = SIZES[key[2]]
     payload = torch.zeros(size.length, dtype=torch.uint8)
     sizes = {SOONER: size, LATER: size if is_known else None}
-    courier.begin(Swap(group, key, {SOONER: payload, LATER: payload}, sizes, 5.0))
+    courier.begin(GroupExchange(group, key, {SOONER: payload, LATER: payload}, sizes, 5.0))
 
 
 def posted(gathers, is_late):
-    courier, group = Courier(None), Journal(gathers)
+    courier, group = TransferQueue(None), Journal(gathers)
     begun(courier, group, (5, 0, 0))
     begun(courier, group, (5, 0, 1), is_known=not is_late)
     begun(courier, group, (5, 0, 2), is_known=not is_late)
@@ -60,7 +60,7 @@ def test_elsewhere_only_what_is_late_is_waited_for():
 
 
 def test_what_is_held_back_ends_with_its_group():
-    courier, first, second = Courier(None), Journal(True), Journal(True)
+    courier, first, second = TransferQueue(None), Journal(True), Journal(True)
     begun(courier, first, (5, 0, 0), is_known=False)
     assert first.posted == [] and courier.awaits(SOONER)
     courier.forget(first)

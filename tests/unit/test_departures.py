@@ -8,8 +8,8 @@ import pytest
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
-from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, Departures
-from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMonitor
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.watchdog import Condition
 from decentnode.node.farewell import FAREWELL_SECONDS
 from tests.unit.test_others import ROUNDS, Desk
@@ -40,9 +40,9 @@ def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_agai
     desk.launcher._take(LAST_WORDS["failed"])
     position = desk.launcher.experiment.home[2]
     desk.launcher._take(Restarted(position, 4, 1))
-    assert desk.state(2) is State.RUNNING and desk.launcher._unresolved()
+    assert desk.state(2) is MemberState.RUNNING and desk.launcher._unresolved()
     desk.launcher._take(Exited(position, 4))
-    assert desk.state(2) is State.LOST and not desk.launcher._unresolved()
+    assert desk.state(2) is MemberState.LOST and not desk.launcher._unresolved()
     desk.launcher._take(Restarted(position, None, 2))
     assert desk.launcher._unresolved()
 
@@ -58,7 +58,7 @@ def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(des
 def test_processes_that_ended_with_their_server_are_not_waited_for(desk):
     read, write = os.pipe()
     os.close(write)
-    desk.launcher._inflow = launcher.Inflow(read)
+    desk.launcher._inflow = launcher.ReportReader(read)
     desk.launcher._take(LAST_WORDS["stopped"])
     desk.launcher.run_id = 0
     desk.launcher._watch(0.0)
@@ -85,9 +85,9 @@ def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
 
 def test_how_long_a_process_may_take():
     """Two host processes, of which the first has two nodes."""
-    roster = Roster(range(3), {0: (0, 1), 1: (2,)})
+    roster = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
     roster.start()
-    departures = Departures(roster, {0: (0, 1), 1: (2,)}, FailureSettings(deadline=20.0))
+    departures = ExitMonitor(roster, {0: (0, 1), 1: (2,)}, FailureSettings(deadline=20.0))
     roster.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
     assert not departures.are_awaited(100.0), "rank 1 is at work"
     roster.take(Failed(1, "ValueError: no"))

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.rejoin import FAR_AHEAD, Edges, Homecoming, farewell
+from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
 from decentnode.communication.peers.rejoin_backoff import MOST_PAUSE, SETTLED
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerAway, PeerLost, PeerTimeout
+from decentnode.errors import PeerLost, PeerRejoining, PeerTimeout
 
 NOBODY = 99
 
@@ -20,7 +20,7 @@ class Town:
     def __init__(self, nodes):
         self.boxes = {rank: Mailbox(rank, lambda source, message: None) for rank in range(nodes)}
         self.edges = {
-            rank: Edges({rank: box}, self.tell, self.is_reachable) for rank, box in self.boxes.items()
+            rank: EdgeProtocol({rank: box}, self.tell, self.is_reachable) for rank, box in self.boxes.items()
         }
         self.post, self.cut_off = [], set()
 
@@ -133,7 +133,7 @@ def homecoming(rounds):
     for rank, round in enumerate(rounds, start=1):
         town.go_to(rank, round)
         town.boxes[rank].lose(0, PeerLost(0, "died"))
-    town.edges[0].homecoming = Homecoming({0: town.boxes[0]}, town.tell)
+    town.edges[0].homecoming = RejoinProtocol({0: town.boxes[0]}, town.tell)
     return town, town.edges[0].homecoming
 
 
@@ -152,7 +152,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
     town = Town(3)
     town.go_to(2, 7)
     for rank in (0, 1):
-        town.edges[rank].homecoming = Homecoming({rank: town.boxes[rank]}, town.tell)
+        town.edges[rank].homecoming = RejoinProtocol({rank: town.boxes[rank]}, town.tell)
     inner, outer = (town.edges[rank].homecoming for rank in (0, 1))
     town.boxes[2].lose(1, PeerLost(1, "died"))
     outer.ask([(1, 0), (1, 2)])
@@ -284,7 +284,7 @@ def test_a_peer_that_comes_back_a_round_later_is_away_and_not_lost():
     town.boxes[0].open((5, 0, 0), 1, (), (1,), 10.0)
     town.boxes[0].suspend(1)
     assert town.boxes[0].readmit(1, 6)
-    assert isinstance(town.boxes[0].gone[1], PeerAway)
+    assert isinstance(town.boxes[0].gone[1], PeerRejoining)
 
 
 def settled_apart(rounds, waits=True):
@@ -295,7 +295,7 @@ def settled_apart(rounds, waits=True):
         town.go_to(rank, round)
     for rank, stays in ((1, 0), (2, 3)):
         town.boxes[stays].suspend(rank)
-        coming = town.edges[rank].homecoming = Homecoming({rank: town.boxes[rank]}, town.tell, waits)
+        coming = town.edges[rank].homecoming = RejoinProtocol({rank: town.boxes[rank]}, town.tell, waits)
         comings.append(coming)
     for rank, peers, coming in ((1, (0, 2), comings[0]), (2, (1, 3), comings[1])):
         coming.ask([(rank, peer) for peer in peers])
@@ -339,7 +339,7 @@ def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both
     town.boxes[0].admit(6)
     town.boxes[0].open((6, 0, 0), 7, (1,), (1,) if under_way else (), 10.0)
     town.boxes[0].suspend(1) if waits else town.boxes[0].lose(1, PeerLost(1, "died"))
-    coming = town.edges[1].homecoming = Homecoming({1: town.boxes[1]}, town.tell, waits)
+    coming = town.edges[1].homecoming = RejoinProtocol({1: town.boxes[1]}, town.tell, waits)
     coming.ask([(1, 0)])
     town.carry()
     assert coming.round == back
@@ -362,7 +362,7 @@ def test_two_neighbors_that_come_back_at_once_wait_for_each_other(rounds):
     assert [coming.round for coming in comings] == list(rounds)
     for rank, peer in ((1, 2), (2, 1)):
         missing = town.boxes[rank].gone.get(peer)
-        assert missing is None or isinstance(missing, PeerAway)
+        assert missing is None or isinstance(missing, PeerRejoining)
         assert town.first(rank, peer) in (None, max(rounds))
     met = [met_anew(town, rank, round) for rank, round in zip((1, 2), rounds, strict=True)]
     assert len(met[0][2]) == 1 and met[0][2] == met[1][1]
@@ -398,7 +398,7 @@ def test_two_neighbors_that_come_back_at_once_wait_for_each_other_whatever_is_lo
         town.boxes[rank].admit(coming.round)
     for rank, peer in ((1, 2), (2, 1)):
         missing = town.boxes[rank].gone.get(peer)
-        assert missing is None or isinstance(missing, PeerAway)
+        assert missing is None or isinstance(missing, PeerRejoining)
     check_they_exchange(town, 1, 2, max(coming.round for coming in comings))
 
 
@@ -418,7 +418,7 @@ def test_who_comes_back_after_its_neighbor_has_begun_again_takes_part_in_its_rou
 def test_nobody_is_given_up_by_a_peer_that_comes_back_and_proposes_another_round():
     """Node 1 held its round and had agreed when node 2 turned out to be further."""
     town = Town(3)
-    coming = town.edges[0].homecoming = Homecoming({0: town.boxes[0]}, town.tell, waits=True)
+    coming = town.edges[0].homecoming = RejoinProtocol({0: town.boxes[0]}, town.tell, waits=True)
     for rank in (1, 2):
         town.go_to(rank, 6)
         town.boxes[rank].suspend(0)
@@ -429,7 +429,7 @@ def test_nobody_is_given_up_by_a_peer_that_comes_back_and_proposes_another_round
     town.go_to(2, 7)
     town.carry()
     assert coming.round == 7
-    assert isinstance(town.boxes[1].gone[0], PeerAway)
+    assert isinstance(town.boxes[1].gone[0], PeerRejoining)
     check_they_exchange(town, 0, 1, 7)
     check_they_exchange(town, 0, 2, 7)
 
@@ -439,7 +439,7 @@ def test_a_peer_that_dies_again_before_its_round_is_answered_and_waited_for():
     town.go_to(0, 5)
     for _ in range(2):
         town.boxes[0].suspend(1)
-        coming = town.edges[1].homecoming = Homecoming({1: town.boxes[1]}, town.tell, waits=True)
+        coming = town.edges[1].homecoming = RejoinProtocol({1: town.boxes[1]}, town.tell, waits=True)
         town.tell(Kind.RETURN, 1, 0, (6, 0, 0), 0)
         town.carry()
         assert town.first(0, 1) == 6
@@ -514,7 +514,7 @@ def test_in_the_end_the_word_of_those_counts_that_have_ended():
 
 def test_a_peer_that_was_lost_stays_so_until_it_is_back_unless_peers_are_waited_for():
     """Whoever is to stop at a loss would hear nothing of a link that broke and held again between rounds."""
-    for waits, reason in ((False, PeerLost), (True, PeerAway)):
+    for waits, reason in ((False, PeerLost), (True, PeerRejoining)):
         box = Mailbox(0, lambda source, message: None)
         box.waits = waits
         box.lose(1, PeerLost(1, "its link broke"))
@@ -652,9 +652,9 @@ def test_two_that_came_back_to_different_rounds_meet_anew_in_the_same_one():
 def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     town = Town(3)
     town.go_to(2, 5)
-    edges = Edges({0: town.boxes[0], 1: town.boxes[1]}, town.tell, town.is_reachable)
+    edges = EdgeProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell, town.is_reachable)
     town.edges[0] = town.edges[1] = edges
-    coming = edges.homecoming = Homecoming({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
+    coming = edges.homecoming = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
     coming.ask([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]

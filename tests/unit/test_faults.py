@@ -10,25 +10,25 @@ import pytest
 import zmq
 
 from decentnode.communication import wire
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacons
-from decentnode.communication.launcher_link.reports import Inflow, Injected, Reporter
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.reports import FaultInjected, Reporter, ReportReader
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from decentnode.node.faults import (
     Corrupt,
     Crash,
-    Delay,
     Drop,
     Duplicate,
     FullDisk,
     Hang,
-    Partition,
+    MessageDelay,
+    NetworkPartition,
     Raise,
     Reorder,
     Slow,
     Stop,
 )
-from decentnode.node.faults.injector import Ledger, Nemesis
+from decentnode.node.faults.injector import FaultInjector, InjectionLog
 
 RUN_ID = 7
 TINY = Path(__file__).parents[2] / "eval" / "reliability" / "tiny.yaml"
@@ -39,13 +39,13 @@ class Stage:
 
     def __init__(self, *faults, seed: int = 1) -> None:
         read, write = os.pipe()
-        self.inflow, reporter = Inflow(read), Reporter(write)
-        self.beacons = Beacons([0])
-        self.nemesis = Nemesis(faults, [0, 0, 1, 1], seed, Ledger(len(faults), 4))
+        self.inflow, reporter = ReportReader(read), Reporter(write)
+        self.beacons = HeartbeatBoard([0])
+        self.nemesis = FaultInjector(faults, [0, 0, 1, 1], seed, InjectionLog(len(faults), 4))
         self.beacon = self.nemesis.beacon(0, self.beacons.of(0), reporter)
         self.sieve = self.nemesis.sieve([0], self.beacons, reporter)
 
-    def reported(self) -> list[Injected]:
+    def reported(self) -> list[FaultInjected]:
         return self.inflow.read()
 
     def pass_on(self, message, now: float = 0.0):
@@ -145,7 +145,7 @@ def test_a_message_comes_after_the_next_of_its_sender():
 
 
 def test_a_message_is_held_back_no_longer_than_said():
-    for fault in (Reorder(seconds=2.0), Delay(seconds=2.0)):
+    for fault in (Reorder(seconds=2.0), MessageDelay(seconds=2.0)):
         stage = Stage(fault)
         assert stage.pass_on(message(), now=10.0) == []
         assert stage.sieve.next_release == 12.0
@@ -154,7 +154,7 @@ def test_a_message_is_held_back_no_longer_than_said():
 
 
 def test_what_follows_a_delayed_message_waits_behind_it():
-    stage = Stage(Delay(seconds=2.0, rounds=0))
+    stage = Stage(MessageDelay(seconds=2.0, rounds=0))
     assert stage.pass_on(message(round=0), now=10.0) == []
     assert stage.pass_on(message(round=1), now=10.5) == []
     assert stage.pass_on(message(sender=2, round=1), now=10.5) == [(2, 1)]
@@ -195,7 +195,7 @@ def test_every_part_of_a_message_may_be_corrupted():
 
 
 def test_a_partition_separates_groups_and_heals():
-    stage = Stage(Partition(groups=((0, 1), (2,)), rounds=(1, 2)))
+    stage = Stage(NetworkPartition(groups=((0, 1), (2,)), rounds=(1, 2)))
     assert stage.pass_on(message(sender=1, round=1)) == [(1, 1)]
     assert stage.pass_on(message(sender=2, round=1)) == []
     assert stage.pass_on(message(sender=3, round=1)) == [(3, 1)]  # in no group
@@ -203,7 +203,7 @@ def test_a_partition_separates_groups_and_heals():
 
 
 def test_a_partition_may_last_for_seconds():
-    stage = Stage(Partition(groups=((0,), (1,)), rounds=(1, 1), seconds=5.0))
+    stage = Stage(NetworkPartition(groups=((0,), (1,)), rounds=(1, 1), seconds=5.0))
     assert stage.pass_on(message(round=0), now=0.0) == [(1, 0)]
     assert stage.pass_on(message(round=1), now=1.0) == []
     assert stage.pass_on(message(round=2), now=5.9) == []
@@ -255,7 +255,7 @@ def in_a_child(act) -> int:
 
 def test_a_node_without_faults_keeps_its_beacon():
     stage = Stage(Crash(ranks=2), Drop())
-    assert type(stage.beacon) is type(Beacons([0]).of(0))
+    assert type(stage.beacon) is type(HeartbeatBoard([0]).of(0))
 
 
 def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
@@ -408,4 +408,4 @@ def test_faults_are_saved_with_the_run(tmp_path):
     (tmp_path / "x.yaml").write_text(config.dump(settings))
     again = config.load(tmp_path / "x.yaml")
     assert again.faults == settings.faults
-    assert [type(fault.make()) for fault in again.faults] == [Partition, Crash, Stop]
+    assert [type(fault.make()) for fault in again.faults] == [NetworkPartition, Crash, Stop]

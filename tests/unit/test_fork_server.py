@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import Beacons
-from decentnode.communication.launcher_link.reports import Exited, Failed, Inflow, Reporter, Restarted
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
+from decentnode.communication.launcher_link.reports import Exited, Failed, Reporter, ReportReader, Restarted
 from decentnode.core.polling import ready
 from decentnode.errors import StartError
 from decentnode.launcher import fork_server
@@ -40,13 +40,13 @@ def serve(reporter, gate, lifeline, forks, error):
 
     os.fork, fork_server.run_host = fork_or_raise, run_host
     inheritance = SimpleNamespace(
-        reporter=reporter, beacons=Beacons([0, 1, 2]), snapshots=SimpleNamespace(run_id=5),
+        reporter=reporter, beacons=HeartbeatBoard([0, 1, 2]), snapshots=SimpleNamespace(run_id=5),
         experiment=SimpleNamespace(
             processes=[SimpleNamespace(ranks=(0, 1)), SimpleNamespace(ranks=(2,))],
             settings=SimpleNamespace(failures=SimpleNamespace(restart=SimpleNamespace(attempts=1))),
         ),
     )  # fmt: skip
-    fork_server._Children(inheritance, [0, 1], lifeline).serve()
+    fork_server.ForkServerProcess(inheritance, [0, 1], lifeline).serve()
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
@@ -64,7 +64,7 @@ def test_a_process_that_cannot_be_started_again_costs_no_other(error):
             os._exit(0)
     for fd in (write, gate_end, lifeline_end):
         os.close(fd)
-    inflow, reports = Inflow(read), []
+    inflow, reports = ReportReader(read), []
     while not inflow.closed:
         ready([read], seconds=SECONDS)
         found = inflow.read()

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 import torch
 
-from decentnode.communication.torch_distributed.backend_choice import Chooser
-from decentnode.communication.torch_distributed.group_membership import Formation
-from decentnode.communication.torch_distributed.messages import Facts, Joining, Plan
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice
+from decentnode.communication.torch_distributed.group_membership import GroupMembership
+from decentnode.communication.torch_distributed.messages import Capabilities, GroupPlan, JoinRequest
 from decentnode.communication.torch_distributed.process_group import GroupBroken
 from decentnode.errors import StartError
 
-FACTS = Facts(True, "", "", True)
+FACTS = Capabilities(True, "", "", True)
 
 
 class Name:
@@ -56,20 +56,22 @@ class Town:
         self.formations = {rank: self._formation(rank, patience) for rank in range(ranks)}
 
     def _formation(self, rank, patience):
-        return Formation(Workshop(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note), patience)
+        return GroupMembership(
+            Workshop(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note), patience
+        )
 
     def post(self, sender, ranks, note):
         for rank in ranks:
             if not self.deaf & {sender, rank}:
                 formation = self.formations[rank]
-                hear = {Joining: formation.hear_joining, Plan: formation.hear_plan}[type(note)]
+                hear = {JoinRequest: formation.hear_joining, GroupPlan: formation.hear_plan}[type(note)]
                 hear(sender, note)
 
     def form(self, seconds=5.0):
         speaking = [f for rank, f in self.formations.items() if rank not in self.deaf]
         with ThreadPoolExecutor(len(speaking)) as threads:
             forming = [
-                threads.submit(f.form_first, self.formations.keys(), Chooser("gloo", False), seconds)
+                threads.submit(f.form_first, self.formations.keys(), BackendChoice("gloo", False), seconds)
                 for f in speaking
             ]
         return [one.result() for one in forming]
@@ -109,7 +111,7 @@ def test_who_hears_of_no_plan_does_not_wait_for_ever():
 
 def test_an_error_of_the_plan_ends_the_start_everywhere():
     town = Town(2)
-    chooser = Chooser("nccl", False)
+    chooser = BackendChoice("nccl", False)
     with ThreadPoolExecutor(2) as threads:
         forming = [threads.submit(f.form_first, [0, 1], chooser, 5.0) for f in town.formations.values()]
     for one in forming:
@@ -124,7 +126,7 @@ def test_who_ends_while_the_first_group_is_made_is_not_waited_for(dead, noticed_
         formation.workshop.dead = {dead}
     with ThreadPoolExecutor(4) as threads:
         forming = {
-            rank: threads.submit(formation.form_first, range(4), Chooser("gloo", False), 3.0)
+            rank: threads.submit(formation.form_first, range(4), BackendChoice("gloo", False), 3.0)
             for rank, formation in town.formations.items()
         }
         time.sleep(0.5)
@@ -203,7 +205,7 @@ def test_a_plan_that_is_overtaken_while_it_is_drawn_up_is_followed_by_another():
         if not overtaken:
             overtaken.append(leader._generation)
             for rank in (1, 2):
-                leader.hear_joining(rank, Joining(overtaken[0] + 1, None, [], FACTS))
+                leader.hear_joining(rank, JoinRequest(overtaken[0] + 1, None, [], FACTS))
         return open_store()
 
     leader.workshop.open_store = open_late

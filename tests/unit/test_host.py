@@ -17,7 +17,7 @@ from decentnode.graph.base import Graph
 from decentnode.graph.families import Ring
 from decentnode.graph.time_varying import OnePeerExponential
 from decentnode.node import host_process as host
-from decentnode.node.checkpoint.node_checkpoints import Lineage, NodeCheckpoints
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.host_process import _place, _start_together
 from decentnode.node.node import Node
 from decentnode.results.records import Records
@@ -101,7 +101,7 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     """Also in a process that gets to run only later, as one of a thousand does."""
     start = os.eventfd(1)
-    lineage = Lineage(tmp_path, "settings")
+    lineage = RunIdentity(tmp_path, "settings")
     lineage.begin(time.monotonic() - 5.0)
     said = SimpleNamespace(put=lambda rank, text: None, said=dict)
     inheritance = SimpleNamespace(

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from decentnode.communication.launcher_link.handshakes import MOST_BYTES, Introductions
+from decentnode.communication.launcher_link.handshakes import MOST_BYTES, HandshakeBoard
 
 
 def test_what_was_put_is_said_and_nothing_else():
-    slots = Introductions(5)
+    slots = HandshakeBoard(5)
     assert slots.said() == {}
     slots.put(3, b"three")
     slots.put(0, bytes(MOST_BYTES))
@@ -19,7 +19,7 @@ def test_what_was_put_is_said_and_nothing_else():
 
 
 def test_one_that_is_too_long_is_refused_and_leaves_its_neighbors_alone():
-    slots = Introductions(2)
+    slots = HandshakeBoard(2)
     slots.put(1, b"one")
     with pytest.raises(ValueError, match="at most 64 bytes, not 65"):
         slots.put(0, bytes(MOST_BYTES + 1))
@@ -28,7 +28,7 @@ def test_one_that_is_too_long_is_refused_and_leaves_its_neighbors_alone():
 
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_that_is_not_there_overwrites_nobody(rank):
-    slots = Introductions(2)
+    slots = HandshakeBoard(2)
     slots.put(1, b"one")
     with pytest.raises(ValueError, match=f"there is no rank {rank} to introduce"):
         slots.put(rank, b"another key")
@@ -36,7 +36,7 @@ def test_a_rank_that_is_not_there_overwrites_nobody(rank):
 
 
 def test_both_sides_of_a_fork_see_it():
-    slots = Introductions(2)
+    slots = HandshakeBoard(2)
     slots.put(0, b"parent")
     pid = os.fork()
     if pid == 0:

@@ -11,7 +11,7 @@ from decentnode.mapping import environment
 from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
-from decentnode.mapping.job import Job, find_job
+from decentnode.mapping.job import SchedulerJob, find_job
 from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
 from decentnode.mapping.torchrun_store import learned_addresses
 from tests.contract.troupe import free_ports
@@ -210,7 +210,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
     port, found = free_ports(1), {}
 
     def one(machine):
-        job = Job(
+        job = SchedulerJob(
             "torchrun", "test", (2,) * count, machine, 0, meeting=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:

@@ -9,10 +9,10 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Finis
 from decentnode.core.registry import SHARINGS
 from decentnode.errors import RunFailed
 from decentnode.launcher.cluster import late_join as latecomers
-from decentnode.launcher.cluster.late_join import Latecomers
-from decentnode.launcher.cluster.messages import Join, Relay, Start
-from decentnode.launcher.monitoring.membership import Roster
-from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.launcher.cluster.late_join import LateJoin
+from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
+from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
 
@@ -50,11 +50,11 @@ def experiment():
 
 class Desk:
     def __init__(self, experiment, directory, machine=0):
-        self.roster = Roster(range(6), {i: (i,) for i in range(6)})
+        self.roster = MembershipTable(range(6), {i: (i,) for i in range(6)})
         self.roster.start()
         self.recorded, self.is_stopping = Recorded(), False
-        self.lineage = Lineage(directory, "", 6)
-        self.late = Latecomers(
+        self.lineage = RunIdentity(directory, "", 6)
+        self.late = LateJoin(
             experiment, machine, self.roster, self.recorded, self.lineage, lambda: self.is_stopping
         )
         self.late.server = self.recorded
@@ -83,7 +83,7 @@ def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
     reports = desk.late.answer(join(2))
     back = [Restarted(position, None, 16) for position in (3, 4, 5)]
     assert reports == back and desk.recorded.admitted == [(2, 1, [])]
-    assert desk.recorded.sent == [(Relay(0, back), 1)]
+    assert desk.recorded.sent == [(RelayedReports(0, back), 1)]
     desk.take(*reports)
     assert desk.lineage.absent == set() and desk.roster.active == list(range(6))
 

@@ -5,10 +5,10 @@ import threading
 import pytest
 import zmq
 
-from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.zeromq.io_thread import Sockets
-from decentnode.communication.zeromq.links import MOST_UNREAD, Links
+from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.links import MOST_UNREAD, PeerLinks
 
 PROCESSES = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(3))
 
@@ -23,8 +23,8 @@ def made(tmp_path):
         for act in also:
             act()
 
-    place = Place(PROCESSES, 0, str(tmp_path))
-    links = Links(
+    place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
+    links = PeerLinks(
         context, place, lambda process: f"ipc://{tmp_path}/{process}", lambda p: (p, b"hello", b""), book
     )
     yield links, booked, also
@@ -59,7 +59,9 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
 
 
 def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(tmp_path):
-    sockets = Sockets(Place(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000)
+    sockets = IoThread(
+        ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
+    )
     box = Mailbox(0, lambda source, message: None)
     sockets.carry(box, None, None)
     try:

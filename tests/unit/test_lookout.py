@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacons
-from decentnode.communication.launcher_link.reports import Failed, PeerMissing, Progress, Stuck, Waiting
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.reports import Failed, PeerMissing, RoundProgress, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.graph.families import Ring
 from decentnode.launcher.monitoring import watchdog as lookout
-from decentnode.launcher.monitoring.membership import Roster
-from decentnode.launcher.monitoring.stragglers import Waits
-from decentnode.launcher.monitoring.watchdog import Lookout, thread_state
+from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.monitoring.stragglers import StragglerTracker
+from decentnode.launcher.monitoring.watchdog import Watchdog, thread_state
 
 TRAIN, SEND, RECEIVE, MIX, EVALUATE = (
     Activity.TRAIN, Activity.SEND, Activity.RECEIVE, Activity.MIX, Activity.EVALUATE,
@@ -29,10 +29,10 @@ class Machine:
         # One clock for the beacons and for whoever looks at them.
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(lookout, "thread_state", lambda pid: self.states.get(pid, "S"))
-        self.beacons = Beacons(list(here))
-        self.roster = Roster(range(8), {})
+        self.beacons = HeartbeatBoard(list(here))
+        self.roster = MembershipTable(range(8), {})
         self.roster.start()
-        self.lookout = Lookout(
+        self.lookout = Watchdog(
             Ring(8), self.beacons, self.roster, {rank: [rank] for rank in here},
             FailureSettings(**{"deadline": DEADLINE, "start_deadline": 5.0} | failures),
             lambda position: position, overlap,
@@ -272,9 +272,9 @@ def test_what_another_machine_has_told_counts(monkeypatch):
     machine.look()
     machine.mark(5, RECEIVE, 0, 1, 2, 3)
     assert machine.lookout.behind(3, 5) == [4]
-    machine.roster.take(Progress(4, 2, None, 0))
+    machine.roster.take(RoundProgress(4, 2, None, 0))
     assert machine.lookout.behind(3, 5) == [4]
-    machine.roster.take(Progress(4, 5, None, 0))
+    machine.roster.take(RoundProgress(4, 5, None, 0))
     assert machine.lookout.behind(3, 5) == []
 
 
@@ -299,7 +299,7 @@ def test_the_state_of_a_process():
 
 
 def test_lines_name_whoever_holds_the_others_up():
-    waits = Waits()
+    waits = StragglerTracker()
     waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s"), 100.0)
     waits.take(Waiting(5, 39, [7], 12.4, "trains for 12 s"), 100.0)
     for rank, peer in [(1, 3), (2, 1), (9, 5)]:
@@ -320,7 +320,7 @@ def test_lines_name_whoever_holds_the_others_up():
 
 def test_somebody_whom_nobody_sees_here_is_named_late_and_with_reserve():
     """Of nodes of another machine it is not known whether they wait themselves, until its launcher tells."""
-    waits = Waits()
+    waits = StragglerTracker()
     for second in range(2):
         waits.take(Waiting(1, 12, [8, 9], 2.0 + second, ""), 100.0 + second)
         assert list(waits.news(100.0 + second)) == []
@@ -337,7 +337,7 @@ def test_somebody_whom_nobody_sees_here_is_named_late_and_with_reserve():
 
 
 def test_a_circle_has_no_cause_and_is_no_endless_search():
-    waits = Waits()
+    waits = StragglerTracker()
     waits.take(Waiting(1, 0, [2], 5.0), 1.0)
     waits.take(Waiting(2, 0, [1], 5.0), 1.0)
     assert list(waits.news(1.0)) == []
@@ -378,7 +378,7 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
 
 
 def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():
-    waits = Waits()
+    waits = StragglerTracker()
     waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s", lasts=40.0), 100.0)
     assert waits.current(130.0).keys() == {3}
     waits.end(3, 38, 131.0)

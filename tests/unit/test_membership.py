@@ -16,8 +16,8 @@ from decentnode.communication.launcher_link.reports import (
     Finished,
     PeerBack,
     PeerMissing,
-    Progress,
     Restarted,
+    RoundProgress,
     Stopped,
 )
 from decentnode.config.settings import FailureSettings
@@ -27,7 +27,8 @@ from decentnode.launcher.cluster import rendezvous as membership
 from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
-    Announced,
+    CheckpointsCommitted,
+    HighestRound,
     Join,
     LastRound,
     MeanVector,
@@ -35,13 +36,12 @@ from decentnode.launcher.cluster.messages import (
     PartialSum,
     Pause,
     Refuse,
-    Relay,
-    Settled,
+    RelayedReports,
     Start,
 )
-from decentnode.launcher.cluster.quorum import Quorum
-from decentnode.launcher.cluster.rendezvous import Assembly
-from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.cluster.quorum import StartQuorum
+from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.contract.troupe import free_ports
 
@@ -50,7 +50,7 @@ FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
 
 
 def roster():
-    return Roster(range(4), {0: (0, 1), 1: (2,)})
+    return MembershipTable(range(4), {0: (0, 1), 1: (2,)})
 
 
 def state(members, rank):
@@ -62,23 +62,23 @@ class TestRoster:
         members = roster()
         assert members.active == [0, 1, 2, 3]
         members.start()
-        assert members.ranks(State.RUNNING) == [0, 1, 2, 3]
+        assert members.ranks(MemberState.RUNNING) == [0, 1, 2, 3]
         members.take(FINISHED)
-        assert members.ranks(State.FINISHED) == [2]
+        assert members.ranks(MemberState.FINISHED) == [2]
         assert members.active == [0, 1, 3]
         assert members.members[2].finished == FINISHED
         assert (members.members[2].round, members.members[2].bytes_sent) == (9, 700)
 
     def test_progress_never_goes_back(self):
         members = roster()
-        members.take(Progress(1, 5, 0.5, 100))
+        members.take(RoundProgress(1, 5, 0.5, 100))
         members.take(Evaluated(1, 4, 0.5, 0.5, None, 80, 0.1, True))
         assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
 
     def test_a_failure_is_a_loss_with_its_reason(self):
         members = roster()
         members.take(Failed(1, "ValueError: no", out_of_memory=True))
-        assert state(members, 1) is State.LOST
+        assert state(members, 1) is MemberState.LOST
         assert members.members[1].error == "ValueError: no"
         members.take(Failed(1, "machine 1 fell silent"))
         assert members.members[1].out_of_memory
@@ -94,18 +94,18 @@ class TestRoster:
         members = roster()
         members.take(FINISHED)
         members.take(Exited(1, -9))
-        assert state(members, 2) is State.FINISHED
+        assert state(members, 2) is MemberState.FINISHED
         members.take(Exited(0, -9))
-        assert members.ranks(State.LOST) == [0, 1]
+        assert members.ranks(MemberState.LOST) == [0, 1]
         assert members.members[0].error == "killed by signal 9"
         members.take(Exited(7, 0))
-        assert state(members, 3) is State.STARTING
+        assert state(members, 3) is MemberState.STARTING
 
     def test_a_lost_node_does_not_run_again_at_the_start(self):
         members = roster()
         members.lose([3], "gone")
         members.start()
-        assert state(members, 3) is State.LOST
+        assert state(members, 3) is MemberState.LOST
 
     def test_an_edge_is_broken_only_where_both_ends_finished(self):
         members = roster()
@@ -142,8 +142,8 @@ class Meeting:
 
     def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
         """Has a machine come to the meeting; the future gives what was agreed on."""
-        quorum = Quorum(self.mapping, FailureSettings(start=self.start, grace=self.grace))
-        assembly = Assembly(self.mapping, machine, greeting(machine, **changes), quorum=quorum)
+        quorum = StartQuorum(self.mapping, FailureSettings(start=self.start, grace=self.grace))
+        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), quorum=quorum)
         assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, deadline, is_stopped)
@@ -182,10 +182,10 @@ class TestMeeting:
         assert 0 < ids.pop() < 2**63
 
     def test_run_ids_differ_and_one_machine_opens_no_socket(self):
-        alone = Assembly(mapping_of(1), 0, greeting(0))
+        alone = Rendezvous(mapping_of(1), 0, greeting(0))
         threads = threading.active_count()
         assert len({alone.meet(0.0, lambda: False).run_id for _ in range(2)}) == 2
-        assert alone.send(Relay(0, [])) == 0
+        assert alone.send(RelayedReports(0, [])) == 0
         assert alone.receive() == []
         assert threading.active_count() == threads
         alone.close()
@@ -252,7 +252,7 @@ class TestMeeting:
         with Meeting(3) as meeting:
             zero, first = meeting.come(0), meeting.come(1)
             time.sleep(0.3)
-            twin = Assembly(meeting.mapping, 1, greeting(1))
+            twin = Rendezvous(meeting.mapping, 1, greeting(1))
             with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already"):
                 twin.meet(5.0, lambda: False)
             twin.close()
@@ -417,10 +417,14 @@ class TestMeeting:
             assert [future.result(10.0).incarnation for future in both] == [most + 1] * 2
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
-        alone = Assembly(mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE))
+        alone = Rendezvous(
+            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
+        )
         with pytest.raises(StartError, match=r"started again 2147483647 times, which is the most"):
             alone.meet(0.0, lambda: False)
-        alone = Assembly(mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE))
+        alone = Rendezvous(
+            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
+        )
         assert alone.meet(0.0, lambda: False).incarnation == INCARNATIONS[-1]
 
     def test_no_number_of_starts_travels_that_cannot_be_written(self):
@@ -444,7 +448,7 @@ class TestMeeting:
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
-        alone = Assembly(mapping_of(1), 0, greeting(0))
+        alone = Rendezvous(mapping_of(1), 0, greeting(0))
         alone.introductions = {0: b"zero"}
         alone.meet(0.0, lambda: False)
         assert alone.introductions == {0: b"zero"}
@@ -462,7 +466,7 @@ class TestMeeting:
 
     def test_notes_travel_both_ways_after_the_start(self):
         notes = [
-            Relay(1, [Progress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
+            RelayedReports(1, [RoundProgress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
             PartialSum(1, 4, 2, b"\0" * 16),
             PartialDistance(1, 4, 2, 0.5),
         ]
@@ -485,10 +489,10 @@ class TestMeeting:
             for turn in range(3):
                 second._rendezvous._socket.disconnect(second._endpoint)
                 second._rendezvous._socket.connect(second._endpoint)
-                second.send(Relay(1, [FINISHED]))
-                assert receive(first, 1) == [Relay(1, [FINISHED])], turn
-                first.send(Settled(turn, -1), 1)
-                assert receive(second, 1) == [Settled(turn, -1)]
+                second.send(RelayedReports(1, [FINISHED]))
+                assert receive(first, 1) == [RelayedReports(1, [FINISHED])], turn
+                first.send(CheckpointsCommitted(turn, -1), 1)
+                assert receive(second, 1) == [CheckpointsCommitted(turn, -1)]
 
     def test_a_machine_has_one_connection_for_vectors(self):
         """Else what it does not read would wait in as many as it makes."""
@@ -530,9 +534,15 @@ class TestMeeting:
             for future in (meeting.come(0), meeting.come(1)):
                 future.result(10.0)
             first, second = meeting.assemblies[0], meeting.assemblies[1]
-            for note in (LastRound(3), Settled(3, 1), Pause(15), MeanVector(3, b""), Announced(1, 3)):
+            for note in (
+                LastRound(3),
+                CheckpointsCommitted(3, 1),
+                Pause(15),
+                MeanVector(3, b""),
+                HighestRound(1, 3),
+            ):
                 second.send(note)
-            assert receive(first, 1) == [Announced(1, 3)]
+            assert receive(first, 1) == [HighestRound(1, 3)]
             assert first.refused == {"another start": 4}
 
     def test_junk_at_the_meeting_point_disturbs_nothing(self):
@@ -656,7 +666,7 @@ class TestLate:
             wire = zmq.Context()
             old = wire.socket(zmq.DEALER)
             old.connect(tcp_endpoint(meeting.mapping.address(0), meeting.mapping.rendezvous_port))
-            old.send(msgspec.msgpack.encode(Relay(1, [])))
+            old.send(msgspec.msgpack.encode(RelayedReports(1, [])))
             limit = time.monotonic() + 5.0
             while not host.refused and time.monotonic() < limit:
                 assert host.receive(timeout=0.1) == []
@@ -664,8 +674,8 @@ class TestLate:
             late = meeting.come(1)
             assert self.welcome(meeting) == [True]
             assert late.result(10.0).late == 1
-            meeting.assemblies[1].send(Relay(1, []))
-            assert receive(host, 1) == [Relay(1, [])]
+            meeting.assemblies[1].send(RelayedReports(1, []))
+            assert receive(host, 1) == [RelayedReports(1, [])]
             old.close(0)
             wire.term()
 
@@ -691,14 +701,14 @@ def receive(assembly, count):
 
 
 def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
-    roster = Roster(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    roster = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     roster.start()
     assert roster.take(Exited(1, -9)) == [1]
     for _ in range(3):  # said again, it takes no more memory
         roster.take(PeerMissing(0, 4, 1, "its process ended"))
     assert len(roster.missing_edges) == 1
     roster.take(Restarted(1, -9, 1))
-    assert roster.ranks(State.LOST) == []
+    assert roster.ranks(MemberState.LOST) == []
     assert roster.members[1].restarts == 1
     assert roster.missing_edges  # until its neighbors hear it again
     roster.take(PeerBack(0, 7, 1))
@@ -712,7 +722,7 @@ def finished(roster):
 
 
 def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
-    roster = Roster(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    roster = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     roster.start()
     roster.take(PeerMissing(0, 10, 1, "its process ended"))
     roster.take(PeerMissing(2, 10, 1, "its process ended"))
@@ -727,7 +737,7 @@ def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_a
 
 
 def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
-    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
     roster.start()
     roster.take(Failed(0, "out of memory", out_of_memory=True))
     assert roster.members[0].out_of_memory
@@ -737,14 +747,14 @@ def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end(
 
 
 def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_it():
-    roster = Roster(range(2), {0: (0,), 1: (1,)})
+    roster = MembershipTable(range(2), {0: (0,), 1: (1,)})
     roster.start()
     roster.take(Failed(1, "has not come yet"))
     roster.take(PeerMissing(0, 0, 1, "has not come yet"))
     roster.take(Restarted(1, None, 16))
     assert roster.reporting() == {0: -1}
     roster.take(PeerBack(0, 7, 1))
-    roster.take(Progress(1, 8, None, 0))
+    roster.take(RoundProgress(1, 8, None, 0))
     assert roster.reporting() == {0: -1, 1: 8}
     assert roster.reporting([1]) == {1: 8}
     roster.take(Stopped(1, 9))

@@ -9,7 +9,7 @@ from decentnode.launcher import memory_estimate as memory
 from decentnode.launcher.memory_estimate import (
     FRAMES_PER_SOURCE,
     PROCESS_BYTES,
-    MemoryAccount,
+    MemoryEstimate,
     available_bytes,
     bytes_needed,
     times_run_out,
@@ -62,9 +62,9 @@ def test_what_may_not_be_enough_is_said(monkeypatch):
     made = experiment()
     needed = bytes_needed(made, 0)
     monkeypatch.setattr(memory, "available_bytes", lambda: int(needed / 0.79))
-    assert MemoryAccount(made, 0).shortage == ""
+    assert MemoryEstimate(made, 0).shortage == ""
     monkeypatch.setattr(memory, "available_bytes", lambda: int(needed / 0.81))
-    line = MemoryAccount(made, 0).shortage
+    line = MemoryEstimate(made, 0).shortage
     assert line.startswith("memory: 16 nodes here need about 2")
     assert "\n" not in line
 
@@ -76,7 +76,7 @@ def test_there_is_some_memory():
 def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
     times = [3]
     monkeypatch.setattr(memory, "times_run_out", lambda: times[0])
-    account = MemoryAccount(experiment(), 0)
+    account = MemoryEstimate(experiment(), 0)
     killed = Exited(5, -9)
     assert account.explain(killed) == [killed]
     times[0] = 4
@@ -101,7 +101,7 @@ def test_only_kills_in_the_own_group_count_where_they_are_counted(monkeypatch, t
 
 
 def test_a_node_that_ran_out_of_memory_is_told_the_figures():
-    account = MemoryAccount(experiment(), 0)
+    account = MemoryEstimate(experiment(), 0)
     (failed,) = account.explain(Failed(2, "MemoryError: no", out_of_memory=True))
     assert failed.out_of_memory
     assert failed.error.startswith("MemoryError: no; all nodes here need about 2")

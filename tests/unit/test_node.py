@@ -7,7 +7,7 @@ import pytest
 
 from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing
 from decentnode.errors import PeerLost, ProtocolError
-from decentnode.node.node import Exchanger
+from decentnode.node.node import RoundExchange
 from decentnode.results.records import RoundRecord
 
 
@@ -26,7 +26,7 @@ def exchanger(told):
         on_peer_lost=lambda peer: told.append(("lost", peer)),
         on_peer_back=lambda peer: told.append(("back", peer)),
     )
-    return Exchanger(endpoint, sharing, None, SimpleNamespace(send=told.append), None, 1.0)
+    return RoundExchange(endpoint, sharing, None, SimpleNamespace(send=told.append), None, 1.0)
 
 
 def rounds_of(exchanger, heard, missed):

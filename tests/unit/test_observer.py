@@ -10,22 +10,22 @@ import torch
 from msgspec.structs import replace
 
 from decentnode.communication.launcher_link.reports import (
-    CameBack,
     Evaluated,
     Exited,
     Failed,
     Finished,
     PeerBack,
     PeerMissing,
-    Progress,
+    Rejoined,
     Restarted,
+    RoundProgress,
 )
-from decentnode.communication.launcher_link.snapshots import Snapshots
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import Clock
-from decentnode.launcher.cluster.messages import Arrived, PartialSum
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.cluster.messages import PartialSum, VectorAck
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer import observer as module
-from decentnode.launcher.observer.observer import Observer
+from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.training.evaluation import Scores
 
 ELEMENTS = 50
@@ -50,10 +50,10 @@ class Machine:
     """One machine's snapshots, roster and observer, without nodes."""
 
     def __init__(self, ranks, index=0, send=lambda note: None, test=None):
-        self.snapshots = Snapshots(ranks, ELEMENTS)
-        self.roster = Roster(ranks, {rank: (rank,) for rank in ranks})
+        self.snapshots = SnapshotBuffers(ranks, ELEMENTS)
+        self.roster = MembershipTable(ranks, {rank: (rank,) for rank in ranks})
         self.roster.start()
-        self.observer = Observer(self.snapshots, self.roster.reporting, index, send, test)
+        self.observer = ModelObserver(self.snapshots, self.roster.reporting, index, send, test)
 
     def __enter__(self):
         self.observer.start()
@@ -154,7 +154,7 @@ def test_a_node_that_was_started_again_counts_from_its_first_evaluation_on_and_n
     with Machine(range(3)) as machine:
         machine.take(Exited(2, -9), PeerMissing(0, 3, 2, "its process ended"))
         machine.show(0, 3, models[0])
-        machine.take(Restarted(2, -9, 1), CameBack(2, 5), PeerBack(0, 5, 2))
+        machine.take(Restarted(2, -9, 1), Rejoined(2, 5), PeerBack(0, 5, 2))
         machine.show(1, 3, models[1])
         assert machine.next().nodes == 2, "it does no round before the one that it came back in"
         for rank in range(3):
@@ -173,7 +173,7 @@ def test_who_has_finished_since_it_was_evaluated_is_not_left_out():
     machine = Machine(range(3))
     for rank in range(3):  # all of it before the observer looks
         machine.show(rank, 9, models[rank])
-        machine.take(Progress(rank, 9, None, 0), Finished(rank, 10, "", 0, 0, 0.0, **ended))
+        machine.take(RoundProgress(rank, 9, None, 0), Finished(rank, 10, "", 0, 0, 0.0, **ended))
     with machine:
         assert machine.next().nodes == 3
 
@@ -396,7 +396,7 @@ def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
         def carry_slowly(note):
             if isinstance(note, PartialSum):
                 time.sleep(0.7)
-                pair.second.observer.take(Arrived(0, note.round, 0))
+                pair.second.observer.take(VectorAck(0, note.round, 0))
             return note
 
         def send_slowly(note):

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import torch
 
-from decentnode.communication.base import Inbox, Memory
+from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.device.copies import HostCopies
-from decentnode.communication.device.staging import OnDevice, check_device, device_for
+from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.inproc import InProcess
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import BadInput
@@ -38,9 +38,9 @@ class ListedCopies(HostCopies):
 @pytest.fixture
 def pair():
     """Two nodes in one process whose vectors lie elsewhere than what the transport reads."""
-    communication, memory = InProcess(), Memory(4)
+    communication, memory = InProcess(), BufferSpec(4)
     inner = [communication.endpoint(r, memory) for r in range(2)]
-    return [OnDevice(end, memory, CPU, ListedCopies()) for end in inner], inner
+    return [DeviceStaging(end, memory, CPU, ListedCopies()) for end in inner], inner
 
 
 def swapped(ends, payloads, layout, round=0):

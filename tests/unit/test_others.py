@@ -17,31 +17,31 @@ from decentnode.communication.launcher_link.reports import (
     Failed,
     Finished,
     PeerMissing,
-    Progress,
     Ready,
     Restarted,
+    RoundProgress,
     Waiting,
 )
 from decentnode.communication.wire import digest
 from decentnode.launcher.cluster import remote_machines as others
 from decentnode.launcher.cluster.messages import (
-    Announced,
-    Arrived,
+    CheckpointsCommitted,
+    HighestRound,
     Join,
     LastRound,
     MeanVector,
     PartialDistance,
     PartialSum,
     Pause,
-    Relay,
-    Settled,
+    RelayedReports,
     Start,
-    StopAsked,
+    StopRequest,
+    VectorAck,
 )
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.monitoring.membership import State
-from decentnode.launcher.observer.vector_sender import Outbox
-from decentnode.launcher.report.console import Screen
+from decentnode.launcher.monitoring.membership import MemberState
+from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
 
@@ -61,7 +61,7 @@ class Desk:
 
     def __init__(self, tmp_path, machine=0):
         self.inbox, self.sent = [], []
-        self.launcher = Launcher(experiment(tmp_path), machine, Screen(io.StringIO()))
+        self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
             expected=[], expect_late=lambda machine: None, taken=[],
         )  # fmt: skip
@@ -72,7 +72,7 @@ class Desk:
         self.launcher._pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.launcher._outbox = Outbox(machine, self._send, lambda machine: None)
+        self.launcher._outbox = VectorSender(machine, self._send, lambda machine: None)
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -103,8 +103,8 @@ def desk(tmp_path):
 
 
 FALSE = {
-    "no such rank": (Progress(BIG, 1, None, 0), "identity"),
-    "a negative rank": (Progress(-1, 1, None, 0), "identity"),
+    "no such rank": (RoundProgress(BIG, 1, None, 0), "identity"),
+    "a negative rank": (RoundProgress(-1, 1, None, 0), "identity"),
     "machine 0's rank": (Failed(0, "dead"), "identity"),
     "another machine's rank": (Checkpointed(4, 10), "identity"),
     "machine 0's process": (Exited(0, 0), "identity"),
@@ -124,7 +124,7 @@ FALSE = {
 @pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
 def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
     before = dict(desk.launcher._pids)
-    desk.hear(Relay(1, [report, report, Progress(2, 3, 0.5, 10)]))
+    desk.hear(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
     assert desk.launcher.roster.active == list(range(6))
     assert desk.launcher._pids == before
     assert desk.launcher.roster.members[2].round == 3, "what it says of its own node counts"
@@ -139,15 +139,19 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
     desk.launcher.roster.lose([3, 4, 5], "gone")
     here = desk.launcher._positions[0]
-    desk.hear(Relay(0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), Progress(BIG, 1, None, 0)]))
-    assert desk.state(2) is State.RUNNING
-    assert desk.state(3) is State.RUNNING
+    desk.hear(
+        RelayedReports(
+            0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(BIG, 1, None, 0)]
+        )
+    )
+    assert desk.state(2) is MemberState.RUNNING
+    assert desk.state(3) is MemberState.RUNNING
     assert desk.launcher._others.refused == {"identity": 2}
 
 
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    desk.hear(Relay(0, [Checkpointed(0, 10)]))
+    desk.hear(RelayedReports(0, [Checkpointed(0, 10)]))
     retention = desk.launcher._continuity.retention
     assert not retention.tend([])
     assert retention.newest_round is None
@@ -194,7 +198,7 @@ MOST = (1 << 62) - 1
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
 def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
     stopping = desk.launcher._stopping
-    desk.hear(StopAsked(1, 15), Announced(1, 4), Announced(2, 4), Announced(1, round))
+    desk.hear(StopRequest(1, 15), HighestRound(1, 4), HighestRound(2, 4), HighestRound(1, round))
     stopping._asked -= 1.0
     stopping.advance()
     assert desk.launcher._beacons.last_round == 4
@@ -204,7 +208,7 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round
 
 @pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
 def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
-    desk.hear(Announced(1, round))
+    desk.hear(HighestRound(1, round))
     assert desk.launcher._stopping._announced == {1: round}
     assert not desk.launcher._others.refused
 
@@ -221,11 +225,11 @@ def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
 def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
     retention = desk.launcher._continuity.retention
-    desk.hear(Settled(ROUNDS, 4), Settled(9, MOST))
+    desk.hear(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
     assert (retention.settled, desk.launcher._others.refused) == (-1, {"range": 2})
-    desk.hear(Settled(9, -1))
+    desk.hear(CheckpointsCommitted(9, -1))
     assert (retention.settled, retention.kept) == (9, -1)
-    desk.hear(Settled(ROUNDS - 1, 9))
+    desk.hear(CheckpointsCommitted(ROUNDS - 1, 9))
     assert (retention.settled, retention.kept) == (ROUNDS - 1, 9)
 
 
@@ -235,47 +239,49 @@ class TestSilence:
         desk.hear()
 
     def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, desk):
-        desk.hear(Relay(2, [Failed(4, "ValueError: no")]))
+        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(desk, 2)
-        assert desk.launcher.roster.ranks(State.LOST) == [3, 4, 5]
+        assert desk.launcher.roster.ranks(MemberState.LOST) == [3, 4, 5]
         assert desk.launcher._others.present == {0, 1}
-        desk.hear(Relay(2, [Progress(3, 7, 0.5, 10)]))
-        assert desk.launcher.roster.ranks(State.LOST) == [4], "this one had ended"
+        desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
+        assert desk.launcher.roster.ranks(MemberState.LOST) == [4], "this one had ended"
         assert desk.launcher.roster.members[4].error == "ValueError: no"
         assert desk.launcher.roster.members[3].restarts == 0
         assert desk.launcher._others.present == {0, 1, 2} == desk.launcher._stopping._machines
         self.silence(desk, 2)
-        assert desk.launcher.roster.ranks(State.LOST) == [3, 4, 5], "and it can fall silent again"
+        assert desk.launcher.roster.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 is heard again" in desk.events
 
     def test_what_it_says_when_it_is_heard_again_counts(self, desk):
         self.silence(desk, 1)
-        desk.hear(Relay(1, [Failed(2, "ValueError: no")]))
+        desk.hear(RelayedReports(1, [Failed(2, "ValueError: no")]))
         assert desk.launcher.roster.members[2].error == "ValueError: no"
         self.silence(desk, 2)
-        desk.hear(Relay(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None)]))
-        assert desk.state(3) is State.FINISHED
+        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        assert desk.state(3) is MemberState.FINISHED
         assert desk.launcher.roster.active == [0, 1, 4, 5]
 
     def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
         self.silence(desk, 1)
         notes = [Join(1, "", "", "")]
         assert desk.launcher._others.heard_again(notes) == []
-        assert desk.state(2) is State.LOST
+        assert desk.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
         position = desk.launcher.experiment.home[2]
-        desk.hear(Relay(1, [Exited(position, -9)]))
+        desk.hear(RelayedReports(1, [Exited(position, -9)]))
         assert desk.launcher._others.present == {0, 2}
-        desk.hear(Relay(1, [Restarted(position, -9, 1)]))
-        desk.hear(Relay(1, []))
+        desk.hear(RelayedReports(1, [Restarted(position, -9, 1)]))
+        desk.hear(RelayedReports(1, []))
         assert desk.launcher._others.present == {0, 1, 2}
 
     def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
         expected = desk.launcher._observer.expected
-        desk.hear(Relay(1, [Failed(2, "ValueError: no")]), Relay(2, [Failed(4, "ValueError: no")]))
+        desk.hear(
+            RelayedReports(1, [Failed(2, "ValueError: no")]), RelayedReports(2, [Failed(4, "ValueError: no")])
+        )
         assert expected[-1] == {0, 2}
-        desk.hear(Relay(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None), Failed(5, "no")]))
+        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None), Failed(5, "no")]))
         assert expected[-1] == {0, 2}, "what its last nodes have shown is still on its way"
         self.silence(desk, 2)
         assert expected[-1] == {0}
@@ -283,7 +289,7 @@ class TestSilence:
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
         self.silence(desk, 1)
         assert desk.launcher._others.gone == []
-        desk.hear(Relay(2, [Failed(4, "ValueError: no")]))
+        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         assert desk.launcher._others.gone == [4]
         monkeypatch.setattr(others, "GONE_FOR_GOOD", -1.0)
         assert desk.launcher._others.gone == [2, 4]
@@ -294,15 +300,15 @@ class TestSilence:
         desk.launcher._outbox.put(contribution)
         desk.hear()
         there = [to for note, to in desk.sent if note is contribution]
-        desk.hear(*(Arrived(machine, 3, digest(content)) for machine in there))
+        desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
         return there
 
     def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
-        desk.hear(Relay(1, [Finished(2, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        desk.hear(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0, None, None)]))
         assert self.contribute(desk, b"first") == [1, 2], "who has finished observes the last round, too"
         self.silence(desk, 2)
         assert self.contribute(desk, b"second") == [1]
-        desk.hear(Relay(2, []))
+        desk.hear(RelayedReports(2, []))
         assert self.contribute(desk, b"third") == [1, 2]
 
     def test_without_machine_0_no_vectors_are_kept(self, tmp_path):
@@ -316,7 +322,7 @@ class TestSilence:
         self.silence(desk, 0)
         assert desk.launcher._observer.is_alone
         assert not desk.launcher._others.is_left_alone(others.GONE_FOR_GOOD)
-        desk.hear(Relay(0, []))
+        desk.hear(RelayedReports(0, []))
         assert not desk.launcher._observer.is_alone
 
 
@@ -339,7 +345,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
 
 
 def test_what_was_refused_is_in_the_summary(desk):
-    desk.hear(Relay(1, [Failed(0, "dead")]))
+    desk.hear(RelayedReports(1, [Failed(0, "dead")]))
     desk.launcher._began = time.monotonic()
     assert desk.launcher._sum_up()["refused_messages"] == {"identity": 1}
 

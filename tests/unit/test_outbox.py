@@ -5,9 +5,9 @@ import time
 import pytest
 
 from decentnode.communication.wire import digest
-from decentnode.launcher.cluster.messages import Arrived, Join, MeanVector, PartialDistance, PartialSum
+from decentnode.launcher.cluster.messages import Join, MeanVector, PartialDistance, PartialSum, VectorAck
 from decentnode.launcher.observer import vector_sender as module
-from decentnode.launcher.observer.vector_sender import Outbox
+from decentnode.launcher.observer.vector_sender import VectorSender
 
 ALL = [1, 2]
 CONTENT = b"models"
@@ -18,7 +18,7 @@ def mean(round):
 
 
 def arrived(machine, round, content=CONTENT):
-    return Arrived(machine, round, digest(content))
+    return VectorAck(machine, round, digest(content))
 
 
 class Desk:
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, machine=0):
         self.sent, self.unreachable, self.cut = [], set(), []
-        self.outbox = Outbox(machine, self._send, self.cut.append)
+        self.outbox = VectorSender(machine, self._send, self.cut.append)
 
     def _send(self, note, to):
         self.sent.append((note, to))
@@ -69,7 +69,7 @@ def test_a_mean_that_a_sum_is_part_of_says_too_that_the_sum_has_come():
 
 def test_who_has_not_read_a_vector_cannot_say_that_it_has_come(desk):
     desk.exchange(put=[mean(0)])
-    claims = Arrived(1, 0, 0), arrived(1, 0, b"another"), PartialDistance(1, 0, 2, 0.5)
+    claims = VectorAck(1, 0, 0), arrived(1, 0, b"another"), PartialDistance(1, 0, 2, 0.5)
     assert desk.exchange(*claims, put=[mean(1)], listening=[1]) == []
 
 

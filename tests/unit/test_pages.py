@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.communication.base import Memory
+from decentnode.communication.base import BufferSpec
 from decentnode.communication.huge_pages import LARGE, new_bytes
 from decentnode.communication.torch_distributed.transfers import Pool
 
@@ -60,7 +60,7 @@ def test_more_than_there_is_is_said_as_memory_that_ran_out():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
 def test_slots_are_vectors_of_zeros_that_begin_alike(dtype):
-    first, second = Memory(1_000_003, dtype).slots()
+    first, second = BufferSpec(1_000_003, dtype).slots()
     assert first.shape == second.shape == (1_000_003,) and first.dtype == second.dtype == dtype
     assert not first.any() and not second.any()
     assert first.data_ptr() % 64 == second.data_ptr() % 64 == 0

@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from decentnode.communication.base import HostProcess, Place
+from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.torch_distributed import baseline_group as collectives
 from decentnode.communication.torch_distributed import process_group
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
-from decentnode.communication.torch_distributed.group_membership import Formation
-from decentnode.communication.torch_distributed.messages import Plan
+from decentnode.communication.torch_distributed.group_membership import GroupMembership
+from decentnode.communication.torch_distributed.messages import GroupPlan
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.torch_distributed.process_group import (
     NCCL_SETTINGS,
@@ -28,9 +28,9 @@ from decentnode.communication.torch_distributed.process_group import (
     GlooGroup,
     Group,
     GroupBroken,
+    GroupFactory,
     NcclGroup,
     Transfer,
-    Workshop,
     _NcclPending,
     prepare_nccl,
     tag_of,
@@ -71,7 +71,7 @@ class PretendedNcclGroup(NcclGroup):
     """Rank 0's end of a group, without a GPU."""
 
     def __init__(self, nccl):
-        Group.__init__(self, Plan(1, list(RANKS), None, "nccl", ""), 0)
+        Group.__init__(self, GroupPlan(1, list(RANKS), None, "nccl", ""), 0)
         self.device, self._group, self._backend = torch.device("cpu"), nccl, nccl
         self._launching = threading.Lock()
 
@@ -89,7 +89,7 @@ def gloo_groups():
     stores = [TCPStore("127.0.0.1", port, None, rank == 0, limit, wait_for_workers=False) for rank in RANKS]
 
     def member(rank):
-        plan, store = Plan(1, list(RANKS), None, "gloo", ""), PrefixStore("test", stores[rank])
+        plan, store = GroupPlan(1, list(RANKS), None, "gloo", ""), PrefixStore("test", stores[rank])
         group = GlooGroup(plan, rank, store, "127.0.0.1", 20.0)
         group.warm_up(RANKS, 10.0)
         return group
@@ -229,10 +229,10 @@ def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
 
 def test_a_group_is_made_while_another_one_still_waits_for_who_does_not_come():
     """Rank 1 has died; its place is taken by a plan without it."""
-    workshops = [Workshop(rank, "127.0.0.1", 0, torch.device("cpu")) for rank in RANKS]
+    workshops = [GroupFactory(rank, "127.0.0.1", 0, torch.device("cpu")) for rank in RANKS]
     address, port = workshops[0].open_store()
-    in_vain = Plan(1, list(RANKS), None, "gloo", "", address, port)
-    plan = Plan(2, [0, 2], None, "gloo", "", address, port)
+    in_vain = GroupPlan(1, list(RANKS), None, "gloo", "", address, port)
+    plan = GroupPlan(2, [0, 2], None, "gloo", "", address, port)
 
     def make_in_vain(workshop):
         with contextlib.suppress(GroupBroken):
@@ -260,11 +260,11 @@ def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
 def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
     group = PretendedNcclGroup(nccl)
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
-    monkeypatch.setattr(Workshop, "_reach", lambda *args: None)
-    monkeypatch.setattr(Workshop, "_group", lambda *args: group)
-    workshop = Workshop(0, "127.0.0.1", 0, torch.device("cpu"))
+    monkeypatch.setattr(GroupFactory, "_reach", lambda *args: None)
+    monkeypatch.setattr(GroupFactory, "_group", lambda *args: group)
+    workshop = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
     with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
-        workshop.make(Plan(1, list(RANKS), None, "nccl", ""), 1.0)
+        workshop.make(GroupPlan(1, list(RANKS), None, "nccl", ""), 1.0)
     assert nccl.asked[-1] == "abort"
 
 
@@ -294,11 +294,11 @@ def test_the_watchdog_of_the_baseline_does_not_sleep_before_it_ends_the_process(
 def test_whoever_may_meet_anybody_connects_to_all_members(monkeypatch, meets_anybody, connected):
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4))
     communication = TorchDistributed()
-    communication._place = Place(processes, 0, "", meets_anybody=meets_anybody)
-    workshop = Workshop(0, "127.0.0.1", 0, torch.device("cpu"))
-    formation = communication._formation = Formation(workshop, None, None, 1.0)
+    communication._place = ProcessDirectory(processes, 0, "", meets_anybody=meets_anybody)
+    workshop = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
+    formation = communication._formation = GroupMembership(workshop, None, None, 1.0)
     communication._endpoints = {0: object.__new__(GroupEndpoint)}
     monkeypatch.setattr(ZeroMQ, "open", lambda *args: None)
-    monkeypatch.setattr(formation, "form_first", lambda *args: Plan(1, [0, 1, 3], None, "gloo", ""))
+    monkeypatch.setattr(formation, "form_first", lambda *args: GroupPlan(1, [0, 1, 3], None, "gloo", ""))
     communication.open([1], 7, 1.0, absent=[2])
     assert workshop.peers == connected

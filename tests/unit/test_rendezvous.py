@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from decentnode.communication.security.curve import KeyPair
 from decentnode.errors import StartError
 from decentnode.launcher.cluster import rendezvous as membership
-from decentnode.launcher.cluster.channel import Arrival, Rendezvous
-from decentnode.launcher.cluster.messages import Join, Relay, Start
-from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
+from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.contract.troupe import credentials, free_ports
 
@@ -33,7 +33,7 @@ class Meeting:
     def come(self, machine, keys=None, deadline=10.0, endpoint=None):
         """Has a machine come; the future gives its run id. `endpoint`: where it looks for machine 0."""
         guard = keys or self.keys[machine]
-        self.assemblies[machine] = Assembly(self.mapping, machine, join(machine), guard)
+        self.assemblies[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
         self.assemblies[machine]._endpoint = endpoint or self.assemblies[machine]._endpoint
         self.assemblies[machine].introductions = {machine: bytes([machine])}
         return self._pool.submit(self.assemblies[machine].meet, deadline, lambda: False)
@@ -95,10 +95,10 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
 
 def come_to_a_liar(meeting, monkeypatch, agree):
     """All machines come, with signatures; machine 0 says what `agree` gives, and looks away itself."""
-    honest = Assembly._unsigned
-    monkeypatch.setattr(Assembly, "_agree", agree)
+    honest = Rendezvous._unsigned
+    monkeypatch.setattr(Rendezvous, "_agree", agree)
     monkeypatch.setattr(
-        Assembly, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+        Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
     )
     return [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
 
@@ -148,8 +148,8 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 def test_nobody_speaks_for_another_machine():
     with Meeting(3) as meeting:
         host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
-        liar = Rendezvous(meeting.endpoint, 1, meeting.keys[1])
-        for note in (join(2), Relay(2, []), Relay(0, [])):
+        liar = LauncherChannel(meeting.endpoint, 1, meeting.keys[1])
+        for note in (join(2), RelayedReports(2, []), RelayedReports(0, [])):
             liar.send(msgspec.msgpack.encode(note))
         for future in (host, first):
             with pytest.raises(StartError, match=r"these have not come within 2 s: machine 2"):
@@ -166,8 +166,8 @@ def test_a_stranger_is_not_heard():
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
         dealer.connect(meeting.endpoint)
-        unknown = Rendezvous(meeting.endpoint, 1, replace(meeting.keys[1], own=KeyPair.make()))
-        content = msgspec.msgpack.encode(Relay(1, []))
+        unknown = LauncherChannel(meeting.endpoint, 1, replace(meeting.keys[1], own=KeyPair.make()))
+        content = msgspec.msgpack.encode(RelayedReports(1, []))
         dealer.send(content)
         unknown.send(content)
         assert receive(meeting.assemblies[0]) == []
@@ -181,7 +181,7 @@ def test_a_stranger_is_not_heard():
 
 def plain_host(most_bytes):
     endpoint = tcp_endpoint("127.0.0.1", free_ports(1))
-    return Rendezvous(endpoint, 0, None, most_bytes), endpoint
+    return LauncherChannel(endpoint, 0, None, most_bytes), endpoint
 
 
 def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time():
@@ -205,7 +205,7 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
         futures = [meeting.come(machine) for machine in range(2)]
         for future in futures:
             future.result(10.0)
-        host, content = meeting.assemblies[0], msgspec.msgpack.encode(Relay(1, []))
+        host, content = meeting.assemblies[0], msgspec.msgpack.encode(RelayedReports(1, []))
         endless = Arrival(content, host._routes[1], 1)
         monkeypatch.setattr(host._rendezvous, "wait", lambda timeout: True)
         monkeypatch.setattr(host._rendezvous, "receive", lambda: endless)

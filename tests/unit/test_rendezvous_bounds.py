@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from decentnode.launcher.cluster.channel import Rendezvous
+from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
 from tests.contract.troupe import free_ports
 from tests.unit.test_connections import GREETING, MOST_BYTES, PIECE, READY, stranger
@@ -14,7 +14,7 @@ from tests.unit.test_connections import GREETING, MOST_BYTES, PIECE, READY, stra
 
 @pytest.fixture
 def host():
-    found = Rendezvous(tcp_endpoint("127.0.0.1", free_ports(1)), 0, None, MOST_BYTES)
+    found = LauncherChannel(tcp_endpoint("127.0.0.1", free_ports(1)), 0, None, MOST_BYTES)
     yield found
     found.close()
 
@@ -39,7 +39,7 @@ def test_machine_0_is_cut_when_its_message_has_no_end():
     """As the others see it, who are connected to it."""
     port = free_ports(1)
     with socket.create_server(("127.0.0.1", port)) as server:
-        guest = Rendezvous(tcp_endpoint("127.0.0.1", port), 1, None, MOST_BYTES)
+        guest = LauncherChannel(tcp_endpoint("127.0.0.1", port), 1, None, MOST_BYTES)
         connection, _ = server.accept()
         connection.sendall(GREETING + READY.replace(b"DEALER", b"ROUTER"))
         answered = b""

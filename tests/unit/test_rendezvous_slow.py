@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from decentnode.launcher.cluster.messages import MeanVector, PartialSum, Relay, has_vector
+from decentnode.launcher.cluster.messages import MeanVector, PartialSum, RelayedReports, has_vector
 from decentnode.mapping.base import tcp_endpoint
 from tests.unit.test_rendezvous import Meeting, receive
 
@@ -71,11 +71,11 @@ def heard(assembly, until=has_vector):
 
 def test_who_sends_a_vector_is_heard_meanwhile(pair):
     host, guest = pair
-    vector, alive = PartialSum(1, 0, 1, VECTOR), Relay(1, [])
+    vector, alive = PartialSum(1, 0, 1, VECTOR), RelayedReports(1, [])
     guest.send(vector)
     guest.send(alive)
     assert heard(host) == [alive, vector]
-    mean, alive = MeanVector(0, VECTOR), Relay(0, [])
+    mean, alive = MeanVector(0, VECTOR), RelayedReports(0, [])
     host.send(mean, 1)
     host.send(alive, 1)
     assert heard(guest) == [alive, mean]

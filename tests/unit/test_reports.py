@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import (
     MOST_BYTES,
-    CameBack,
     DiskProblem,
     Evaluated,
     Exited,
     Failed,
     Finished,
-    Inflow,
     PeerMissing,
-    Progress,
     Ready,
+    Rejoined,
     Reporter,
+    ReportReader,
     Restarted,
+    RoundProgress,
     Stuck,
     Waiting,
 )
@@ -34,7 +34,7 @@ COUNT = st.integers(0, 2**53)
 WORDS = st.text(max_size=200).filter(lambda text: text.isprintable())
 REPORTS = st.one_of(
     st.builds(Ready, COUNT, COUNT),
-    st.builds(Progress, COUNT, COUNT, st.none() | REAL, COUNT),
+    st.builds(RoundProgress, COUNT, COUNT, st.none() | REAL, COUNT),
     st.builds(Evaluated, COUNT, COUNT, REAL, REAL, st.none() | REAL, COUNT, REAL, st.booleans()),
     st.builds(PeerMissing, COUNT, COUNT, COUNT, WORDS),
     st.builds(
@@ -59,7 +59,7 @@ REPORTS = st.one_of(
 class Pipe:
     def __init__(self):
         read, self.write = os.pipe()
-        self.inflow, self.reporter = Inflow(read), Reporter(self.write)
+        self.inflow, self.reporter = ReportReader(read), Reporter(self.write)
 
     def __enter__(self):
         return self
@@ -116,7 +116,7 @@ def test_the_end_of_all_writers_is_seen_after_their_last_report(pipe):
     assert pipe.inflow.read() == []
 
 
-def fill(pipe, make=lambda i: Progress(0, i, 0.5, 0)):
+def fill(pipe, make=lambda i: RoundProgress(0, i, 0.5, 0)):
     """Sends until nothing more goes in at once; how many went in."""
     sent = 0
     while pipe.reporter.send(make(sent)):
@@ -136,14 +136,14 @@ def peer_missing(i):
 def test_progress_is_dropped_at_once_when_nobody_reads(pipe):
     assert fill(pipe) > 100
     began = time.monotonic()
-    assert not pipe.reporter.send(Progress(1, 1, 0.5, 0))
+    assert not pipe.reporter.send(RoundProgress(1, 1, 0.5, 0))
     assert time.monotonic() - began < 0.5
 
 
 def test_progress_leaves_room_for_what_counts_more(pipe, impatient):
     fill(pipe)
     assert fill(pipe, peer_missing) > 100
-    assert not pipe.reporter.send(Progress(1, 1, 0.5, 0))
+    assert not pipe.reporter.send(RoundProgress(1, 1, 0.5, 0))
 
 
 def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
@@ -155,7 +155,7 @@ def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
     assert 0.9 < time.monotonic() - began < 3.0
 
 
-@pytest.mark.parametrize("report", [Failed(1, "late"), Restarted(1, -9, 1), CameBack(1, 5), Ready(1, 2)])
+@pytest.mark.parametrize("report", [Failed(1, "late"), Restarted(1, -9, 1), Rejoined(1, 5), Ready(1, 2)])
 def test_what_nobody_may_miss_goes_out_as_soon_as_there_is_room(pipe, impatient, report):
     sent = fill(pipe, peer_missing)
     with contextlib.suppress(BlockingIOError):  # a shorter line would find room

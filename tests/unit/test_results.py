@@ -15,10 +15,10 @@ from decentnode.communication.launcher_link.reports import Evaluated, Failed, Fi
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer.observer import Observation
 from decentnode.launcher.report.summary import (
-    Evaluations,
+    EvaluationLog,
     Timing,
     make_run_directory,
     model_hash,
@@ -59,10 +59,10 @@ def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
 
 
 def summary(*reports) -> dict:
-    roster = Roster(range(3), {})
+    roster = MembershipTable(range(3), {})
     for report in reports:
         roster.take(report)
-    return summarize(EXPERIMENT, roster, Evaluations(Path("none")), 255, Timing(1.23456, 9.87654))
+    return summarize(EXPERIMENT, roster, EvaluationLog(Path("none")), 255, Timing(1.23456, 9.87654))
 
 
 def documented(section: str) -> set[str]:
@@ -134,7 +134,7 @@ def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, 
 
 
 def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     evaluations.add(evaluated(1, 4))
     assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
     evaluations.add(evaluated(0, 4))
@@ -151,7 +151,7 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
 
 
 def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -> None:
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, nodes in enumerate((3, 2)):
         for rank in range(3):
             evaluations.add(evaluated(rank, round))
@@ -164,7 +164,7 @@ def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
     path, synced = tmp_path / "evaluations.jsonl", []
     monkeypatch.setattr("decentnode.core.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))
-    evaluations = Evaluations(path)
+    evaluations = EvaluationLog(path)
     evaluations.add(evaluated(0, 4))
     evaluations.complete({0: 3}, observed=False)
     evaluations.complete({0: 5}, observed=False)
@@ -173,19 +173,19 @@ def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
 
 def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(tmp_path) -> None:
     """A node that was started again, or was behind, goes on where its peers are."""
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     evaluations.add(evaluated(0, 14))
     assert evaluations.complete({0: 14, 2: 14}, observed=False) == []
     assert [row.round for row in evaluations.complete({0: 14, 2: 15}, observed=False)] == [14]
 
 
 def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for late in (evaluated(0, 14), evaluated(2, 14)):
         evaluations.add(late)
         evaluations.complete({}, observed=False)
     assert [[*row.accuracy] for row in evaluations.rows] == [[0]]
-    resumed = Evaluations(tmp_path / "evaluations.jsonl")
+    resumed = EvaluationLog(tmp_path / "evaluations.jsonl")
     resumed.go_on(evaluations.rows.copy())
     resumed.add(evaluated(2, 14))
     assert resumed.complete({}, observed=False) == []
@@ -193,7 +193,7 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
 
 def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
     evaluations, rows = (
-        Evaluations(tmp_path / "evaluations.jsonl"),
+        EvaluationLog(tmp_path / "evaluations.jsonl"),
         [EvaluationRow(4, 1.0, {}, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {}, {})],
     )
     evaluations.go_on(rows)
@@ -206,19 +206,19 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
 
 def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     """Whatever row was complete last."""
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, distance in ((39, 0.25), (14, 0.5)):
         evaluations.add(evaluated(0, round))
         evaluations.observe(Observation(round, 1, distance, Scores(distance, 2 * distance)))
         evaluations.complete({0: round}, observed=True)
     assert [row.round for row in evaluations.rows] == [39, 14]
-    found = summarize(EXPERIMENT, Roster(range(3), {}), evaluations, 255, Timing(1.0, 2.0))
+    found = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, Timing(1.0, 2.0))
     names = ("consensus_distance", "average_model_accuracy", "average_model_loss")
     assert [found[name] for name in names] == [0.25, 0.25, 0.5]
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
-    evaluations = Evaluations(tmp_path / "evaluations.jsonl")
+    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     evaluations.add(msgspec.json.decode(msgspec.json.encode(evaluated(0, 0, loss=inf)), type=Evaluated))
     evaluations.complete({0: 0}, observed=False)
     assert read_evaluations(tmp_path / "evaluations.jsonl")[0].test_loss == {0: None}

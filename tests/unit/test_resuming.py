@@ -12,15 +12,15 @@ from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import Join, Start
 from decentnode.launcher.recovery import resume as resuming
 from decentnode.launcher.recovery.resume import (
-    Resumption,
+    ResumePlan,
     RunLock,
     refuse_changes,
     settings_digest,
     write_state,
 )
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.node_checkpoints import Lineage
-from decentnode.node.checkpoint.store import Stamp
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
+from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.results import records
 from decentnode.results.reader import SCHEMA, CodeVersion, EvaluationRow
@@ -132,8 +132,8 @@ def test_a_machine_offers_all_that_is_good_and_says_which_evaluations_it_lacks(
     (tmp_path / "evaluations.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
         state = {"seconds": float(round)}
-        checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, Stamp(9, 0, "ab"))
-    past = Resumption(tmp_path, overrides)
+        checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
+    past = ResumePlan(tmp_path, overrides)
     assert past.greeting(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
     assert past.lacking == lacking
 
@@ -170,10 +170,10 @@ def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatc
 
 def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
     with pytest.raises(BadInput, match="is not the directory of a run"):
-        Resumption(tmp_path)
+        ResumePlan(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     with pytest.raises(BadInput, match="was never started"):
-        Resumption(tmp_path)
+        ResumePlan(tmp_path)
 
 
 @pytest.mark.parametrize("incarnation", [-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None])
@@ -183,7 +183,7 @@ def test_an_incarnation_that_is_none_is_one_line_before_anything_changes(tmp_pat
     (tmp_path / "run.json").write_text(json.dumps(content))
     line = rf"^{tmp_path}/run\.json: incarnation must be a whole number, 0\.\.2147483647, not [^\n]+$"
     with pytest.raises(BadInput, match=line):
-        Resumption(tmp_path)
+        ResumePlan(tmp_path)
 
 
 @pytest.mark.parametrize("starts", [3, [-2], [1 << 62], [True], [None], {}])
@@ -194,7 +194,7 @@ def test_starts_that_are_none_are_one_line(tmp_path, starts):
     with pytest.raises(
         BadInput, match=rf"^{tmp_path}/run\.json: starts must be a list of rounds, not [^\n]+$"
     ):
-        Resumption(tmp_path)
+        ResumePlan(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_starts_that_are_none_are_one_line(tmp_path, starts):
 def test_a_damaged_summary_is_one_line(tmp_path, content):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": "0" * 16, "incarnation": 0}))
-    past = Resumption(tmp_path)
+    past = ResumePlan(tmp_path)
     (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
         past.refuse_finished(4)
@@ -224,7 +224,7 @@ def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_pa
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
     with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
-        Resumption(tmp_path).begin(Start(run_id=0, round=2), range(4))
+        ResumePlan(tmp_path).begin(Start(run_id=0, round=2), range(4))
 
 
 @pytest.fixture
@@ -232,10 +232,10 @@ def saved(tmp_path):
     """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": f"{9:016x}", "incarnation": 0}))
-    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, Stamp(9, 0, "ab"))
+    checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, RunStamp(9, 0, "ab"))
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "00000.jsonl").write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro')
-    return Resumption(tmp_path)
+    return ResumePlan(tmp_path)
 
 
 def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
@@ -247,7 +247,7 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
 def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machine(saved):
     write_state(saved.run_dir, Start(run_id=9), "ab" * 16)
     saved.lock.release()
-    past = Resumption(saved.run_dir)
+    past = ResumePlan(saved.run_dir)
     assert past.greeting(Join(0, "", "", "ab" * 16), [0], "ab").offers == {0: [9]}
     before = contents(saved.run_dir)
     line = (
@@ -269,7 +269,7 @@ def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved
     edited = Join(0, "", "", "ab", {"phd.py": "c", "lab/nets.py": "b"})
     before = contents(saved.run_dir)
     for join, accepts in ((Join(0, "", "", "ab", began.files), False), (edited, True), (edited, False)):
-        past = Resumption(saved.run_dir, accepts_other_code=accepts)
+        past = ResumePlan(saved.run_dir, accepts_other_code=accepts)
         past.lock.release()
         if join is edited and not accepts:
             with pytest.raises(BadInput) as caught:
@@ -289,7 +289,7 @@ def test_a_damaged_record_of_the_code_is_one_line(tmp_path, code):
     content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1, "code": code}
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: not written by [^\n]*: 'code': [^\n]+$"):
-        Resumption(tmp_path)
+        ResumePlan(tmp_path)
 
 
 def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
@@ -316,7 +316,7 @@ def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritab
 
 
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):
-    lineage = Lineage(tmp_path, "ab")
+    lineage = RunIdentity(tmp_path, "ab")
     assert lineage.round == -1
     lineage.settle(1 << 61, 3, 17)
     assert (lineage.round, lineage.stamp.run_id, lineage.stamp.incarnation) == (17, 1 << 61, 3)

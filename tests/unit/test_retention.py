@@ -6,11 +6,11 @@ import os
 import pytest
 
 from decentnode.errors import StartError
-from decentnode.launcher.recovery.checkpoint_retention import Retention, newest_of_all
+from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention, newest_of_all
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.store import Stamp
+from decentnode.node.checkpoint.store import RunStamp
 
-STAMP = Stamp(1, 0, "")
+STAMP = RunStamp(1, 0, "")
 
 
 def kept(directory, rank):
@@ -24,7 +24,7 @@ def save(directory, found, rank, *rounds):
 
 
 def test_what_a_slower_rank_may_need_stays_and_one_before_it(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     save(tmp_path, found, 0, 0, 1, 2, 3, 4)
     assert not found.tend(lost=[])
     save(tmp_path, found, 1, 0, 1, 2)
@@ -35,7 +35,7 @@ def test_what_a_slower_rank_may_need_stays_and_one_before_it(tmp_path):
 
 
 def test_what_a_rank_has_undone_does_not_count(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     save(tmp_path, found, 0, 0, 1, 2, 3)
     save(tmp_path, found, 1, 0, 1, 2, 3)
     found.undo(1, 2)
@@ -46,7 +46,7 @@ def test_what_a_rank_has_undone_does_not_count(tmp_path):
 
 
 def test_two_are_there_as_soon_as_two_were_written(tmp_path):
-    found = Retention(tmp_path, range(1), range(1))
+    found = CheckpointRetention(tmp_path, range(1), range(1))
     for round in range(6):
         save(tmp_path, found, 0, round)
         found.tend(lost=[])
@@ -54,7 +54,7 @@ def test_two_are_there_as_soon_as_two_were_written(tmp_path):
 
 
 def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     save(tmp_path, found, 1, 0, 1)
     save(tmp_path, found, 0, 0, 1, 2, 3)
     found.tend(lost=[1])
@@ -63,7 +63,7 @@ def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
 
 
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
-    elsewhere = Retention(tmp_path, range(3), [1])
+    elsewhere = CheckpointRetention(tmp_path, range(3), [1])
     save(tmp_path, elsewhere, 1, 4, 9, 14)
     assert elsewhere.settle(14, kept=9)
     assert kept(tmp_path, 1) == [9, 14]
@@ -72,7 +72,10 @@ def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
 
 def test_what_is_kept_is_a_round_that_all_have(tmp_path):
     """Rank 0 was away in round 30; should one file of round 40 be bad, all can go on from round 20."""
-    found, elsewhere = Retention(tmp_path, range(3), [0, 1]), Retention(tmp_path, [2], [2])
+    found, elsewhere = (
+        CheckpointRetention(tmp_path, range(3), [0, 1]),
+        CheckpointRetention(tmp_path, [2], [2]),
+    )
     for rank in range(3):
         save(tmp_path, found, rank, 10, 20, *([30] if rank else []), 40)
     assert found.tend(lost=[])
@@ -82,7 +85,7 @@ def test_what_is_kept_is_a_round_that_all_have(tmp_path):
 
 
 def test_where_the_last_of_all_is_no_round_of_all_two_that_are_stay(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     save(tmp_path, found, 0, 10, 20, 30, 60)
     save(tmp_path, found, 1, 10, 20, 30, 40, 50)
     assert found.tend(lost=[])
@@ -91,7 +94,7 @@ def test_where_the_last_of_all_is_no_round_of_all_two_that_are_stay(tmp_path):
 
 
 def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     save(tmp_path, found, 0, 10, 30, 50)
     save(tmp_path, found, 1, 20, 40, 60)
     assert found.tend(lost=[])
@@ -102,7 +105,7 @@ def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, mon
     def refuse(directory, rank, round):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     for rank in range(2):
         save(tmp_path, found, rank, 0, 1, 2)
     with monkeypatch.context() as patch:
@@ -117,13 +120,13 @@ def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, mon
 
 
 def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     found.begin(7)
     assert found.newest_round == 7
 
 
 def test_who_is_not_here_when_a_run_goes_on_may_lack_its_round(tmp_path):
-    found = Retention(tmp_path, range(2), range(2))
+    found = CheckpointRetention(tmp_path, range(2), range(2))
     found.begin(7, absent=[1])
     assert found.newest_round is None
     found.note(1, 7)

@@ -18,14 +18,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, Progress
+from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, RoundProgress
 from decentnode.config.settings import EvaluationSettings
 from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report import console as screen
 from decentnode.launcher.report import live_view
-from decentnode.launcher.report.console import HEADING, LOG_LINES, Screen, evaluation_line
+from decentnode.launcher.report.console import HEADING, LOG_LINES, LiveConsole, evaluation_line
 from decentnode.launcher.report.live_view import (
     Dashboard,
     LiveScreen,
@@ -65,14 +65,14 @@ def output() -> io.StringIO:
 
 
 def test_the_beginning_says_what_runs(output) -> None:
-    Screen(output).began(EXPERIMENT, Path("x"), 3.77)
+    LiveConsole(output).began(EXPERIMENT, Path("x"), 3.77)
     assert output.getvalue() == (
         "trial: 3 nodes in 2 processes, 4,810 parameters, 40 rounds; started in 3.8 s\n"
     )
 
 
 def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
-    screen = Screen(output)
+    screen = LiveConsole(output)
     screen.evaluated(ROW)
     screen.evaluated(ROW)
     line = "    10       92.00   90.00   94.00   95.00  0.2500   0.0809  12.4 MB       2.7 s"
@@ -81,7 +81,7 @@ def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
 
 
 def test_what_is_not_known_is_a_dash(output) -> None:
-    Screen(output).evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
+    LiveConsole(output).evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
     assert output.getvalue().splitlines()[-1] == (
         "     1       50.00   50.00   50.00       -       -        -      0 B       1.0 s"
     )
@@ -89,7 +89,7 @@ def test_what_is_not_known_is_a_dash(output) -> None:
 
 def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
     row = msgspec.structs.replace(ROW, seconds=754.0, bytes_sent={0: 999_900_000}, consensus_distance=1.9e-8)
-    Screen(output).evaluated(row)
+    LiveConsole(output).evaluated(row)
     assert output.getvalue().splitlines()[-1].endswith("  1.9e-08   1.0 GB 12 min 34 s")
 
 
@@ -105,7 +105,8 @@ def test_columns_stay_apart_whatever_the_numbers(value) -> None:
 
 def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
     code = (
-        "import sys; from decentnode.launcher.report.console import Screen; screen = Screen(sys.stdout);"
+        "import sys; from decentnode.launcher.report.console import LiveConsole;"
+        "screen = LiveConsole(sys.stdout);"
         "screen.note('x' * 100_000); screen.note('y'); sys.exit(7)"
     )
     with Path("/dev/full").open("w") as full:
@@ -113,7 +114,7 @@ def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
 
 
 def test_the_end_is_a_table(output) -> None:
-    Screen(output).ended(
+    LiveConsole(output).ended(
         SUMMARY, Path("/runs/x"), Pictures([Path("overview.png"), Path("a.png")]), ExitCode.OK
     )
     assert (
@@ -141,7 +142,7 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     )  # fmt: skip
     lost = {str(rank): f"rank {rank}, round 2: the loss is nan" for rank in range(12)}
     summary = SUMMARY | nothing | {"finished_nodes": 0, "lost_nodes": lost}
-    Screen(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
+    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
     lines = output.getvalue().splitlines()
     assert lines[1] == "trial: failed; 0 of 16 nodes finished (exit code 4)"
     assert lines[3] == "  lost               rank 0, round 2: the loss is nan"
@@ -171,12 +172,12 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     ],
 )  # fmt: skip
 def test_the_headline_says_how_it_ended(output, code, changes, expected) -> None:
-    Screen(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
+    LiveConsole(output).ended(SUMMARY | changes, Path("x"), Pictures(), ExitCode(code))
     assert output.getvalue().splitlines()[1] == f"trial: {expected} (exit code {code})"
 
 
 def test_models_without_a_finite_loss_are_named(output) -> None:
-    Screen(output).ended(
+    LiveConsole(output).ended(
         SUMMARY | {"not_finite": {"2": 9, "11": 4}}, Path("x"), Pictures(), ExitCode.NODES_LOST
     )
     assert "  not finite         the test loss of ranks 2 and 11, since round 5\n" in output.getvalue()
@@ -184,31 +185,31 @@ def test_models_without_a_finite_loss_are_named(output) -> None:
 
 def test_a_graph_that_fell_apart_is_told(output) -> None:
     summary = SUMMARY | {"lost_nodes": {"2": "killed", "5": "killed"}, "components": [[0, 1], [3, 4]]}
-    Screen(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
+    LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
     line = "  fell apart         into 2 parts, each mixed alone: ranks 0 and 1; ranks 3 and 4\n"
     assert line in output.getvalue()
 
 
 def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     summary = SUMMARY | {"finished_nodes": 0, "lost_nodes": {"0": "its process ended with exit code 143"}}
-    Screen(output).ended(summary, Path("x"), Pictures(), ExitCode.INTERRUPTED)
+    LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.INTERRUPTED)
     assert "exit code 143" not in output.getvalue()
 
 
 def test_refused_messages_are_told_by_reason_where_there_are_any(output) -> None:
-    Screen(output).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
+    LiveConsole(output).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
     assert "refused" not in output.getvalue()
     refused = {"refused_messages": {"run id": 2, "checksum": 1}}
-    Screen(output).ended(SUMMARY | refused, Path("x"), Pictures(), ExitCode.OK)
+    LiveConsole(output).ended(SUMMARY | refused, Path("x"), Pictures(), ExitCode.OK)
     assert "  refused messages   1 for checksum, 2 for run id\n" in output.getvalue()
 
 
 def test_the_end_of_a_log_is_shown(output, tmp_path) -> None:
     log = tmp_path / "00003.log"
-    Screen(output).show_log(log)
+    LiveConsole(output).show_log(log)
     assert output.getvalue() == ""
     log.write_bytes(b"".join(b"line %d \xff[bold]\n" % number for number in range(40)))
-    Screen(output).show_log(log)
+    LiveConsole(output).show_log(log)
     lines = output.getvalue().splitlines()
     assert len(lines) == LOG_LINES
     assert lines[-1] == "    line 39 \ufffd[bold]"
@@ -218,7 +219,7 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as output:
-        screen = Screen(output)
+        screen = LiveConsole(output)
         screen.note("lost")
         screen.note("lost too")
         assert screen.output.name == os.devnull
@@ -226,8 +227,8 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
 
 
-def roster(*reports) -> Roster:
-    found = Roster(range(4), {})
+def roster(*reports) -> MembershipTable:
+    found = MembershipTable(range(4), {})
     found.start()
     for report in reports:
         found.take(report)
@@ -237,7 +238,7 @@ def roster(*reports) -> Roster:
 def test_the_standing_counts_those_who_still_count() -> None:
     standing = Standing.of(
         roster(
-            Progress(0, 9, 0.5, 100), Evaluated(1, 4, 0.5, 1.0, 1.5, 200, 1.0, True), Failed(2, "gone"),
+            RoundProgress(0, 9, 0.5, 100), Evaluated(1, 4, 0.5, 1.0, 1.5, 200, 1.0, True), Failed(2, "gone"),
             Finished(3, 10, "", 300, 0, 1.0, None, None),
         )
     )  # fmt: skip
@@ -318,9 +319,9 @@ def test_a_live_screen_is_chosen_for_a_terminal_only(output, monkeypatch) -> Non
     try:
         with os.fdopen(follower, "w") as terminal:
             assert type(screen_for(terminal)) is LiveScreen
-            assert type(screen_for(output)) is Screen
+            assert type(screen_for(output)) is LiveConsole
             monkeypatch.setenv("TERM", "dumb")
-            assert type(screen_for(terminal)) is Screen
+            assert type(screen_for(terminal)) is LiveConsole
     finally:
         os.close(leader)
 
@@ -418,7 +419,7 @@ def drain(reader: BinaryIO) -> str:
 
 
 def test_lines_that_nobody_reads_are_left_out_and_counted(unread) -> None:
-    plain = Screen(unread)
+    plain = LiveConsole(unread)
     for number in range(3):
         plain.line(f"line {number}")
     assert drain(unread.reader) == ""
@@ -441,7 +442,7 @@ def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None
 
 @pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.HUNG_UP])
 def test_the_end_of_a_run_that_nobody_reads_is_given_up(unread, code) -> None:
-    plain = Screen(unread)
+    plain = LiveConsole(unread)
     plain.ended(SUMMARY, Path("x"), Pictures(), code)
     assert plain.output.name == os.devnull
     plain.output.close()
@@ -482,7 +483,7 @@ def test_a_job_in_the_background_is_not_stopped_by_its_screen() -> None:
 
 def test_progress_of_a_thousand_nodes_costs_little(output, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    many = Roster(range(1024), {})
+    many = MembershipTable(range(1024), {})
     screen = LiveScreen(output)
     screen.began(EXPERIMENT, Path("x"), 1.0)
     screen.progress(many)

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from decentnode.communication.base import Memory
-from decentnode.communication.shared_memory.attached import PeerSegments
+from decentnode.communication.base import BufferSpec
+from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.wire import SharedSegment, WireError
 
 
 @pytest.fixture
 def segment():
-    made = Segment(3, Memory(100), 5)
+    made = Segment(3, BufferSpec(100), 5)
     yield made
     made.close()
 
 
 def reason(announced, ranks=(3,)):
     with pytest.raises(WireError) as caught:
-        PeerSegments().learn([announced], ranks)
+        AttachedSegments().learn([announced], ranks)
     return caught.value.reason
 
 
@@ -36,7 +36,7 @@ def memory(name, flags):
 
 
 def test_a_segment_is_attached_once_however_often_it_is_announced(segment):
-    known = PeerSegments()
+    known = AttachedSegments()
     known.learn([segment.public], [3])
     first, before = known.of(3), descriptors()
     for _ in range(100):
@@ -48,7 +48,7 @@ def test_a_segment_is_attached_once_however_often_it_is_announced(segment):
 
 
 def test_other_memory_of_the_same_rank_is_refused_until_it_was_forgotten(segment):
-    known, other = PeerSegments(), Segment(3, Memory(200), 5)
+    known, other = AttachedSegments(), Segment(3, BufferSpec(200), 5)
     known.learn([segment.public], [3])
     with pytest.raises(WireError, match=r"^hello$"):
         known.learn([other.public], [3])

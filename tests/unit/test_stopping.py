@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, Beacons
+from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
 from decentnode.launcher import graceful_stop as stopping
-from decentnode.launcher.cluster.messages import Announced, LastRound, Pause, StopAsked
-from decentnode.launcher.graceful_stop import MOST_SECONDS, Stopping
+from decentnode.launcher.cluster.messages import HighestRound, LastRound, Pause, StopRequest
+from decentnode.launcher.graceful_stop import MOST_SECONDS, GracefulStop
 
 PATIENCE = 4 * MOST_SECONDS
 
@@ -30,12 +30,12 @@ class Machines:
         self.gone = set()
         self.beacons, self.all = [], []
         for machine, announced in enumerate(rounds):
-            beacons = Beacons(range(len(announced)))
+            beacons = HeartbeatBoard(range(len(announced)))
             for rank, round in enumerate(announced):
                 beacons.of(rank).mark(round, Activity.TRAIN)
             self.beacons.append(beacons)
             there = set(range(len(rounds)))
-            self.all.append(Stopping(beacons, machine, there, self.sender(machine), PATIENCE))
+            self.all.append(GracefulStop(beacons, machine, there, self.sender(machine), PATIENCE))
 
     def sender(self, machine):
         def send(note, to):
@@ -133,22 +133,22 @@ def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(
 
 def test_a_machine_that_missed_the_decision_hears_it_again():
     said = []
-    beacons = Beacons([0])
+    beacons = HeartbeatBoard([0])
     beacons.of(0).mark(3, Activity.TRAIN)
-    zero = Stopping(beacons, 0, {0}, lambda note, to: said.append((note, to)), PATIENCE)
+    zero = GracefulStop(beacons, 0, {0}, lambda note, to: said.append((note, to)), PATIENCE)
     zero.take(LastRound(8))
-    zero.take(Announced(2, 5))
+    zero.take(HighestRound(2, 5))
     assert said == [(LastRound(8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
-    zero = Stopping(Beacons([0]), 0, {0}, lambda note, to: None, PATIENCE)
-    zero.take(StopAsked(1, 9))
+    zero = GracefulStop(HeartbeatBoard([0]), 0, {0}, lambda note, to: None, PATIENCE)
+    zero.take(StopRequest(1, 9))
     assert zero.signal is signal.SIGTERM
-    one = Stopping(Beacons([0]), 1, {0, 1}, lambda note, to: None, PATIENCE)
+    one = GracefulStop(HeartbeatBoard([0]), 1, {0, 1}, lambda note, to: None, PATIENCE)
     one.take(Pause(int(signal.SIGINT)))
     assert one.signal is signal.SIGINT
-    two = Stopping(Beacons([0]), 2, {0, 2}, lambda note, to: None, PATIENCE)
+    two = GracefulStop(HeartbeatBoard([0]), 2, {0, 2}, lambda note, to: None, PATIENCE)
     two.take(Pause(int(signal.SIGHUP)))
     assert two.signal is signal.SIGHUP
 

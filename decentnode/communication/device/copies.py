@@ -14,7 +14,7 @@ PORTABLE, READ_ONLY = 1, 8
 """Flags of cudaHostRegister: for all contexts, and for memory that this process may only read."""
 
 
-class Copies(ABC):
+class HostDeviceCopies(ABC):
     """Copies that begin after all that the device was asked for so far, and end some time later."""
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Copies(ABC):
         """Waits until all copies have ended."""
 
 
-class HostCopies(Copies):
+class HostCopies(HostDeviceCopies):
     """Copies within host memory, which have ended when they have begun."""
 
     def host_memory(self, size: int) -> Tensor:
@@ -64,7 +64,7 @@ class HostCopies(Copies):
         """Nothing is under way."""
 
 
-class CudaCopies(Copies):
+class CudaCopies(HostDeviceCopies):
     """Copies of one GPU, on a stream of their own; waiting is for their event, never for the whole device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -119,7 +119,7 @@ class CudaCopies(Copies):
         self._ended.synchronize()
 
 
-def copies_for(device: torch.device) -> Copies:
+def copies_for(device: torch.device) -> HostDeviceCopies:
     """What copies between host memory and that device."""
     return CudaCopies(device) if device.type == "cuda" else HostCopies()
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.base import Endpoint, Memory
-from decentnode.communication.device.copies import Copies, copies_for, same_place
-from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.base import BufferSpec, Endpoint
+from decentnode.communication.device.copies import HostDeviceCopies, copies_for, same_place
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.zeromq.received import SharedMessage
 from decentnode.core.payload import Layout, Payload
 from decentnode.errors import BadInput
@@ -22,7 +22,7 @@ from decentnode.errors import BadInput
 Place = TypeVar("Place")
 
 
-class OnDevice(Endpoint):
+class DeviceStaging(Endpoint):
     """Wraps an endpoint: payloads are copied to host memory going out, to the device coming in.
 
     Host memory for payloads that are no vectors is kept, too: for each part two sets that take turns, because
@@ -30,7 +30,11 @@ class OnDevice(Endpoint):
     """
 
     def __init__(
-        self, inner: Endpoint, memory: Memory, device: torch.device, copies: Copies | None = None
+        self,
+        inner: Endpoint,
+        memory: BufferSpec,
+        device: torch.device,
+        copies: HostDeviceCopies | None = None,
     ) -> None:
         self.rank = inner.rank
         self.counters = inner.counters
@@ -49,7 +53,7 @@ class OnDevice(Endpoint):
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> Handle:
+    ) -> ExchangeHandle:
         part, on_host = key[2], dict[int, Payload]()
         self._turns[part] ^= 1
         for payload in outgoing.values():
@@ -60,7 +64,7 @@ class OnDevice(Endpoint):
         self._copies.finish()
         return self._inner.exchange(moved, sources, key, timeout)
 
-    def landed(self, payloads: Mapping[int, Payload], handle: Handle) -> dict[int, Payload]:
+    def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         found = {}
         for source, payload in payloads.items():
             message = handle.arrived[source]

@@ -8,7 +8,7 @@ NEVER = 1 << 32
 """A round that does not come."""
 
 
-class Parked:
+class EarlyMessages:
     """By exchange and source; guarded by the lock of the node's mailbox. What is dropped is acknowledged."""
 
     def __init__(self, acknowledge: Callable[[int, Message], None]) -> None:

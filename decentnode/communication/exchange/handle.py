@@ -55,17 +55,17 @@ class ExchangeOwner(Protocol):
         """Has another thread do what is due while the node waits; None where nothing is ever lost."""
 
     @property
-    def attend(self) -> Callable[["Handle", float], bool] | None:
+    def attend(self) -> Callable[["ExchangeHandle", float], bool] | None:
         """Waits for an exchange so many seconds and takes in what comes; None: other threads take it in."""
 
-    def release(self, handle: "Handle") -> None:
+    def release(self, handle: "ExchangeHandle") -> None:
         """Acknowledges every message of a finished exchange."""
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
 
 
-class Handle:
+class ExchangeHandle:
     """One exchange in flight. `await` it in the node's loop or `wait` for it in any other thread."""
 
     def __init__(

@@ -11,18 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from decentnode.communication.exchange.early_messages import NEVER, Parked
-from decentnode.communication.exchange.handle import Handle, Key, Message
-from decentnode.communication.exchange.peer_progress import Signs
+from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
+from decentnode.communication.exchange.peer_progress import PeerProgress
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
-from decentnode.communication.exchange.send_window import Unread
-from decentnode.communication.exchange.transport_hooks import Errands
-from decentnode.errors import PeerAway, PeerError, left
+from decentnode.communication.exchange.send_window import SendWindow
+from decentnode.communication.exchange.transport_hooks import MailboxTransport
+from decentnode.errors import PeerError, PeerRejoining, left
 
 MOST_PARKED = 4
 
 
-class Mailbox(Errands):
+class Mailbox(MailboxTransport):
     """The arrivals of one node. `acknowledge(source, seq)` is called when a source's memory is free again.
 
     `alone` says that no other node shares the event loop: awaiting then blocks the thread, which is quicker.
@@ -64,13 +64,13 @@ class Mailbox(Errands):
         """The round from which on it was agreed with a peer, the last time, to exchange again."""
         self._leaving: dict[int, Key] = {}
         """The last exchange of peers that have ended, while something of it is on its way."""
-        self._open: dict[Key, Handle] = {}
-        self._parked = Parked(acknowledge)
-        self._unread = Unread()
+        self._open: dict[Key, ExchangeHandle] = {}
+        self._parked = EarlyMessages(acknowledge)
+        self._unread = SendWindow()
         self._last: Key = (-1, 0, 0)
         self._first = 0
         self._sent = numbered_from
-        self._signs = Signs()
+        self._signs = PeerProgress()
         self.timer = RetransmissionTimer()
         """Runs while the node waits."""
 
@@ -133,7 +133,7 @@ class Mailbox(Errands):
                 # What is proposed once more was agreed to, but the answer did not come.
                 return peer not in (self.gone.keys() | self.suspended) and self._agreed.get(peer) == round
             self._signs.forget(peer)
-            away = PeerAway(peer, f"is back from round {round + 1} on")
+            away = PeerRejoining(peer, f"is back from round {round + 1} on")
             self.give_up(peer, away, round)
             if self.waits:  # whom that process has not met yet was not lost
                 self.gone[peer] = away
@@ -190,9 +190,9 @@ class Mailbox(Errands):
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
-    ) -> Handle:
+    ) -> ExchangeHandle:
         """Starts waiting for `sources`; `seq` numbers this node's own sending, read by `targets`."""
-        handle = Handle(self, key, seq, sources, timeout)
+        handle = ExchangeHandle(self, key, seq, sources, timeout)
         with self.lock:
             self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
@@ -324,12 +324,12 @@ class Mailbox(Errands):
             behind = [handle for handle in self._open.values() if peer in handle.awaited and key < handle.key]
             self.timer.was_needless = self.timer.was_needless or bool(behind)
 
-    def awaited(self) -> list[tuple[Handle, set[int]]]:
+    def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges, and whom each waits for: sources, and readers of what was sent before."""
         with self.lock:
             return [(handle, handle.awaited | self._readers_before(handle)) for handle in self._open.values()]
 
-    def silent_since(self, peer: int, handle: Handle) -> float:
+    def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """From when on the deadline of a peer counts that this exchange waits for."""
         with self.lock:
             return self._signs.silent_since(peer, handle)
@@ -341,7 +341,7 @@ class Mailbox(Errands):
             for handle in self._open.values():
                 handle.opened += seconds
 
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: ExchangeHandle) -> None:
         """Acknowledges every message of a finished exchange; a second call does nothing."""
         arrived, handle.arrived = handle.arrived, {}
         for source, message in arrived.items():
@@ -352,7 +352,7 @@ class Mailbox(Errands):
         with self.lock:
             return self._unread.is_empty()
 
-    def _settle(self, handle: Handle, source: int, message: Message) -> None:
+    def _settle(self, handle: ExchangeHandle, source: int, message: Message) -> None:
         if source in handle.awaited:
             handle.awaited.discard(source)
             handle.arrived[source] = message
@@ -365,7 +365,7 @@ class Mailbox(Errands):
         if key > self.asked.get(source, (-1, 0, 0)):
             self.refuse(reason)
 
-    def _miss(self, handle: Handle, source: int, error: PeerError) -> None:
+    def _miss(self, handle: ExchangeHandle, source: int, error: PeerError) -> None:
         handle.awaited.discard(source)
         handle.missing[source] = error
 
@@ -373,7 +373,7 @@ class Mailbox(Errands):
         for handle in list(self._open.values()):
             self._finish_if_complete(handle)
 
-    def _finish_if_complete(self, handle: Handle) -> None:
+    def _finish_if_complete(self, handle: ExchangeHandle) -> None:
         if handle.awaited or self._readers_before(handle):
             return
         self._unread.drop_before(handle.key[2], handle.seq)
@@ -381,7 +381,7 @@ class Mailbox(Errands):
         self.timer.learn(time.monotonic() - handle.opened)
         handle.finish()
 
-    def _readers_before(self, handle: Handle) -> set[int]:
+    def _readers_before(self, handle: ExchangeHandle) -> set[int]:
         """Who still has to read what was sent in earlier exchanges of the same part."""
         return self._unread.before(handle.key[2], handle.seq)
 

@@ -1,6 +1,6 @@
 """Where peers say that they are, and for how long that excuses what they do not send."""
 
-from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
 
 LENIENCE = 10
 """Deadlines for which a peer may be behind in one round before it counts as silent, whatever it says.
@@ -12,7 +12,7 @@ the other, each found out after another deadline, and rounds that last longer at
 """
 
 
-class Signs:
+class PeerProgress:
     """What the peers of one node say of their progress; guarded by the lock of its mailbox."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Signs:
         """Nobody could be heard for so long."""
         self._rounds = {peer: (round, since + seconds) for peer, (round, since) in self._rounds.items()}
 
-    def silent_since(self, peer: int, handle: Handle) -> float:
+    def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """From when on the deadline of a peer counts that is missing in an exchange."""
         heard, key = self._last.get(peer, (handle.opened, handle.key))
         if key >= handle.key:

@@ -1,6 +1,6 @@
 """When a node that waits asks for what may have been lost: a retransmission timer (RFC 6298).
 
-What is missing is mostly only late. So the first request comes after the longest wait that was usual
+What is missing is mostly only late. So the first request comes somewhat after the longest wait that was usual
 lately, each further one after twice the pause, and a slow machine is not kept busy with requests. As in Karn
 and Partridge (1987) only an unambiguous answer teaches something: a peer that says that it is behind.
 """
@@ -9,6 +9,8 @@ FIRST_ASK = 0.1
 """Seconds of waiting after which a node asks for what is missing, where it does not usually wait longer."""
 FORGETTING = 0.8
 """What is left of the usual wait after an exchange that was shorter."""
+MARGIN = 1.5
+"""Times the usual wait until the first request: most waits are not much longer than usual."""
 FIRST_SHARE, SHARE = 1 / 4, 1 / 8
 """Of the deadline, the longest first pause, and the longest of all others: requests are signs of life."""
 NEVER = float("inf")
@@ -48,7 +50,7 @@ class RetransmissionTimer:
     def learn(self, waited: float) -> None:
         """An exchange is done after so many seconds of waiting."""
         if self.was_needless:
-            self._usual = max(self._usual, waited)
+            self._usual = max(self._usual, MARGIN * waited)
         else:
-            self._usual = max(FIRST_ASK, FORGETTING * self._usual, min(waited, self._usual))
+            self._usual = max(FIRST_ASK, FORGETTING * self._usual, min(MARGIN * waited, self._usual))
         self.was_needless = False

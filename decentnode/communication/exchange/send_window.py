@@ -5,7 +5,7 @@ import math
 from decentnode.communication.exchange.handle import Key
 
 
-class Unread:
+class SendWindow:
     """By part, and by the number of the exchange; guarded by the lock of the node's mailbox."""
 
     def __init__(self) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
 
 
 @dataclass
-class Errands:
+class MailboxTransport:
     """By default nothing is done."""
 
     send_again: Callable[[int, Key], bool] = lambda peer, key: False
@@ -22,5 +22,5 @@ class Errands:
     """Gives this node's model to those that want it."""
     wanted: set[int] = field(default_factory=set)
     """Peers that have asked for this node's model."""
-    attend: Callable[[Handle, float], bool] | None = None
+    attend: Callable[[ExchangeHandle, float], bool] | None = None
     """Waits for an exchange and takes in what comes by itself; None: another thread takes it in."""

@@ -15,7 +15,7 @@ Introduction = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
 """What one node says."""
 
 
-class Introductions:
+class HandshakeBoard:
     """One slot for each rank of the run; an empty one says nothing."""
 
     def __init__(self, ranks: int) -> None:

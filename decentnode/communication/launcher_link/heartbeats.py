@@ -39,7 +39,7 @@ class Activity(IntEnum):
 _ACTIVITIES = tuple(Activity)
 
 
-class Sighting(NamedTuple):
+class Heartbeat(NamedTuple):
     """Where a node is."""
 
     round: int
@@ -50,7 +50,7 @@ class Sighting(NamedTuple):
     """When it made the last one, as `time.monotonic` counts on this machine."""
 
 
-class Beacon:
+class HeartbeatSlot:
     """One node's own."""
 
     def __init__(self, words: "memoryview[int]", seconds: "memoryview[float]") -> None:
@@ -77,10 +77,10 @@ class Beacon:
         """How many marks the node has made."""
         return self._words[_MARKS]
 
-    def read(self) -> Sighting:
+    def read(self) -> Heartbeat:
         """Where the node is."""
         round, activity, marks, _, _ = self._words
-        return Sighting(round, _ACTIVITIES[activity], marks, self._seconds[_SINCE])
+        return Heartbeat(round, _ACTIVITIES[activity], marks, self._seconds[_SINCE])
 
     @property
     def began(self) -> float:
@@ -88,7 +88,7 @@ class Beacon:
         return self._seconds[_BEGAN]
 
 
-class Beacons:
+class HeartbeatBoard:
     """All nodes of a machine."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -98,7 +98,7 @@ class Beacons:
         self._last_round[0] = GO_ON
         starts = {rank: 1 + WORDS * row for row, rank in enumerate(ranks)}
         self._beacons = {
-            rank: Beacon(words[start : start + WORDS], seconds[start : start + WORDS])
+            rank: HeartbeatSlot(words[start : start + WORDS], seconds[start : start + WORDS])
             for rank, start in starts.items()
         }
         for beacon in self._beacons.values():
@@ -132,6 +132,6 @@ class Beacons:
         """What those of these ranks do that are local."""
         return {self._beacons[rank].read().activity for rank in ranks if rank in self._beacons}
 
-    def of(self, rank: int) -> Beacon:
+    def of(self, rank: int) -> HeartbeatSlot:
         """The beacon of a local rank."""
         return self._beacons[rank]

@@ -29,7 +29,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     pid: int
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class RoundProgress(msgspec.Struct, frozen=True, tag="progress"):
     """Where a node is."""
 
     rank: int
@@ -70,7 +70,7 @@ class Rejected(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-class Injected(msgspec.Struct, frozen=True, tag="injected"):
+class FaultInjected(msgspec.Struct, frozen=True, tag="injected"):
     """A fault on purpose has struck a node; of messages, the first that it struck in a round."""
 
     rank: int
@@ -112,7 +112,7 @@ class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
     lost: bool = False
 
 
-class Said(msgspec.Struct, frozen=True, tag="said"):
+class Notice(msgspec.Struct, frozen=True, tag="said"):
     """A line for whoever watches, about the transport of all nodes."""
 
     rank: int
@@ -136,7 +136,7 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     """Its new incarnation."""
 
 
-class CameBack(msgspec.Struct, frozen=True, tag="came-back"):
+class Rejoined(msgspec.Struct, frozen=True, tag="came-back"):
     """A node that was started again takes part from `round` on; what it had done of that round is undone."""
 
     rank: int
@@ -197,13 +197,13 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Report = (
-    Ready | Progress | Evaluated | PeerMissing | PeerBack | Restarted | CameBack | Rejected | Injected
-    | Waiting | Stuck | DiskProblem | Said | Finished | Stopped | Checkpointed | NotCheckpointed | Failed
-    | Exited
+    Ready | RoundProgress | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
+    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Finished | Stopped
+    | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
-_DROPPABLE = (Progress,)
-_LAST = (Finished, Stopped, Failed, Exited, Restarted, CameBack, Ready)
+_DROPPABLE = (RoundProgress,)
+_LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
 class Reporter:
@@ -259,7 +259,7 @@ class Reporter:
                 return False
 
 
-class Inflow:
+class ReportReader:
     """The reading end: complete reports out of whatever pieces the pipe gives."""
 
     def __init__(self, fd: int) -> None:

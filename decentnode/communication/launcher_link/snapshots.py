@@ -16,7 +16,7 @@ PATIENCE = 5.0
 _PUBLISHED, _READ = 0, 1
 
 
-class Snapshots:
+class SnapshotBuffers:
     """One slot for each local rank; made before the fork, so that nothing has to be opened or removed."""
 
     def __init__(self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32) -> None:

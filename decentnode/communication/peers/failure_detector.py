@@ -6,7 +6,7 @@ from math import nextafter
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.exchange.retransmission import NEVER, SHARE
-from decentnode.communication.peers.rejoin import Edges, Tell
+from decentnode.communication.peers.rejoin import EdgeProtocol, Tell
 from decentnode.communication.wire import Kind
 from decentnode.errors import PeerTimeout
 
@@ -16,10 +16,10 @@ STANDSTILL = 1.0
 """Seconds by which a look is late where this process itself has stood still."""
 
 
-class Patience:
+class FailureDetector:
     """Belongs to the thread that serves the sockets."""
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, edges: Edges) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, edges: EdgeProtocol) -> None:
         self._mailboxes = mailboxes
         self._tell = tell
         self._edges = edges

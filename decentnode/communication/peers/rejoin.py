@@ -20,9 +20,9 @@ from math import inf
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.rejoin_backoff import Pair, Probation
+from decentnode.communication.peers.rejoin_backoff import Pair, RejoinBackoff
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerAway, PeerLost, PeerTimeout
+from decentnode.errors import PeerLost, PeerRejoining, PeerTimeout
 
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
@@ -41,18 +41,18 @@ TOO_SLOW = 1
 """The `seq` of a WITHDRAW to a peer that was silent for too long."""
 
 
-class Edges:
+class EdgeProtocol:
     """Those of all nodes of a process, served by the thread that owns the sockets."""
 
     def __init__(
         self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool]
     ) -> None:
         """`is_reachable`: whether a link holds by which a peer can be told something."""
-        self.homecoming: Homecoming | None = None
+        self.homecoming: RejoinProtocol | None = None
         self._mailboxes = mailboxes
         self._tell = tell
         self._is_reachable = is_reachable
-        self._probation = Probation()
+        self._probation = RejoinBackoff()
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
         self._requests: Counter[Pair] = Counter()
@@ -181,7 +181,7 @@ class Edges:
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        mailbox.give_up(peer, PeerAway(peer, f"goes on in round {round + 1}"), round)
+        mailbox.give_up(peer, PeerRejoining(peer, f"goes on in round {round + 1}"), round)
         if self._is_reachable(peer):
             mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
@@ -198,7 +198,7 @@ class Edges:
             mailbox.ahead = max(mailbox.ahead, round)
 
 
-class Homecoming:
+class RejoinProtocol:
     """How a process that was started again finds the round in which its nodes take part again.
 
     It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
@@ -380,7 +380,7 @@ class Homecoming:
             self._tell(Kind.RETURN, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
-        # A peer may have agreed although its WELCOME is still on the way: it ignores another round until then.
+        # A peer may have agreed although its WELCOME is still on the way; it ignores another round.
         for rank, peer in sorted(self._agreed if self._waits else self._asked):
             self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()

@@ -17,7 +17,7 @@ MOST_PAUSE = 64
 """Deadlines for which a peer is left out at most."""
 
 
-class Probation:
+class RejoinBackoff:
     """Of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ def came_from(frame: zmq.Frame, machine: int) -> bool:
     return bool(frame.get(_USER_ID) == str(machine))
 
 
-class Gatekeeper:
+class ZapAuthenticator:
     """Answers whose key is admitted to the guarded sockets of one context, and counts who is refused.
 
     It has no thread: whoever owns the context calls `serve` when `questions` is readable, and now and then
@@ -194,7 +194,7 @@ def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) ->
     """
     context = zmq.Context()
     refused: list[str] = []
-    gate = Gatekeeper(context, credentials, refused.append)
+    gate = ZapAuthenticator(context, credentials, refused.append)
     server = context.socket(zmq.ROUTER)
     gate.guard(server)
     try:
@@ -226,7 +226,7 @@ def _knock(context: "zmq.Context[Socket]", endpoint: str, credentials: Credentia
     return client
 
 
-def _serve_until(gate: Gatekeeper, seconds: float, is_done: Callable[[], bool]) -> None:
+def _serve_until(gate: ZapAuthenticator, seconds: float, is_done: Callable[[], bool]) -> None:
     limit = time.monotonic() + seconds
     while not is_done() and time.monotonic() < limit:
         gate.serve()

@@ -28,7 +28,7 @@ _Ed25519 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 T = TypeVar("T")
 
 
-class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MachineKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The public keys of one machine."""
 
     curve: _Curve
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     """The public keys of all machines, in the order of `mapping.machines`."""
 
     version: Literal[1]
-    machines: list[Listed]
+    machines: list[MachineKeys]
 
     @cached_property
     def digest(self) -> str:
@@ -74,9 +74,9 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.ed25519))
 
     @property
-    def public(self) -> Listed:
+    def public(self) -> MachineKeys:
         """What all may know."""
-        return Listed(self.pair.public.decode(), self.signing.public_key().public_bytes_raw().hex())
+        return MachineKeys(self.pair.public.decode(), self.signing.public_key().public_bytes_raw().hex())
 
 
 def secret_file(folder: Path, machine: int) -> Path:
@@ -152,7 +152,7 @@ def load_manifest(folder: Path, machines: int) -> Manifest:
     return manifest
 
 
-def _check_listed(path: Path, index: int, listed: Listed, before: list[Listed]) -> None:
+def _check_listed(path: Path, index: int, listed: MachineKeys, before: list[MachineKeys]) -> None:
     try:
         z85.decode(listed.curve)
     except (ValueError, KeyError, struct.error) as error:
@@ -162,7 +162,7 @@ def _check_listed(path: Path, index: int, listed: Listed, before: list[Listed]) 
             raise BadInput(f"{path}: machines[{index}] has the key of machines[{other}]; each needs its own")
 
 
-def _public(path: Path, secret: Secret) -> Listed:
+def _public(path: Path, secret: Secret) -> MachineKeys:
     try:
         return secret.public
     except (ValueError, zmq.ZMQError) as error:

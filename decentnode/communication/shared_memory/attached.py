@@ -10,7 +10,7 @@ from decentnode.communication.wire import SharedSegment, WireError
 from decentnode.communication.zeromq.received import PeerSegment
 
 
-class PeerSegments:
+class AttachedSegments:
     """Each rank's memory is attached once; another one is refused until the rank is forgotten."""
 
     def __init__(self) -> None:

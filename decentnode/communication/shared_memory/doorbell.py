@@ -16,8 +16,8 @@ from pathlib import Path
 import zmq
 
 from decentnode.communication import wire
-from decentnode.communication.base import Place
-from decentnode.communication.exchange.handle import Handle
+from decentnode.communication.base import ProcessDirectory
+from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.interceptor import Received
 from decentnode.communication.wire import Kind
 from decentnode.communication.zmq_poll import milliseconds
@@ -32,16 +32,18 @@ NO_BODY = bytes(BODY_BYTES)
 WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Bell:
+class DoorbellReader:
     """What one process hears. Any thread may `hear`; one at a time waits with `attend`, and others sleep."""
 
-    def __init__(self, place: Place, take: Callable[[Received], None], refuse: Callable[[str], None]) -> None:
+    def __init__(
+        self, place: ProcessDirectory, take: Callable[[Received], None], refuse: Callable[[str], None]
+    ) -> None:
         """`take` gets what comes, unchecked but for its kind; `refuse` the reason where that is wrong.
 
         Raises StartError.
         """
         self._path = bell_path(place, place.own)
-        self.ringer = Ringer(place)
+        self.ringer = DoorbellWriter(place)
         self._take = take
         self._refuse = refuse
         try:
@@ -86,7 +88,7 @@ class Bell:
             header, body = record[: wire.HEADER_BYTES], record[wire.HEADER_BYTES : end]
             self._take(([zmq.Frame(header), zmq.Frame(body)], False))
 
-    def attend(self, handle: Handle, timeout: float) -> bool:
+    def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         """Waits for an exchange and takes in what comes; false when it took longer than `timeout` seconds."""
         if not self._attending.acquire(blocking=False):
             return handle.sleep(timeout)
@@ -117,10 +119,10 @@ class Bell:
             os.close(fd)
 
 
-class Ringer:
+class DoorbellWriter:
     """Rings the bells of the other processes here, once they have our shared memory."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ProcessDirectory) -> None:
         self._place = place
         self._unheard = {process for process in range(len(place.processes)) if place.co_located(process)}
         """Who is not known to have read anything of ours yet."""
@@ -162,6 +164,6 @@ class Ringer:
             self.forget(process)
 
 
-def bell_path(place: Place, process: int) -> Path:
+def bell_path(place: ProcessDirectory, process: int) -> Path:
     """Where a process of this machine is rung."""
     return Path(place.directory) / f"{place.processes[process].index}.bell"

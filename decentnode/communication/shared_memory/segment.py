@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from decentnode.communication.base import Memory
+from decentnode.communication.base import BufferSpec
 from decentnode.communication.wire import SharedSegment
 
 PAGE = mmap.PAGESIZE
@@ -36,7 +36,7 @@ class Segment:
     tells: whatever was sent under this number or a lower one is void for it. Words count from the end.
     """
 
-    def __init__(self, rank: int, memory: Memory, readers: int) -> None:
+    def __init__(self, rank: int, memory: BufferSpec, readers: int) -> None:
         """`readers`: how many ranks there are."""
         vector_bytes = _pages(memory.vector_elements * memory.vector_dtype.itemsize)
         self._staging_bytes = _pages(memory.payload_bytes)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from decentnode.communication.torch_distributed.messages import Facts, Plan
+from decentnode.communication.torch_distributed.messages import Capabilities, GroupPlan
 
 Backend = Literal["auto", "gloo", "nccl"]
 UNFIT_NCCL = {
@@ -19,7 +19,7 @@ RECIPE = "share_gpu: true lets them share one, slowly, for tests"
 
 
 @dataclass(frozen=True)
-class Chooser:
+class BackendChoice:
     """Makes the first plan: members, backend and reason, or an error in one line."""
 
     wanted: Backend
@@ -27,15 +27,17 @@ class Chooser:
     key: str = "communication.backend"
     """What the backend is called in a configuration."""
 
-    def __call__(self, facts: dict[int, Facts]) -> Plan:
+    def __call__(self, facts: dict[int, Capabilities]) -> GroupPlan:
         members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
         if len(members) < 2:
-            return Plan(0, [], None, "", f"fewer than two of the {len(facts)} nodes take part in a group")
+            return GroupPlan(
+                0, [], None, "", f"fewer than two of the {len(facts)} nodes take part in a group"
+            )
         backend, why = self._backend(members)
         error = "" if backend else why
-        return Plan(0, sorted(members), None, backend, why, error=error)
+        return GroupPlan(0, sorted(members), None, backend, why, error=error)
 
-    def _backend(self, members: Mapping[int, Facts]) -> tuple[str, str]:
+    def _backend(self, members: Mapping[int, Capabilities]) -> tuple[str, str]:
         """A backend and the reason; an empty one with what is wrong."""
         against_nccl = why_not_nccl(members, self.shares_gpu)
         against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
@@ -50,7 +52,7 @@ class Chooser:
         return "", f"{self.key}: auto: neither works: {against_nccl}; {against_gloo}"
 
 
-def why_not_nccl(members: Mapping[int, Facts], shares_gpu: bool) -> str:
+def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
     """What keeps these ranks from using NCCL together; empty: nothing."""
     without = [rank for rank, fact in members.items() if not fact.gpu]
     if without:
@@ -101,11 +103,11 @@ def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
     return ""
 
 
-def facts_of(device: torch.device, machine: int, takes_part: bool) -> Facts:
+def facts_of(device: torch.device, machine: int, takes_part: bool) -> Capabilities:
     """What this process says of itself; its node lives on that device."""
     on_gpu = device.type == "cuda"
     gpu = f"machine {machine}: {gpu_name(device)}" if on_gpu else ""
-    return Facts(takes_part, gpu, nccl_version(), dist.is_gloo_available())
+    return Capabilities(takes_part, gpu, nccl_version(), dist.is_gloo_available())
 
 
 def gpu_name(device: torch.device) -> str:

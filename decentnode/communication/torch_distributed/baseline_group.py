@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from decentnode.communication.base import Place
-from decentnode.communication.torch_distributed.messages import Facts
+from decentnode.communication.base import ProcessDirectory
+from decentnode.communication.torch_distributed.messages import Capabilities
 from decentnode.core.text import ranks_in_words
 from decentnode.errors import StartError
 
@@ -37,10 +37,10 @@ _COLLECTIVE = re.compile(r"gloo|nccl|connection (?:closed|reset)|timed out waiti
 
 
 @dataclass(frozen=True)
-class Meeting:
+class StoreRendezvous:
     """Where the processes of a run meet for one process group; each carries one node."""
 
-    place: Place
+    place: ProcessDirectory
     name: str
     """Which group of the run it is."""
     port: int
@@ -109,7 +109,7 @@ def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
 
 
 def open_group(
-    store: Store, meeting: Meeting, backend: str, device: torch.device, timeout: float
+    store: Store, meeting: StoreRendezvous, backend: str, device: torch.device, timeout: float
 ) -> dist.ProcessGroup:
     """A process group of all nodes, whose operations last at most `timeout` seconds; raises StartError."""
     rank, nodes, limit = meeting.rank, meeting.nodes, timedelta(seconds=timeout)
@@ -148,13 +148,13 @@ def gloo_options(address: str, limit: timedelta) -> Any:
     return options
 
 
-def _gloo(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
+def _gloo(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
     options = gloo_options(meeting.place.process.address, limit)
     carrier = dist.ProcessGroupGloo(store, meeting.rank, meeting.nodes, options)
     return dist.ProcessGroup.BackendType.GLOO, carrier
 
 
-def _nccl(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
+def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
     """Not run anywhere yet (docs/gpu.md). Torch's watchdog ends the process when an operation fails.
 
     Nothing else could: DDP waits for a gradient by its stream alone, and then something waits for the stream.
@@ -166,11 +166,12 @@ def _nccl(store: Store, meeting: Meeting, limit: timedelta) -> tuple[Any, Any]:
     return dist.ProcessGroup.BackendType.NCCL, carrier
 
 
-def facts_of_all(store: Store, meeting: Meeting, own: Facts) -> dict[int, Facts]:
+def facts_of_all(store: Store, meeting: StoreRendezvous, own: Capabilities) -> dict[int, Capabilities]:
     """What every rank has that a group could use; all have to ask, and get the same answer."""
     store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
     return {
-        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Facts) for rank in range(meeting.nodes)
+        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Capabilities)
+        for rank in range(meeting.nodes)
     }
 
 

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.device.copies import same_place
-from decentnode.communication.exchange.handle import Handle, Key, Message
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed import messages as group_notes
-from decentnode.communication.torch_distributed.group_membership import Formation
-from decentnode.communication.torch_distributed.messages import Done, Joining, Note, Plan, Size
+from decentnode.communication.torch_distributed.group_membership import GroupMembership
+from decentnode.communication.torch_distributed.messages import Done, GroupPlan, JoinRequest, Note, Size
 from decentnode.communication.torch_distributed.process_group import Group, Transfer
-from decentnode.communication.torch_distributed.transfers import Courier, Swap
+from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
-from decentnode.communication.zeromq.io_thread import Sockets
+from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.errors import PeerError, ProtocolError
 
@@ -50,7 +50,7 @@ class GroupMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Unconfirmed:
     """A payload that was given to the group, to be sent by ZeroMQ should the group fail."""
 
     group: Group
@@ -67,8 +67,8 @@ class GroupEndpoint(ZeroMQEndpoint):
     """
 
     def __init__(
-        self, rank: int, sockets: Sockets, slots: tuple[Tensor, Tensor], segment: Segment | None,
-        formation: Formation, most_bytes: int,
+        self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        formation: GroupMembership, most_bytes: int,
     ) -> None:  # fmt: skip
         """`most_bytes` is the largest payload that any peer may send."""
         super().__init__(rank, sockets, slots, segment, {})
@@ -76,12 +76,12 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.device = slots[0].device
         self.formation = formation
         self._most_bytes = most_bytes
-        self.courier = Courier(self)
+        self.courier = TransferQueue(self)
         self.mailbox.attend = self.courier.attend
         self._layout: Layout | None = None
         self._group: Group | None = None
         self._sends: dict[int, Tensor] = {}
-        self._carried: dict[Key, dict[int, Carried]] = {}
+        self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in their order."""
         self._announced: dict[int, set[tuple[int, int, int]]] = {}
@@ -101,7 +101,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> Handle:
+    ) -> ExchangeHandle:
         self._group, self._sends = self.formation.enter(key), {}
         older = [kept for kept in self._seq_of if kept[2] == key[2]][:-1]
         self._seq_of = {k: seq for k, seq in self._seq_of.items() if k not in older} | {key: self._seq + 1}
@@ -110,7 +110,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
-            self.courier.begin(Swap(self._group, key, self._sends, expected, patience))
+            self.courier.begin(GroupExchange(self._group, key, self._sends, expected, patience))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:
@@ -135,7 +135,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             moved = payload.to(group.device)
             for target in through:
                 self._sends[target] = moved.buffer
-                self._carried[key][target] = Carried(group, payload, self._seq)
+                self._carried[key][target] = Unconfirmed(group, payload, self._seq)
                 if self._is_news(group, payload.layout, target, key[2]):
                     messages.append(self._announcement(payload, target, key))
         others = [target for target in targets if target not in through]
@@ -201,9 +201,9 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Takes in a note; raises WireError."""
         note, sender = group_notes.unpack(body), header.sender
         match note:
-            case Joining():
+            case JoinRequest():
                 self.formation.hear_joining(sender, note)
-            case Plan():
+            case GroupPlan():
                 self.formation.hear_plan(sender, note)
             case Size():
                 self._hear_size(sender, header.key, note)

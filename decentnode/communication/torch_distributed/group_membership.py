@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from decentnode.communication.exchange.handle import Key
-from decentnode.communication.torch_distributed.messages import Facts, Joining, Note, Plan
-from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, Workshop
+from decentnode.communication.torch_distributed.messages import Capabilities, GroupPlan, JoinRequest, Note
+from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, GroupFactory
 from decentnode.errors import RunFailed, StartError
 
 MOST_ATTEMPTS = 8
@@ -27,24 +27,28 @@ LONGEST_PAUSE = 120.0
 """Seconds for which a node begins no exchange because a group is being made; then it gives up the run."""
 BEFORE_ANY: Key = (-1, 0, 0)
 
-Choose = Callable[[dict[int, Facts]], Plan]
+Choose = Callable[[dict[int, Capabilities]], GroupPlan]
 """Members, backend and reason of the first group, or an error, by what the ranks say of themselves."""
 
 
-class Formation:
+class GroupMembership:
     """One rank's part.
 
     The node's thread enters exchanges, that of the sockets brings news, a third one makes groups.
     """
 
     def __init__(
-        self, workshop: Workshop, facts: Facts, post: Callable[[Iterable[int], Note], None], patience: float
+        self,
+        workshop: GroupFactory,
+        facts: Capabilities,
+        post: Callable[[Iterable[int], Note], None],
+        patience: float,
     ) -> None:
         """`post` sends a note to some ranks; `patience`: seconds that a silent rank is waited for."""
         self.rank = workshop.rank
         self.group: Group | None = None
         """What carries the exchange that was entered last, or will the next; None: ZeroMQ does."""
-        self.plan: Plan | None = None
+        self.plan: GroupPlan | None = None
         self.abandoned: Callable[[], None] = lambda: None
         """Called, in no lock, when what was under way in the group has to be asked for."""
         self.blocked: Callable[[Iterable[int], Key], None] = lambda ranks, key: None
@@ -57,10 +61,10 @@ class Formation:
         self._generation = 0
         self._candidates: frozenset[int] = frozenset()
         self._absent: set[int] = set()
-        self._joined: dict[int, Joining] = {}
-        self._next: Plan | None = None
+        self._joined: dict[int, JoinRequest] = {}
+        self._next: GroupPlan | None = None
         """What was drawn up for the generation that is being formed."""
-        self._announced: Joining | None = None
+        self._announced: JoinRequest | None = None
         self._begun: Key | None = None
         self._is_forming = False
         self._is_over = False
@@ -68,7 +72,7 @@ class Formation:
 
     # The node's thread.
 
-    def form_first(self, candidates: Iterable[int], choose: Choose, seconds: float) -> Plan:
+    def form_first(self, candidates: Iterable[int], choose: Choose, seconds: float) -> GroupPlan:
         """Agrees with all candidates on the first group and makes it; raises StartError, in one line.
 
         When one of its members ends in the meantime, another is made without it.
@@ -89,7 +93,7 @@ class Formation:
                 raise StartError(f"rank {self.rank}: {why} within {seconds:.0f} s: {error}") from error
             self._try_again(plan)
 
-    def _make_unless_lost(self, plan: Plan, seconds: float) -> Group | None:
+    def _make_unless_lost(self, plan: GroupPlan, seconds: float) -> Group | None:
         """As `_make`, but waits for nobody who is gone: then the plan is out of date."""
         ends: list[Group | Exception | None] = []
         is_awaited = True
@@ -117,7 +121,7 @@ class Formation:
             raise end
         return None if isinstance(end, Exception) else end
 
-    def _is_outdated(self, plan: Plan) -> bool:
+    def _is_outdated(self, plan: GroupPlan) -> bool:
         return plan.generation < self._generation or not self._absent.isdisjoint(plan.members)
 
     def enter(self, key: Key) -> Group | None:
@@ -170,14 +174,14 @@ class Formation:
 
     # The thread of the sockets.
 
-    def hear_joining(self, sender: int, note: Joining) -> None:
+    def hear_joining(self, sender: int, note: JoinRequest) -> None:
         """A rank would take part in a group."""
         answer: Note | None = None
         with self._news:
             if self._is_over:
                 if self.group is not None and note.generation > self.group.generation:
                     self.group.is_broken = True  # what it has not brought is asked for
-                answer = Joining(note.generation, None, [self.rank], self._facts)
+                answer = JoinRequest(note.generation, None, [self.rank], self._facts)
             elif self.plan is not None and not self._is_forming and note.generation <= self._generation:
                 answer = self.plan  # that was made without the sender
             else:
@@ -185,14 +189,14 @@ class Formation:
         if answer is not None and self.rank not in note.absent:
             self._post([sender], answer)
 
-    def hear_plan(self, sender: int, plan: Plan) -> None:
+    def hear_plan(self, sender: int, plan: GroupPlan) -> None:
         """A rank has drawn up the next group."""
         with self._news:
             if not self._is_over and self._is_forming and plan.generation >= self._generation:
                 self._generation, self._next = plan.generation, plan
                 self._news.notify_all()
 
-    def _note_joining(self, sender: int, note: Joining) -> None:
+    def _note_joining(self, sender: int, note: JoinRequest) -> None:
         known = self._joined.get(sender)
         if known is None or note.generation >= known.generation:
             self._joined[sender] = note
@@ -221,8 +225,8 @@ class Formation:
         here = {rank for rank, note in self._joined.items() if note.generation == self._generation}
         return sorted(self._candidates - self._absent - here - {self.rank})
 
-    def _joining(self) -> Joining:
-        return Joining(self._generation, self._begun, sorted(self._absent), self._facts)
+    def _joining(self) -> JoinRequest:
+        return JoinRequest(self._generation, self._begun, sorted(self._absent), self._facts)
 
     # The thread that makes groups.
 
@@ -246,7 +250,7 @@ class Formation:
             self._try_again(plan)
         self._settle(None, None)
 
-    def _agree(self, seconds: float, choose: Choose) -> Plan | None:
+    def _agree(self, seconds: float, choose: Choose) -> GroupPlan | None:
         """The plan for the next group; None when this rank needs none any more, or hears of none.
 
         Ranks that stay silent for `seconds` are left out; so is one that should have drawn the plan up.
@@ -290,7 +294,7 @@ class Formation:
         elif own.begun is not None:
             self.blocked(ranks, own.begun)
 
-    def _draw_up(self, choose: Choose, seconds: float) -> Plan | None:
+    def _draw_up(self, choose: Choose, seconds: float) -> GroupPlan | None:
         """The plan that this rank has made, or one that has come; None when it is of no use any more."""
         with self._news:
             missing, absent, generation = self._missing(), set(self._absent), self._generation
@@ -299,7 +303,7 @@ class Formation:
             begun = [note.begun for note in joined.values() if note.begun is not None]
         if missing and self.plan is None:
             error = f"no word from ranks {missing} about the process group within {seconds:.0f} s"
-            plan = Plan(generation, [], None, "", "", error=error)
+            plan = GroupPlan(generation, [], None, "", "", error=error)
         else:
             plan = choose({rank: joined[rank].facts for rank in sorted(joined)})
             plan = replace(plan, generation=generation, after=max(begun, default=None))
@@ -312,28 +316,28 @@ class Formation:
             self._next = plan
         return plan
 
-    def _at_a_place(self, plan: Plan) -> Plan:
+    def _at_a_place(self, plan: GroupPlan) -> GroupPlan:
         try:
             address, port = self.workshop.open_store()
         except StartError as error:
             return replace(plan, error=str(error), members=[])
         return replace(plan, address=address, port=port)
 
-    def _without_the_absent(self, facts: dict[int, Facts]) -> Plan:
+    def _without_the_absent(self, facts: dict[int, Capabilities]) -> GroupPlan:
         assert self.plan is not None, "the first group has been made"
-        return Plan(0, sorted(facts), None, self.plan.backend, self.plan.reason)
+        return GroupPlan(0, sorted(facts), None, self.plan.backend, self.plan.reason)
 
-    def _make(self, plan: Plan, seconds: float) -> Group | None:
+    def _make(self, plan: GroupPlan, seconds: float) -> Group | None:
         needed = self.rank in plan.members and len(plan.members) > 1
         return self.workshop.make(plan, seconds) if needed else None
 
-    def _try_again(self, plan: Plan) -> None:
+    def _try_again(self, plan: GroupPlan) -> None:
         """What comes after a plan that was of no use."""
         with self._news:
             if self._generation <= plan.generation:
                 self._generation, self._next = plan.generation + 1, None
 
-    def _settle(self, plan: Plan | None, group: Group | None) -> bool:
+    def _settle(self, plan: GroupPlan | None, group: Group | None) -> bool:
         """Goes on with that group; false when another generation has begun in the meantime."""
         with self._news:
             if plan is not None and self._is_outdated(plan):

@@ -13,7 +13,7 @@ Exchange = tuple[Count, Count, Count]
 """Round, phase and part, as in `handles.Key`."""
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Capabilities(msgspec.Struct, frozen=True):
     """What a process has that a group could use."""
 
     takes_part: bool
@@ -26,7 +26,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Whether torch has gloo."""
 
 
-class Joining(msgspec.Struct, frozen=True, tag="join"):
+class JoinRequest(msgspec.Struct, frozen=True, tag="join"):
     """I would take part in the group of this generation, and begin no exchange until I know the plan."""
 
     generation: Count
@@ -34,10 +34,10 @@ class Joining(msgspec.Struct, frozen=True, tag="join"):
     """The exchange that I began last."""
     absent: list[Count]
     """Who is gone, as far as I know; the sender itself, when it needs no group any more."""
-    facts: Facts
+    facts: Capabilities
 
 
-class Plan(msgspec.Struct, frozen=True, tag="plan"):
+class GroupPlan(msgspec.Struct, frozen=True, tag="plan"):
     """This is the next group: the lowest rank that lives draws it up for all."""
 
     generation: Count
@@ -65,7 +65,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """I have read everything that the group brought up to the exchange that the header names."""
 
 
-Note = Joining | Plan | Size | Done
+Note = JoinRequest | GroupPlan | Size | Done
 
 
 def pack(note: Note) -> bytes:

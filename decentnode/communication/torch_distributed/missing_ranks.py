@@ -20,7 +20,7 @@ PATIENCE = 5.0
 _CALL, _VERDICT, _WORD = "call", "verdict", "answer/{}"
 
 
-class RollCall:
+class MissingRanks:
     """One node's part in it; `progress` is the number of collectives that the node has begun."""
 
     def __init__(self, store: Store, rank: int, nodes: int, patience: float = PATIENCE) -> None:

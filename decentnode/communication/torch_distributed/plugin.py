@@ -6,17 +6,17 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from decentnode.communication.base import Memory, Place
+from decentnode.communication.base import BufferSpec, ProcessDirectory
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.backend_choice import (
     Backend,
-    Chooser,
+    BackendChoice,
     backend_defect,
     facts_of,
 )
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
-from decentnode.communication.torch_distributed.group_membership import Formation
-from decentnode.communication.torch_distributed.process_group import Workshop, prepare_nccl
+from decentnode.communication.torch_distributed.group_membership import GroupMembership
+from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput
@@ -44,14 +44,14 @@ class TorchDistributed(ZeroMQ):
     trusted_network: bool = False
     """Says that nobody else is in the network between the machines, where payloads travel in plain."""
 
-    _formation: Formation | None = field(default=None, init=False, repr=False)
-    _place: Place | None = field(default=None, init=False, repr=False)
+    _formation: GroupMembership | None = field(default=None, init=False, repr=False)
+    _place: ProcessDirectory | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
             raise BadInput(f"nodes_per_process: {ONE_NODE}")
 
-    def prepare(self, place: Place, most_bytes: int) -> None:
+    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         prepare_nccl(place.process.ranks[0], self.share_gpu)
         self._place, self._most_bytes = place, most_bytes
         super().prepare(place, most_bytes)
@@ -65,12 +65,12 @@ class TorchDistributed(ZeroMQ):
         """Why a machine with these nodes on such a device cannot take part; empty when it can."""
         return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
 
-    def takes_part(self, rank: int, memory: Memory) -> bool:
+    def takes_part(self, rank: int, memory: BufferSpec) -> bool:
         """Whether the edges of a local node may go through the group."""
         return True
 
     def _make(
-        self, rank: int, memory: Memory, slots: tuple[Tensor, Tensor], segment: Segment | None
+        self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> GroupEndpoint:
         place, sockets, device = self._place, self._sockets, memory.device
         assert place is not None and sockets is not None, "prepare comes first"
@@ -78,9 +78,9 @@ class TorchDistributed(ZeroMQ):
             slots = memory.slots(device)
         several = any(process.machine != place.process.machine for process in place.processes)
         port = self.group_port + place.process.index if several else 0
-        workshop = Workshop(rank, place.process.address if several else "127.0.0.1", port, device)
+        workshop = GroupFactory(rank, place.process.address if several else "127.0.0.1", port, device)
         facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
-        self._formation = Formation(
+        self._formation = GroupMembership(
             workshop, facts, lambda ranks, note: endpoint.post(ranks, note), place.grace
         )
         endpoint = GroupEndpoint(rank, sockets, slots, segment, self._formation, self._most_bytes)
@@ -99,7 +99,7 @@ class TorchDistributed(ZeroMQ):
         candidates = place.home.keys() - set(absent)
         formation.workshop.run_id = run_id
         formation.workshop.peers = frozenset(candidates if place.meets_anybody else peers)
-        plan = formation.form_first(candidates, Chooser(self.backend, self.share_gpu), timeout)
+        plan = formation.form_first(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
         if formation.rank == min(candidates):
             self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
 
@@ -126,7 +126,7 @@ class Hybrid(TorchDistributed):
         members = set(self.group_ranks or ()) & set(ranks)
         return super().defect(device, sorted(members)) if members else ""
 
-    def takes_part(self, rank: int, memory: Memory) -> bool:
+    def takes_part(self, rank: int, memory: BufferSpec) -> bool:
         if self.group_ranks is not None:
             return rank in self.group_ranks
         return memory.device.type != "cpu"

@@ -27,7 +27,7 @@ from decentnode.communication.torch_distributed.baseline_group import (
     set_unless_given,
     store_at,
 )
-from decentnode.communication.torch_distributed.messages import Plan
+from decentnode.communication.torch_distributed.messages import GroupPlan
 from decentnode.errors import StartError
 
 SHIFTS_PER_BATCH = 128
@@ -92,7 +92,7 @@ class Group(ABC):
     gathers: bool
     """Whether all transfers of an exchange are posted at once, so that every rank's list matches."""
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: GroupPlan, rank: int) -> None:
         self.generation = plan.generation
         self.members = tuple(plan.members)
         self.rank = rank
@@ -139,7 +139,7 @@ class GlooGroup(Group):
     device = torch.device("cpu")
     gathers = False
 
-    def __init__(self, plan: Plan, rank: int, store: Any, address: str, seconds: float) -> None:
+    def __init__(self, plan: GroupPlan, rank: int, store: Any, address: str, seconds: float) -> None:
         super().__init__(plan, rank)
         options = gloo_options(address, timedelta(seconds=seconds))
         options._threads = 1
@@ -195,7 +195,7 @@ class NcclGroup(Group):
 
     gathers = True
 
-    def __init__(self, plan: Plan, rank: int, store: Any, device: torch.device, seconds: float) -> None:
+    def __init__(self, plan: GroupPlan, rank: int, store: Any, device: torch.device, seconds: float) -> None:
         super().__init__(plan, rank)
         self.device = device
         self._launching = threading.Lock()
@@ -300,7 +300,7 @@ def tag_of(key: Key) -> int:
 
 
 @dataclass
-class Workshop:
+class GroupFactory:
     """Makes the groups of one rank, one generation after the other; one may begin while another hangs."""
 
     rank: int
@@ -326,7 +326,7 @@ class Workshop:
                 raise StartError(f"{why} (key communication.group_port)") from error
         return self.address, self._store.port
 
-    def make(self, plan: Plan, seconds: float) -> Group:
+    def make(self, plan: GroupPlan, seconds: float) -> Group:
         """Meets the other members; raises GroupBroken when they do not all come in that time."""
         limit = time.monotonic() + seconds
         try:
@@ -341,12 +341,12 @@ class Workshop:
             raise GroupBroken(reason(error)) from error
         return group
 
-    def _group(self, plan: Plan, store: Any, seconds: float) -> Group:
+    def _group(self, plan: GroupPlan, store: Any, seconds: float) -> Group:
         if plan.backend == "nccl":
             return NcclGroup(plan, self.rank, store, self.device, seconds)
         return GlooGroup(plan, self.rank, store, self.address, seconds)
 
-    def _reach(self, plan: Plan, seconds: float) -> Any:
+    def _reach(self, plan: GroupPlan, seconds: float) -> Any:
         limit = timedelta(seconds=seconds)
         # A connection of its own for each group: whoever waits for something on one keeps it from others.
         store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)

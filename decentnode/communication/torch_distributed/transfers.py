@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decentnode.communication.exchange.handle import Handle, Key
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.torch_distributed.messages import Size
 from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, Pending, Transfer
@@ -23,7 +23,7 @@ MOST_EARLY = 4096
 
 
 @dataclass
-class Swap:
+class GroupExchange:
     """What the group carries of one exchange."""
 
     group: Group
@@ -53,9 +53,9 @@ class Swap:
 class Task:
     """What the thread waits for."""
 
-    swap: Swap
+    swap: GroupExchange
     pending: Pending
-    timer: Swap
+    timer: GroupExchange
     """Whose patience counts."""
 
 
@@ -103,7 +103,7 @@ class Pool:
             self._free.clear()
 
 
-class Courier:
+class TransferQueue:
     """Posts transfers, in the threads that know of them, and delivers what has come to whoever waits for it.
 
     What the group receives while nobody waits lies where it belongs, and is delivered later.
@@ -113,17 +113,17 @@ class Courier:
         self._customer = customer
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._swaps: dict[int, Swap] = {}
+        self._swaps: dict[int, GroupExchange] = {}
         """The last exchange of each part."""
-        self._unreaped: dict[int, list[tuple[Swap, Pending]]] = {}
+        self._unreaped: dict[int, list[tuple[GroupExchange, Pending]]] = {}
         """Its sends: they are waited for in the next one of that part, which needs their memory."""
-        self._held: deque[Swap] = deque()
+        self._held: deque[GroupExchange] = deque()
         """What a group that gathers has yet to be given, in the order of the keys: with a peer it matches one
         exchange after the other, so that order has to be the same at both ends, whoever is late."""
         self._early: dict[tuple[int, Key], Size] = {}
         self.pool = Pool()
 
-    def begin(self, swap: Swap) -> None:
+    def begin(self, swap: GroupExchange) -> None:
         """Starts an exchange; what the one before brought has been released."""
         with self._lock:
             part = swap.key[2]
@@ -184,7 +184,7 @@ class Courier:
             self._held.clear()
             self.pool.clear()
 
-    def _post(self, swap: Swap) -> GroupBroken | None:
+    def _post(self, swap: GroupExchange) -> GroupBroken | None:
         """Posts what is known by now, with the lock held, and what was held back until then."""
         if not swap.group.gathers:
             return self._post_known(swap)
@@ -193,7 +193,7 @@ class Courier:
             failed = self._post_known(self._held.popleft())
         return failed
 
-    def _post_known(self, swap: Swap) -> GroupBroken | None:
+    def _post_known(self, swap: GroupExchange) -> GroupBroken | None:
         if swap.group.is_broken:
             return None
         known = {
@@ -219,7 +219,7 @@ class Courier:
                 self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
         return None
 
-    def attend(self, handle: Handle, timeout: float) -> bool:
+    def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         """Waits for an exchange, and for one transfer after the other; false when it took longer.
 
         A transfer is waited for until its own limit, whatever `timeout` says, or until its group is given up.
@@ -260,6 +260,6 @@ class Courier:
                 del swap.sizes[transfer.peer]
             self._customer.brought(swap.group, transfer, swap.key, size.layout)
 
-    def _report(self, swap: Swap, failed: GroupBroken | None) -> None:
+    def _report(self, swap: GroupExchange, failed: GroupBroken | None) -> None:
         if failed is not None:
             self._customer.fell_through(swap.group, set(), str(failed))

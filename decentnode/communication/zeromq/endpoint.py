@@ -9,14 +9,14 @@ from typing import Literal
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import Communication, Endpoint, Memory, Place, receivers_of
-from decentnode.communication.exchange.handle import Handle, Key, Message
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.exchange.retransmission import FIRST_ASK
 from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.peers.rejoin import farewell
 from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
-from decentnode.communication.zeromq.io_thread import Sockets
+from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
@@ -43,7 +43,7 @@ class ZeroMQEndpoint(Endpoint):
     """One node's end: decides for each peer how its payload travels, and who is told that memory is free."""
 
     def __init__(
-        self, rank: int, sockets: Sockets, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         siblings: dict[int, "ZeroMQEndpoint"],
     ) -> None:  # fmt: skip
         """`segment` is the memory that peers on this machine read; without one they get frames too."""
@@ -78,7 +78,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> Handle:
+    ) -> ExchangeHandle:
         self._seq += 1
         self._turns[key[2]] += 1
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
@@ -253,13 +253,13 @@ class ZeroMQ(Communication):
     nodes_per_process: Positive = 1
 
     _endpoints: dict[int, ZeroMQEndpoint] = field(default_factory=dict, init=False, repr=False)
-    _sockets: Sockets | None = field(default=None, init=False, repr=False)
+    _sockets: IoThread | None = field(default=None, init=False, repr=False)
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         return min(self.nodes_per_process, local_nodes)
 
-    def prepare(self, place: Place, most_bytes: int) -> None:
-        self._sockets = Sockets(place, lambda process: self._endpoint_of(place, process), most_bytes)
+    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
+        self._sockets = IoThread(place, lambda process: self._endpoint_of(place, process), most_bytes)
         if self.local == "shared_memory":
             self._sockets.hang_bells()
         if self.local != "tcp":
@@ -267,7 +267,7 @@ class ZeroMQ(Communication):
         if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
             self._sockets.bind(self.tcp_endpoint(place, place.own))
 
-    def endpoint(self, rank: int, memory: Memory) -> Endpoint:
+    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
         assert self._sockets is not None, "prepare comes first"
         segment = (
             Segment(rank, memory, len(self._sockets.place.home)) if self.local == "shared_memory" else None
@@ -279,7 +279,7 @@ class ZeroMQ(Communication):
         return endpoint
 
     def _make(
-        self, rank: int, memory: Memory, slots: tuple[Tensor, Tensor], segment: Segment | None
+        self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> ZeroMQEndpoint:
         assert self._sockets is not None, "prepare comes first"
         return ZeroMQEndpoint(rank, self._sockets, slots, segment, self._endpoints)
@@ -318,17 +318,17 @@ class ZeroMQ(Communication):
             if endpoint.segment is not None:
                 endpoint.segment.close()
 
-    def tcp_endpoint(self, place: Place, process: int) -> str:
+    def tcp_endpoint(self, place: ProcessDirectory, process: int) -> str:
         """The TCP endpoint of a host process: its machine's address, and base_port + its number there."""
         host = place.processes[process]
         return tcp_endpoint(host.address, self.base_port + host.index)
 
-    def _endpoint_of(self, place: Place, process: int) -> str:
+    def _endpoint_of(self, place: ProcessDirectory, process: int) -> str:
         if place.co_located(process) and self.local != "tcp":
             return ipc_endpoint(place, process)
         return self.tcp_endpoint(place, process)
 
 
-def ipc_endpoint(place: Place, process: int) -> str:
+def ipc_endpoint(place: ProcessDirectory, process: int) -> str:
     """The ipc endpoint of a host process on this machine."""
     return f"ipc://{place.directory}/{place.processes[process].index}"

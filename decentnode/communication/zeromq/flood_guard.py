@@ -64,7 +64,7 @@ def make_router(context: "zmq.Context[zmq.Socket[bytes]]", most_bytes: int) -> "
     return router
 
 
-class Connections:
+class FloodGuard:
     """Watches what TCP connections of this process bring; called by the thread that receives alone."""
 
     def __init__(self, most_bytes: int, peers: int) -> None:

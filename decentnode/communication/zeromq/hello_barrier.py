@@ -4,18 +4,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from decentnode.communication.base import Place
-from decentnode.communication.zeromq.links import Links
+from decentnode.communication.base import ProcessDirectory
+from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.errors import StartError
 
 GREET_AGAIN = 1.0
 """Seconds after which those are greeted again that have not answered: a hello may have been lost."""
 
 
-class Meeting:
+class HelloBarrier:
     """Waited for by the thread that opens the transport, and told by the one that serves the sockets."""
 
-    def __init__(self, place: Place, links: Links) -> None:
+    def __init__(self, place: ProcessDirectory, links: PeerLinks) -> None:
         self._place = place
         self._links = links
         self._met: set[int] = set()

@@ -17,20 +17,20 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import Place
+from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.failure_detector import Patience
-from decentnode.communication.peers.rejoin import Edges, Homecoming
-from decentnode.communication.security.curve import Gatekeeper
-from decentnode.communication.shared_memory.doorbell import Bell
+from decentnode.communication.peers.failure_detector import FailureDetector
+from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol
+from decentnode.communication.security.curve import ZapAuthenticator
+from decentnode.communication.shared_memory.doorbell import DoorbellReader
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.commands import Commands
-from decentnode.communication.zeromq.flood_guard import Connections, make_router
-from decentnode.communication.zeromq.hello_barrier import Meeting
-from decentnode.communication.zeromq.links import LOCAL_GRACE, NEVER, Links
-from decentnode.communication.zeromq.receiver import Listener, Reception
+from decentnode.communication.zeromq.flood_guard import FloodGuard, make_router
+from decentnode.communication.zeromq.hello_barrier import HelloBarrier
+from decentnode.communication.zeromq.links import LOCAL_GRACE, NEVER, PeerLinks
+from decentnode.communication.zeromq.receiver import GroupListener, Receiver
 from decentnode.communication.zmq_poll import Poller, has_input
 from decentnode.errors import PeerLost, StartError
 
@@ -40,10 +40,10 @@ LOOK_AGAIN = 0.005
 MOST_TAKING = 0.5  # seconds in one look: who sends without a pause must not keep this thread there
 
 
-class Sockets(threading.Thread):
+class IoThread(threading.Thread):
     """Sends, receives, notices who is gone, and judges deadlines by what has really arrived."""
 
-    def __init__(self, place: Place, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
+    def __init__(self, place: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
         """`endpoint_of` says where a peer process is reached; `most_bytes` is the largest frame accepted."""
         super().__init__(name="decentnode-sockets", daemon=True)
         self.place = place
@@ -54,24 +54,28 @@ class Sockets(threading.Thread):
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = make_router(self._context, most_bytes)
         # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
-        self._gate: Gatekeeper | None = None
+        self._gate: ZapAuthenticator | None = None
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
             self._guarded = make_router(self._context, most_bytes)
-            self._gate = Gatekeeper(self._context, place.credentials, lambda why: self._reception.refuse(why))
+            self._gate = ZapAuthenticator(
+                self._context, place.credentials, lambda why: self._reception.refuse(why)
+            )
             self._gate.guard(self._guarded)
-        self._links = Links(self._context, place, endpoint_of, self._greeting, self._book_unsent)
-        self._meeting = Meeting(place, self._links)
-        self._connections = Connections(most_bytes, len(place.processes))
-        self._edges = Edges(self.mailboxes, self._tell, self._is_reachable)
-        self.homecoming = Homecoming(self.mailboxes, self._tell, place.waits) if place.incarnation else None
+        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self._book_unsent)
+        self._meeting = HelloBarrier(place, self._links)
+        self._connections = FloodGuard(most_bytes, len(place.processes))
+        self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
+        self.homecoming = (
+            RejoinProtocol(self.mailboxes, self._tell, place.waits) if place.incarnation else None
+        )
         self._edges.homecoming = self.homecoming
-        self.patience = Patience(self.mailboxes, self._tell, self._edges)
-        self._reception = Reception(
+        self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
+        self._reception = Receiver(
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
             self._connections.blame,
         )  # fmt: skip
-        self._bell: Bell | None = None
+        self._bell: DoorbellReader | None = None
         self._commands = Commands()
         self._routers = [self._router, *([self._guarded] if self._guarded is not None else [])]
         self._poller = Poller()
@@ -115,7 +119,7 @@ class Sockets(threading.Thread):
     def hang_bells(self) -> None:
         """Has the processes of this machine ring, and rings them; before `carry`. Raises StartError."""
         if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
-            self._bell = Bell(self.place, self._take, self._reception.refuse)
+            self._bell = DoorbellReader(self.place, self._take, self._reception.refuse)
             self._reception.ringer = self._bell.ringer
 
     def carry(
@@ -141,7 +145,7 @@ class Sockets(threading.Thread):
         if self._bell is not None:
             self._poller.add(self._bell.fileno(), self._bell.hear)
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: GroupListener) -> None:
         """Has somebody told what peers say of a process group; before the thread is started."""
         self._reception.listener = listener
         # Who waits for a group may be unable to start a look.

@@ -11,7 +11,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
-from decentnode.communication.base import Place
+from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zmq_poll import descriptor, has_input
 
 LOCAL_GRACE = 0.1
@@ -33,13 +33,13 @@ _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
-class Links:
+class PeerLinks:
     """Made and ended by the thread that serves the sockets; sending is for any thread, behind a lock."""
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        place: Place,
+        place: ProcessDirectory,
         endpoint_of: Callable[[int], str],
         greeting: Callable[[int], wire.Outgoing],
         book_unsent: Callable[[bytes], None],

@@ -10,14 +10,14 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import Place
+from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.rejoin import Edges, Tell, farewell
+from decentnode.communication.peers.rejoin import EdgeProtocol, Tell, farewell
 from decentnode.communication.security.curve import came_from
-from decentnode.communication.shared_memory.attached import PeerSegments
-from decentnode.communication.shared_memory.doorbell import Ringer
+from decentnode.communication.shared_memory.attached import AttachedSegments
+from decentnode.communication.shared_memory.doorbell import DoorbellWriter
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.received import FramedMessage, SharedMessage, header_bytes
 
@@ -28,7 +28,7 @@ EDGE_KINDS = frozenset(
 )
 
 
-class Listener(Protocol):
+class GroupListener(Protocol):
     """What a process group is told by the thread that serves the sockets."""
 
     def hear(self, header: wire.Header, body: bytes) -> None:
@@ -39,12 +39,12 @@ class Listener(Protocol):
 
 
 @dataclass
-class Reception:
+class Receiver:
     """Belongs to the thread that serves the sockets; notices and acknowledgements are for any thread."""
 
-    place: Place
+    place: ProcessDirectory
     mailboxes: dict[int, Mailbox]
-    edges: Edges
+    edges: EdgeProtocol
     tell: Tell
     greeted: Callable[[int], None]
     """Called with the process that has said hello."""
@@ -55,14 +55,14 @@ class Reception:
     run_id: int = 0
     incarnations: dict[int, int] = field(default_factory=dict)
     """By process how often it was started before, where that is not 0."""
-    segments: PeerSegments = field(default_factory=PeerSegments)
+    segments: AttachedSegments = field(default_factory=AttachedSegments)
     peers: dict[int, frozenset[int]] = field(default_factory=dict)
     """By local rank who may ever send to it, where that is known: payloads of others would wait in vain."""
     models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
     """Bytes of models that were asked for, by local rank and whom it asked; None until they have come."""
-    listener: "Listener | None" = None
+    listener: "GroupListener | None" = None
     """Who is told of a process group, in a transport that has one."""
-    ringer: Ringer | None = None
+    ringer: DoorbellWriter | None = None
     """Who is told which processes have read something of ours."""
     _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 

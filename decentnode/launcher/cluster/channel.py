@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import zmq
 
-from decentnode.communication.security.curve import Credentials, Gatekeeper, sender_of
-from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection, Connections, connection_of
+from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
+from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection, FloodGuard, connection_of
 from decentnode.communication.zmq_poll import has_input
 from decentnode.errors import StartError
 
@@ -42,7 +42,7 @@ class Arrival:
     """That by which it came."""
 
 
-class Rendezvous:
+class LauncherChannel:
     """Guarded with keys where there are some: then only listed machines are heard, only machine 0 told.
 
     Everything happens in the thread that calls.
@@ -67,9 +67,9 @@ class Rendezvous:
         self._socket = self._make(zmq.ROUTER if self._hosts else zmq.DEALER)
         self._sockets = [self._socket]
         """That, and on machines other than 0 the one for vectors, once there was one to send."""
-        self._connections = Connections(most_bytes, 2 * machines)
+        self._connections = FloodGuard(most_bytes, 2 * machines)
         self._name = os.urandom(ID_BYTES)
-        self._gate: Gatekeeper | None = None
+        self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
             self._attach()
@@ -102,7 +102,7 @@ class Rendezvous:
             self._socket.connect(self._endpoint)
             return
         if self._credentials is not None:
-            self._gate = Gatekeeper(self._context, self._credentials, self._refuse)
+            self._gate = ZapAuthenticator(self._context, self._credentials, self._refuse)
             self._gate.guard(self._socket)
         self._socket.bind(self._endpoint)
 

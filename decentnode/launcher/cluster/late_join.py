@@ -8,12 +8,12 @@ from decentnode.communication.launcher_link.reports import Failed, Report, Resta
 from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.text import how_it_ended, ranks_in_words
 from decentnode.errors import RunFailed
-from decentnode.launcher.cluster.messages import Join, Relay, Start
+from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
 from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD
-from decentnode.launcher.cluster.rendezvous import Assembly
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import INCARNATIONS, ForkServer
-from decentnode.launcher.monitoring.membership import Roster, State
-from decentnode.node.checkpoint.node_checkpoints import Lineage
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.experiment import Experiment
 
 RESTART = "restart"
@@ -23,12 +23,12 @@ MOST_TIMES = 15
 """How often a machine may come after the start: its processes' incarnations go into 8 bits."""
 
 
-class Latecomers:
+class LateJoin:
     """One machine's launcher's part in it."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, roster: Roster, assembly: Assembly, lineage: Lineage,
-        is_stopping: Callable[[], bool],
+        self, experiment: Experiment, machine: int, roster: MembershipTable, assembly: Rendezvous,
+        lineage: RunIdentity, is_stopping: Callable[[], bool],
     ) -> None:  # fmt: skip
         """`is_stopping`: whether the run was asked to stop."""
         self.server: ForkServer | None = None
@@ -80,13 +80,13 @@ class Latecomers:
         gone = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
         back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]
         for other in others:
-            self._assembly.send(Relay(0, list(back)), other)
+            self._assembly.send(RelayedReports(0, list(back)), other)
         return [*gone, *back]
 
     def _objection(self, machine: int, times: int) -> str:
         """Why a machine cannot take part any more, whatever it says; empty when it can."""
         ranks = self._experiment.mapping.ranks_of(machine)
-        ended = (State.FINISHED, State.STOPPED)
+        ended = (MemberState.FINISHED, MemberState.STOPPED)
         objections = {
             "the run was asked to stop": self._is_stopping(),
             f"machine {machine} has finished": all(self._roster.members[r].state in ended for r in ranks),
@@ -140,12 +140,12 @@ class Latecomers:
 
     def _refuse_living(self, rank: int, position: int) -> None:
         members = self._roster.members
-        if members[rank].state is not State.LOST:
+        if members[rank].state is not MemberState.LOST:
             found = members[rank].state
-            word = "is" if found in (State.RUNNING, State.STARTING) else "has"
+            word = "is" if found in (MemberState.RUNNING, MemberState.STARTING) else "has"
             raise RunFailed(f"rank {rank} {word} {found}")
         ranks = self._experiment.processes[position].ranks
-        others = [other for other in ranks if members[other].state is not State.LOST]
+        others = [other for other in ranks if members[other].state is not MemberState.LOST]
         if others:
             named = ranks_in_words(others, MOST_RANKS)
             raise RunFailed(f"rank {rank} shares its process with {named}, which would have to end for it")

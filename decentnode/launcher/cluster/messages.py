@@ -82,7 +82,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
         return kind(f"{teller}{self.reason}")
 
 
-class Relay(msgspec.Struct, frozen=True, tag="relay"):
+class RelayedReports(msgspec.Struct, frozen=True, tag="relay"):
     """Reports of a machine's nodes; an empty one says that its launcher is alive."""
 
     machine: int
@@ -105,7 +105,7 @@ class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
     content: bytes
 
 
-class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
+class VectorAck(msgspec.Struct, frozen=True, tag="arrived"):
     """A machine has got the vector of this round that was sent to it."""
 
     machine: int
@@ -123,7 +123,7 @@ class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
     distance: float
 
 
-class StopAsked(msgspec.Struct, frozen=True, tag="stop-asked"):
+class StopRequest(msgspec.Struct, frozen=True, tag="stop-asked"):
     """A machine's launcher was asked to stop, by this signal."""
 
     machine: int
@@ -136,7 +136,7 @@ class Pause(msgspec.Struct, frozen=True, tag="pause"):
     signal: int
 
 
-class Announced(msgspec.Struct, frozen=True, tag="announced"):
+class HighestRound(msgspec.Struct, frozen=True, tag="announced"):
     """The highest round that a machine's nodes have announced."""
 
     machine: int
@@ -149,7 +149,7 @@ class LastRound(msgspec.Struct, frozen=True, tag="last"):
     round: Round
 
 
-class Settled(msgspec.Struct, frozen=True, tag="settled"):
+class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
     """All ranks that are still there have a checkpoint of this round or of a later one."""
 
     round: Round
@@ -158,8 +158,8 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
 
 
 Note = (
-    Join | Wait | Start | Refuse | Relay | PartialSum | MeanVector | Arrived | PartialDistance
-    | StopAsked | Pause | Announced | LastRound | Settled
+    Join | Wait | Start | Refuse | RelayedReports | PartialSum | MeanVector | VectorAck | PartialDistance
+    | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
 )  # fmt: skip
 
 

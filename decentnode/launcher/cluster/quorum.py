@@ -7,7 +7,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.mapping.base import Mapping
 
 
-class Quorum:
+class StartQuorum:
     """Machine 0's rule: all machines; or enough nodes, and some time in which the others may still come."""
 
     def __init__(self, mapping: Mapping, failures: FailureSettings | None = None) -> None:

@@ -13,18 +13,18 @@ from msgspec.structs import astuple
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
 from decentnode.launcher.cluster.messages import (
-    Announced,
-    Arrived,
+    CheckpointsCommitted,
+    HighestRound,
     Join,
     LastRound,
     MeanVector,
     Note,
     PartialDistance,
     PartialSum,
-    Relay,
-    Settled,
+    RelayedReports,
+    VectorAck,
 )
-from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
 
 LOOK_EVERY = 0.1
@@ -40,11 +40,11 @@ NOBODY = -1
 """Whom reports are about that are meant for the own launcher, as `Ready`: its process ids get signals."""
 
 
-class OtherMachines:
+class RemoteMachines:
     """The other machines of a run, as one launcher hears them."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, roster: Roster, last_heard: Mapping[int, float],
+        self, experiment: Experiment, machine: int, roster: MembershipTable, last_heard: Mapping[int, float],
         say: Callable[[str, str], object],
     ) -> None:  # fmt: skip
         """`say` gets events, their kind and text; `last_heard` is kept up to date by somebody else."""
@@ -64,7 +64,7 @@ class OtherMachines:
         self._say = say
         self._told: set[int] = set()
 
-    def reports(self, relay: Relay) -> list[Report]:
+    def reports(self, relay: RelayedReports) -> list[Report]:
         """Those that count; the rest is counted in `refused`."""
         believed = []
         for report in relay.reports:
@@ -108,7 +108,7 @@ class OtherMachines:
     @property
     def gone(self) -> list[int]:
         """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
-        return sorted(set(self._roster.ranks(State.LOST)) - self._roster.silent(GONE_FOR_GOOD))
+        return sorted(set(self._roster.ranks(MemberState.LOST)) - self._roster.silent(GONE_FOR_GOOD))
 
     def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
         """Whether machine 0 has ended, or has not been heard for so long."""
@@ -130,7 +130,7 @@ class OtherMachines:
         can_show = {
             machine
             for machine in self.listening
-            if any(members[rank].state is not State.LOST for rank in self._mapping.ranks_of(machine))
+            if any(members[rank].state is not MemberState.LOST for rank in self._mapping.ranks_of(machine))
         }
         return can_show | {self._machine}
 
@@ -141,11 +141,11 @@ class OtherMachines:
         """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""
         machine = getattr(note, "machine", 0)
         match note:
-            case Arrived():
+            case VectorAck():
                 fits = 0 <= note.round < self._rounds
-            case Announced() | LastRound():
+            case HighestRound() | LastRound():
                 fits = -1 <= note.round < self._rounds
-            case Settled():
+            case CheckpointsCommitted():
                 fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
             case PartialSum() | PartialDistance():
                 fits = 0 <= note.round < self._rounds

@@ -17,7 +17,7 @@ from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection
 from decentnode.core.streams import say
 from decentnode.errors import UNDECODABLE, StartError
-from decentnode.launcher.cluster.channel import SLACK_BYTES, Arrival, Rendezvous
+from decentnode.launcher.cluster.channel import SLACK_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
@@ -28,7 +28,7 @@ from decentnode.launcher.cluster.messages import (
     Wait,
     has_vector,
 )
-from decentnode.launcher.cluster.quorum import Quorum
+from decentnode.launcher.cluster.quorum import StartQuorum
 from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import difference
@@ -52,12 +52,12 @@ MOST_UNKNOWN = 1000
 """Starts of a run that machine 0 may not know of, because it ended each time before it wrote that down."""
 
 
-class Assembly:
+class Rendezvous:
     """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
 
     def __init__(
         self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
-        quorum: Quorum | None = None, elements: int = 0,
+        quorum: StartQuorum | None = None, elements: int = 0,
     ) -> None:  # fmt: skip
         """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come.
 
@@ -82,7 +82,7 @@ class Assembly:
         """Known to machine 0 of those that have sent a vector."""
         self._vector_links: dict[int, Connection] = {}
         """By machine the connection of that route: there is one of a machine, or its vectors would add up."""
-        self._quorum = quorum or Quorum(mapping)
+        self._quorum = quorum or StartQuorum(mapping)
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
         """Where the launchers answer that were given the start."""
@@ -92,7 +92,7 @@ class Assembly:
         """Machines that were refused alone, of which that was said."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
-        self._rendezvous: Rendezvous | None = None
+        self._rendezvous: LauncherChannel | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
@@ -105,7 +105,7 @@ class Assembly:
         if self._credentials and self._credentials.signers:
             said, digest = self.introductions, self._greeting.digest
             self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = Rendezvous(
+        self._rendezvous = LauncherChannel(
             self._endpoint, self.machine, self._credentials, self._most_bytes, len(self._mapping.machines)
         )  # fmt: skip
         if self.machine == 0:
@@ -235,7 +235,7 @@ class Assembly:
         self._rendezvous.look()
         return notes
 
-    def _read(self, rendezvous: Rendezvous, arrival: Arrival) -> Note | None:
+    def _read(self, rendezvous: LauncherChannel, arrival: Arrival) -> Note | None:
         """What a message says; None of one that does not count."""
         try:
             note: Note = DECODER.decode(arrival.content)
@@ -265,7 +265,7 @@ class Assembly:
             self.cut(machine)
         self._vector_routes[machine], self._vector_links[machine] = arrival.route, arrival.connection
 
-    def _keeps_route(self, rendezvous: Rendezvous, machine: int, route: bytes) -> bool:
+    def _keeps_route(self, rendezvous: LauncherChannel, machine: int, route: bytes) -> bool:
         """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
         if not route:
             return True

@@ -8,7 +8,7 @@ from decentnode.core.streams import say
 from decentnode.launcher.report.summary import unused_directory
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment, known_addresses
-from decentnode.mapping.job import Job
+from decentnode.mapping.job import SchedulerJob
 
 
 def settle(settings: Settings) -> Settings:
@@ -41,21 +41,21 @@ def this_machine(settings: Settings) -> int:
     return found
 
 
-def _run_dir(settings: Settings, job: Job) -> str | None:
+def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
     if len(job.processes) == 1:
         return settings.run_dir
     named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
     return str(own_directory(Path(settings.run_dir) if settings.run_dir else named, job))
 
 
-def _learned(job: Job, seconds: float) -> list[str]:
+def _learned(job: SchedulerJob, seconds: float) -> list[str]:
     # Imported only here, because it loads torch's own network code.
     from decentnode.mapping.torchrun_store import learned_addresses
 
     return learned_addresses(job, seconds)
 
 
-def own_directory(run_dir: Path, job: Job) -> Path:
+def own_directory(run_dir: Path, job: SchedulerJob) -> Path:
     """Where this machine writes, of a directory that is named on all machines alike."""
     name = f"machine-{job.machine}"
     return run_dir if run_dir.name == name else run_dir / name

@@ -17,7 +17,7 @@ from types import FrameType
 from decentnode.core.polling import ready
 from decentnode.core.signals import signals_that_stop
 from decentnode.errors import STOPPED_BY, ExitCode, StartError
-from decentnode.mapping.job import Job
+from decentnode.mapping.job import SchedulerJob
 
 MOST_SECONDS_TO_APPEAR = 60.0
 """How much later than another process of its machine one may start."""
@@ -30,7 +30,7 @@ _CREDENTIALS = struct.Struct("3i")
 class Companions:
     """The first process's end: tells the others its exit code, when it has one."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SchedulerJob) -> None:
         """To be made before anything that takes time; raises StartError when another job is in the way."""
         self._count = job.followers
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -61,7 +61,7 @@ class Companions:
 class Follower:
     """Another process's end."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SchedulerJob) -> None:
         self._job = job
         self._signal = 0
         """What this process was asked to end with."""
@@ -125,7 +125,7 @@ class Follower:
         return ExitCode.FAILED
 
 
-def meeting_place(job: Job) -> bytes:
+def meeting_place(job: SchedulerJob) -> bytes:
     """The name of the socket, in the kernel's own name space."""
     words = f"{os.getuid()}/{job.starter}/{job.identity}/{job.machine}"
     return b"\0decentnode-" + hashlib.sha256(words.encode()).hexdigest()[:32].encode()

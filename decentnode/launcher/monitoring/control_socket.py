@@ -87,7 +87,7 @@ class _Client:
         self.answer = b""
 
 
-class Control:
+class ControlServer:
     """The launcher's end. It never waits: whoever is slow, silent or long-winded is hung up on."""
 
     def __init__(self, run_dir: Path, socket_dir: str, machine: int, requests: Requests) -> None:

@@ -9,27 +9,27 @@ import msgspec
 from decentnode.communication.launcher_link.reports import (
     DiskProblem,
     Evaluated,
-    Injected,
+    FaultInjected,
+    Notice,
     PeerBack,
     PeerMissing,
-    Progress,
     Rejected,
     Report,
-    Said,
+    RoundProgress,
     Stuck,
     Waiting,
 )
 from decentnode.core.line_file import WARN_EVERY, LineFile
-from decentnode.launcher.monitoring.stragglers import Waits
+from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.results.reader import Event
 
 
-class Journal:
+class EventLog:
     """The events of a run on one machine, as its launcher hears of them."""
 
     def __init__(self, path: Path, show: Callable[[str], object]) -> None:
         """`show` gets the lines that a person should see at once."""
-        self.waits = Waits()
+        self.waits = StragglerTracker()
         self.lost_results: list[str] = []
         """In a line each, what could not be written in the end."""
         self.quiet = False
@@ -83,16 +83,16 @@ class Journal:
                 )
             case Waiting():
                 self.waits.take(report, time.monotonic())
-            case Progress() | Evaluated():
+            case RoundProgress() | Evaluated():
                 self.waits.end(report.rank, report.round, time.monotonic())
             case Stuck():
                 text = f"{_where(report)}: {report.doing}, but has not got on for {report.seconds:.0f} s"
                 self.say("stuck", text, report.rank, report.round)
-            case Said():
+            case Notice():
                 self.say("communication", report.text, report.rank)
             case DiskProblem():
                 self._take_disk_problem(report)
-            case Injected():
+            case FaultInjected():
                 self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
 
     def tell_waits(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from decentnode.config.settings import FailureSettings
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.node.farewell import farewell_seconds
 
 SLACK_SECONDS = 5.0
@@ -19,11 +19,11 @@ SECONDS_TO_DIE = 2.0
 """How long processes that were killed are waited for."""
 
 
-class Departures:
+class ExitMonitor:
     """Those of one machine."""
 
     def __init__(
-        self, roster: Roster, processes: Mapping[int, Sequence[int]], failures: FailureSettings
+        self, roster: MembershipTable, processes: Mapping[int, Sequence[int]], failures: FailureSettings
     ) -> None:
         """`processes`: the ranks of each host process here, by its position."""
         self._roster = roster

@@ -7,26 +7,26 @@ from enum import StrEnum
 from math import inf
 
 from decentnode.communication.launcher_link.reports import (  # fmt: skip
-    CameBack,
     Checkpointed,
     Evaluated,
     Exited,
     Failed,
+    FaultInjected,
     Finished,
-    Injected,
     NotCheckpointed,
     PeerBack,
     PeerMissing,
-    Progress,
     Rejected,
+    Rejoined,
     Report,
     Restarted,
+    RoundProgress,
     Stopped,
 )
 from decentnode.core.text import how_it_ended
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     """What has become of a node, as far as this machine knows."""
 
     STARTING = "starting"
@@ -41,7 +41,7 @@ class State(StrEnum):
 class Member:
     """One node as the launcher sees it."""
 
-    state: State = State.STARTING
+    state: MemberState = MemberState.STARTING
     round: int = -1
     bytes_sent: int = 0
     loss: float | None = None
@@ -61,7 +61,7 @@ class Member:
     @property
     def is_active(self) -> bool:
         """Whether it may still report."""
-        return self.state in (State.STARTING, State.RUNNING)
+        return self.state in (MemberState.STARTING, MemberState.RUNNING)
 
     def note_test(self, loss: float | None, round: int) -> None:
         """Its model was tested after this round; None: the loss is not a finite number."""
@@ -71,7 +71,7 @@ class Member:
             self.not_finite = round
 
 
-class Roster:
+class MembershipTable:
     """The live set and everyone's progress, from the reports that have come."""
 
     def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
@@ -85,7 +85,7 @@ class Roster:
     def take(self, report: Report) -> list[int]:
         """Learns from one report; returns the ranks that are lost by it."""
         match report:
-            case Progress() | Evaluated():
+            case RoundProgress() | Evaluated():
                 member = self._heard(report.rank)
                 member.round = max(member.round, report.round)
                 member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
@@ -105,19 +105,19 @@ class Roster:
             case Restarted():
                 self.ended.discard(report.process)
                 self.revive(self._home.get(report.process, ()))
-            case CameBack():
+            case Rejoined():
                 self._heard(report.rank).round = report.round - 1
-            case Rejected() | Injected():
+            case Rejected() | FaultInjected():
                 self._heard(report.rank)
             case Finished():
                 member = self._heard(report.rank)
-                member.state, member.finished = State.FINISHED, report
+                member.state, member.finished = MemberState.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
                 if report.accuracy is not None:
                     member.note_test(report.test_loss, member.round)
             case Stopped():
                 member = self._heard(report.rank)
-                member.state, member.round = State.STOPPED, report.rounds - 1
+                member.state, member.round = MemberState.STOPPED, report.rounds - 1
             case Checkpointed() | NotCheckpointed():
                 self._heard(report.rank)
             case Failed():
@@ -134,14 +134,14 @@ class Roster:
         lost = []
         for rank in ranks:
             member = self.members[rank]
-            if member.state not in (State.FINISHED, State.STOPPED, State.LOST):
-                member.state, member.error = State.LOST, error
+            if member.state not in (MemberState.FINISHED, MemberState.STOPPED, MemberState.LOST):
+                member.state, member.error = MemberState.LOST, error
                 lost.append(rank)
         return lost
 
     def revive(self, ranks: Iterable[int]) -> None:
         """The process of these nodes has been started again; whom the one before it missed means nothing."""
-        again = [rank for rank in ranks if self.members[rank].state is not State.FINISHED]
+        again = [rank for rank in ranks if self.members[rank].state is not MemberState.FINISHED]
         self._drop_edges(lambda edge: edge.rank in again)
         for rank in again:
             self._count_as_running(rank)
@@ -165,14 +165,14 @@ class Roster:
         return {
             rank
             for rank, member in self.members.items()
-            if member.state is State.LOST
+            if member.state is MemberState.LOST
             and member.silent_since is not None
             and now - member.silent_since <= seconds
         }
 
     def _count_as_running(self, rank: int) -> None:
         member = self.members[rank]
-        member.state, member.error, member.silent_since = State.RUNNING, "", None
+        member.state, member.error, member.silent_since = MemberState.RUNNING, "", None
         member.out_of_memory = False
         member.last_report = time.monotonic()
 
@@ -195,10 +195,10 @@ class Roster:
             self.members[rank].round = round
         for member in self.members.values():
             member.last_report = time.monotonic()
-            if member.state is State.STARTING:
-                member.state = State.RUNNING
+            if member.state is MemberState.STARTING:
+                member.state = MemberState.RUNNING
 
-    def ranks(self, *states: State) -> list[int]:
+    def ranks(self, *states: MemberState) -> list[int]:
         """The ranks in any of these states."""
         return [rank for rank, member in self.members.items() if member.state in states]
 
@@ -212,7 +212,7 @@ class Roster:
         said: list[Report] = []
         for rank in ranks:
             member = self.members[rank]
-            if member.state is State.STOPPED:
+            if member.state is MemberState.STOPPED:
                 said.append(Stopped(rank, member.round + 1))
             elif member.finished is not None:
                 said.append(member.finished)
@@ -220,7 +220,7 @@ class Roster:
 
     def broken_edges(self) -> list[PeerMissing]:
         """Links that were given up although both ends finished."""
-        return [e for e in self.missing_edges if self.members[e.peer].state is State.FINISHED]
+        return [e for e in self.missing_edges if self.members[e.peer].state is MemberState.FINISHED]
 
     def not_finite(self) -> dict[int, int]:
         """By rank of nodes that finished with a test loss that is not finite: since which round."""
@@ -238,7 +238,7 @@ class Roster:
         return {
             rank: member.round
             for rank, member in members.items()
-            if member.state is State.RUNNING and not member.accused
+            if member.state is MemberState.RUNNING and not member.accused
         }
 
     def _heard(self, rank: int) -> Member:

@@ -7,19 +7,19 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from decentnode.communication.launcher_link.heartbeats import Beacons
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted, Stuck, Waiting
 from decentnode.core.polling import ready
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted
-from decentnode.launcher.memory_estimate import MemoryAccount
+from decentnode.launcher.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.alarm import Alarm
-from decentnode.launcher.monitoring.control_socket import Control
-from decentnode.launcher.monitoring.event_log import Journal
-from decentnode.launcher.monitoring.membership import Roster
-from decentnode.launcher.monitoring.status import Whereabouts
-from decentnode.launcher.monitoring.watchdog import Lookout
-from decentnode.launcher.report.summary import Evaluations
+from decentnode.launcher.monitoring.control_socket import ControlServer
+from decentnode.launcher.monitoring.event_log import EventLog
+from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.monitoring.status import StatusBuilder
+from decentnode.launcher.monitoring.watchdog import Watchdog
+from decentnode.launcher.report.summary import EvaluationLog
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import write_atomically
 
@@ -27,27 +27,27 @@ EVENTS = "events.jsonl"
 FILENO = socket.fileno
 
 
-class Vigil:
+class RunMonitor:
     """One machine's; nothing is opened and nothing is looked at before it is asked to."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, beacons: Beacons, roster: Roster,
-        pid_of: Callable[[int], int | None], show: Callable[[str], object],
+        self, experiment: Experiment, machine: int, run_dir: Path, beacons: HeartbeatBoard,
+        roster: MembershipTable, pid_of: Callable[[int], int | None], show: Callable[[str], object],
     ) -> None:  # fmt: skip
         """`pid_of` gives a host process's number by its position; `show` gets lines for the screen."""
-        self.journal = Journal(run_dir / EVENTS, show)
+        self.journal = EventLog(run_dir / EVENTS, show)
         self.alarm = Alarm()
         """Ends the waiting."""
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
         settings, graph = experiment.settings, experiment.graph.graph
-        self.lookout = Lookout(graph, beacons, roster, own, settings.failures, pid_of, settings.overlap)
+        self.lookout = Watchdog(graph, beacons, roster, own, settings.failures, pid_of, settings.overlap)
         self._experiment = experiment
         self._roster = roster
         self._machine = machine
         self._run_dir = run_dir
-        self._memory = MemoryAccount(experiment, machine)
-        self._whereabouts = Whereabouts(experiment, machine, roster, self.lookout, self.journal.waits)
-        self._control: Control | None = None
+        self._memory = MemoryEstimate(experiment, machine)
+        self._whereabouts = StatusBuilder(experiment, machine, roster, self.lookout, self.journal.waits)
+        self._control: ControlServer | None = None
         self._began = 0.0
 
     def open(self, socket_dir: str) -> None:
@@ -56,7 +56,7 @@ class Vigil:
             self.journal.say("memory", self._memory.shortage)
         requests = {"status": lambda _: self._whereabouts.status(self._began)}
         try:
-            self._control = Control(self._run_dir, socket_dir, self._machine, requests)
+            self._control = ControlServer(self._run_dir, socket_dir, self._machine, requests)
         except OSError as error:
             self.journal.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
 
@@ -125,7 +125,7 @@ class Vigil:
         why = {rank: self.lookout.doing(rank, now) for rank in sorted(ranks)}
         return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
 
-    def conclude(self, evaluations: Evaluations, summary: dict[str, Any] | None) -> None:
+    def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes what is left of the results, and says what could not be written; None: no summary."""
         for problem in filter(None, [evaluations.close(), self._save(summary) if summary else ""]):
             self.journal.lost_results.append(problem)

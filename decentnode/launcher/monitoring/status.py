@@ -4,19 +4,24 @@ import time
 
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.launcher.monitoring.control_socket import NodeStatus, Status
-from decentnode.launcher.monitoring.membership import Roster, State
-from decentnode.launcher.monitoring.stragglers import Waits
-from decentnode.launcher.monitoring.watchdog import DOING, Lookout
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.stragglers import StragglerTracker
+from decentnode.launcher.monitoring.watchdog import DOING, Watchdog
 from decentnode.node.experiment import Experiment
 
 MOST_WAITED = 10
 
 
-class Whereabouts:
+class StatusBuilder:
     """Puts together what the roster, the lookout and the waits know of every node."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, roster: Roster, lookout: Lookout, waits: Waits
+        self,
+        experiment: Experiment,
+        machine: int,
+        roster: MembershipTable,
+        lookout: Watchdog,
+        waits: StragglerTracker,
     ) -> None:
         self._experiment = experiment
         self._machine = machine
@@ -42,8 +47,8 @@ class Whereabouts:
         member, seen = self._roster.members[rank], self._lookout.sighting(rank)
         told = self._waits.current(now).get(rank)
         state = member.state.value
-        if seen is None or member.state not in (State.STARTING, State.RUNNING):
-            going_on = member.state is State.RUNNING
+        if seen is None or member.state not in (MemberState.STARTING, MemberState.RUNNING):
+            going_on = member.state is MemberState.RUNNING
             waits_for = told.peers if told and going_on else []
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)

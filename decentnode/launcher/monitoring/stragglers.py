@@ -14,7 +14,7 @@ waits, too."""
 MOST_NAMED = 3
 
 
-class Delay(NamedTuple):
+class Straggler(NamedTuple):
     """One node that others wait for, in words."""
 
     rank: int
@@ -24,7 +24,7 @@ class Delay(NamedTuple):
     text: str
 
 
-class Waits:
+class StragglerTracker:
     """All waits that are known now, and how long each node has waited for each other in all."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Waits:
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
-    def news(self, now: float) -> Iterator[Delay]:
+    def news(self, now: float) -> Iterator[Straggler]:
         """For each node that others wait for and that does not itself wait, a line, but seldom.
 
         One for all together of whom nobody has told what they do. Nothing where nothing was told since.
@@ -105,7 +105,7 @@ def _causes(rank: int, current: dict[int, Waiting]) -> set[int]:
     return causes
 
 
-def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Delay:
+def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Straggler:
     directly = {rank for rank in waiters if not set(peers).isdisjoint(current[rank].peers)}
     waiters = sorted(waiters, key=lambda r: (r not in directly, -current[r].seconds, r))
     first = current[waiters[0]]
@@ -115,4 +115,4 @@ def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) ->
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
     how = " for" if whys else ", perhaps for"
     text = f"{who} {have} waited {first.seconds:.0f} s{how} {whom}, in round {first.round + 1}{why}"
-    return Delay(first.rank, first.round, peers[0], text)
+    return Straggler(first.rank, first.round, peers[0], text)

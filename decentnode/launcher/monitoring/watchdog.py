@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from decentnode.communication.launcher_link import snapshots
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Beacons, Sighting
+from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Heartbeat, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.graph.base import Graph
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 
 LOOK_EVERY = 0.5
 SOME_LOOKS = 4.0
@@ -81,7 +81,7 @@ class _Watched:
     """Idle seconds after which it counts as stuck, as of the last time that this was asked."""
 
 
-class Lookout:
+class Watchdog:
     """Looks at a machine's nodes twice a second while some get on, and knows their neighbors.
 
     Time is counted in looks: one that comes late counts for little, so that nobody is accused because the
@@ -89,8 +89,9 @@ class Lookout:
     """
 
     def __init__(
-        self, graph: Graph, beacons: Beacons, roster: Roster, processes: Mapping[int, Sequence[int]],
-        failures: FailureSettings, pid_of: Callable[[int], int | None], overlap: bool = False,
+        self, graph: Graph, beacons: HeartbeatBoard, roster: MembershipTable,
+        processes: Mapping[int, Sequence[int]], failures: FailureSettings,
+        pid_of: Callable[[int], int | None], overlap: bool = False,
     ) -> None:  # fmt: skip
         """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
         `overlap`: who trains has sent."""
@@ -201,7 +202,7 @@ class Lookout:
                 (surely if sure else perhaps).append(peer)
         return surely or perhaps
 
-    def sighting(self, rank: int) -> Sighting | None:
+    def sighting(self, rank: int) -> Heartbeat | None:
         """Where a node is; None where it belongs to another machine."""
         return self._beacons.of(rank).read() if rank in self._local else None
 
@@ -242,7 +243,7 @@ class Lookout:
         watched.condition, watched.stopped, watched.in_vain = Condition.MOVING, False, 0.0
         return True
 
-    def _sightings(self, watched: _Watched) -> list[Sighting]:
+    def _sightings(self, watched: _Watched) -> list[Heartbeat]:
         """Where its nodes are that may still report."""
         return [self._beacons.of(rank).read() for rank in watched.ranks if rank in self._active]
 
@@ -286,7 +287,7 @@ class Lookout:
         hopeless = watched.in_vain > NOBODY_FACTOR * patience
         return Condition.STUCK if hopeless else Condition.WAITING
 
-    def _patience(self, watched: _Watched, sightings: list[Sighting]) -> float:
+    def _patience(self, watched: _Watched, sightings: list[Heartbeat]) -> float:
         failures = self._failures
         patience = max(failures.deadline, PATIENCE_FACTOR * watched.longest)
         activities = {seen.activity for seen in sightings}

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Evaluated
-from decentnode.communication.launcher_link.snapshots import Snapshots
-from decentnode.launcher.cluster.messages import Arrived, MeanVector, PartialDistance, PartialSum
+from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.launcher.cluster.messages import MeanVector, PartialDistance, PartialSum, VectorAck
 from decentnode.training.evaluation import Scores
 
 Contribution = PartialSum | MeanVector | PartialDistance
-Event = Evaluated | Contribution | Arrived | None
+Event = Evaluated | Contribution | VectorAck | None
 """What comes in; None: it is to end."""
 LOOK_AGAIN = 0.2
 """Seconds between two looks at who is still waited for, while there is something to observe."""
@@ -47,7 +47,7 @@ class Observation:
 
 
 @dataclass
-class _Gathering:
+class _RoundParts:
     """What has come for one round."""
 
     grew: float = field(default_factory=time.monotonic)
@@ -70,12 +70,12 @@ class _Gathering:
         return len(self.shown | self.declined) + from_machines
 
 
-class Observer(threading.Thread):
+class ModelObserver(threading.Thread):
     """Turns snapshots and other machines' contributions into observations."""
 
     def __init__(
         self,
-        snapshots: Snapshots,
+        snapshots: SnapshotBuffers,
         reporting: Callable[[], Mapping[int, int]],
         machine: int,
         send: Callable[[Contribution], object],
@@ -85,7 +85,7 @@ class Observer(threading.Thread):
         """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector.
 
         `said` is called when there is something to be carried or shown, or the thread ends.
-        `reporting` gives the nodes here that are waited for, as `Roster.reporting` does.
+        `reporting` gives the nodes here that are waited for, as `MembershipTable.reporting` does.
         """
         super().__init__(name="decentnode-observer", daemon=True)
         self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class Observer(threading.Thread):
         self._said = said
         self._test = test
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._rounds: dict[int, _Gathering] = {}
+        self._rounds: dict[int, _RoundParts] = {}
         self._concluded: set[int] = set()
         self._closing = False
 
@@ -119,7 +119,7 @@ class Observer(threading.Thread):
         """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
         self._newcomers.add(machine)
 
-    def take(self, event: Evaluated | Contribution | Arrived) -> None:
+    def take(self, event: Evaluated | Contribution | VectorAck) -> None:
         """Learns that a node was evaluated, or what another machine contributes."""
         self._events.put(event)
 
@@ -174,7 +174,7 @@ class Observer(threading.Thread):
         if isinstance(event, Evaluated) and event.published:
             self._snapshots.release(event.rank, event.round)
 
-    def _book(self, event: Evaluated | Contribution | Arrived) -> None:
+    def _book(self, event: Evaluated | Contribution | VectorAck) -> None:
         if isinstance(event, PartialSum):
             self._newcomers.discard(event.machine)
         self.is_late = self.is_late and isinstance(event, MeanVector)
@@ -185,7 +185,7 @@ class Observer(threading.Thread):
             return
         if event.round not in self._rounds and not self._may_begin(event):
             return
-        gathering = self._rounds.setdefault(event.round, _Gathering())
+        gathering = self._rounds.setdefault(event.round, _RoundParts())
         before = gathering.parts
         match event:
             case Evaluated():
@@ -194,23 +194,23 @@ class Observer(threading.Thread):
                 gathering.sums[event.machine] = event
             case PartialDistance():
                 gathering.distances[event.machine] = event
-            case Arrived():
+            case VectorAck():
                 gathering.arrived.add(event.machine)
             case MeanVector():
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
         if gathering.parts > before:
             gathering.grew = time.monotonic()
 
-    def _may_begin(self, event: Evaluated | Contribution | Arrived) -> bool:
+    def _may_begin(self, event: Evaluated | Contribution | VectorAck) -> bool:
         """Whether an event is a reason to gather what comes for its round."""
-        return isinstance(event, Evaluated) or not (isinstance(event, Arrived) or self._is_full())
+        return isinstance(event, Evaluated) or not (isinstance(event, VectorAck) or self._is_full())
 
     def _is_full(self) -> bool:
         """Whether other machines have begun so many rounds that they must be making them up."""
         ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
         return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self._snapshots.elements))
 
-    def _advance(self, round: int, gathering: _Gathering) -> None:
+    def _advance(self, round: int, gathering: _RoundParts) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
         late = self.is_alone or time.monotonic() - gathering.grew > PATIENCE
         if not gathering.summed and (late or self._is_complete(round, gathering)):
@@ -237,7 +237,7 @@ class Observer(threading.Thread):
             if self._machine == 0:
                 self.observations.put(Observation(round, 0, None, None))
 
-    def _is_complete(self, round: int, gathering: _Gathering) -> bool:
+    def _is_complete(self, round: int, gathering: _RoundParts) -> bool:
         """Whether all nodes here that are waited for were heard; one that is beyond the round left it out."""
         heard = gathering.shown | gathering.declined
         return all(rank in heard or done > round for rank, done in self._expected.items())
@@ -252,7 +252,7 @@ class Observer(threading.Thread):
         if self._machine != 0:
             self._send(contribution)
 
-    def _sum(self, gathering: _Gathering) -> bytes:
+    def _sum(self, gathering: _RoundParts) -> bytes:
         if not gathering.shown:
             return b""
         total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
@@ -260,7 +260,7 @@ class Observer(threading.Thread):
             total += self._snapshots.vector(rank)
         return total.numpy().tobytes()
 
-    def _make_mean(self, round: int, gathering: _Gathering) -> None:
+    def _make_mean(self, round: int, gathering: _RoundParts) -> None:
         count = self._count(gathering)
         if not count:
             return
@@ -270,22 +270,22 @@ class Observer(threading.Thread):
         gathering.mean = torch.from_numpy(mean)
         self._send(MeanVector(round, mean.tobytes()))
 
-    def _count(self, gathering: _Gathering) -> int:
+    def _count(self, gathering: _RoundParts) -> int:
         """Over how many nodes the sums that have come are."""
         return sum(part.count for part in gathering.sums.values())
 
-    def _distance(self, round: int, gathering: _Gathering) -> float:
+    def _distance(self, round: int, gathering: _RoundParts) -> float:
         assert gathering.mean is not None
         mean = gathering.mean
         distance = sum(float((self._snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
         self._release(round, gathering)
         return distance
 
-    def _release(self, round: int, gathering: _Gathering) -> None:
+    def _release(self, round: int, gathering: _RoundParts) -> None:
         for rank in gathering.shown:
             self._snapshots.release(rank, round)
 
-    def _conclude(self, round: int, gathering: _Gathering) -> None:
+    def _conclude(self, round: int, gathering: _RoundParts) -> None:
         self._close(round)
         if self._machine != 0:
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
-from decentnode.launcher.cluster.messages import Arrived, Join, MeanVector, Note, PartialSum, has_vector
+from decentnode.launcher.cluster.messages import Join, MeanVector, Note, PartialSum, VectorAck, has_vector
 from decentnode.launcher.observer.observer import Contribution
 
 LEAST_SECONDS, LEAST_SPEED = 10.0, 1e5
@@ -31,7 +31,7 @@ class _Sent:
     """When it counts as lost, as `time.monotonic` counts."""
 
 
-class Outbox:
+class VectorSender:
     """One launcher's."""
 
     def __init__(self, machine: int, send: Send, cut: Callable[[int], None]) -> None:
@@ -54,7 +54,7 @@ class Outbox:
         for note in notes:
             machine = getattr(note, "machine", 0)
             if has_vector(note):
-                self._send(Arrived(self._machine, note.round, digest(note.content)), machine)
+                self._send(VectorAck(self._machine, note.round, digest(note.content)), machine)
             if isinstance(note, Join):
                 # A launcher that was started anew gets nothing of what was sent to the one before.
                 self._give_up(machine)
@@ -73,7 +73,7 @@ class Outbox:
         sent = self._under_way.get(machine)
         if sent is None:
             return False
-        if isinstance(note, Arrived):
+        if isinstance(note, VectorAck):
             return (note.round, note.digest) == (sent.round, sent.digest)
         # A mean that the sum is part of may overtake the word that the sum has come.
         return isinstance(note, MeanVector) and note.round == sent.round

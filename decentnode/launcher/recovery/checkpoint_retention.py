@@ -9,7 +9,7 @@ from decentnode.node.checkpoint import store as checkpoint
 MOST_NAMED = 5
 
 
-class Retention:
+class CheckpointRetention:
     """What a launcher knows of checkpoints, from the reports of the nodes; deletes those of its own ranks."""
 
     def __init__(self, directory: Path, ranks: Iterable[int], local: Iterable[int]) -> None:

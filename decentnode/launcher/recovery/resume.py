@@ -83,7 +83,7 @@ class RunLock:
         os.close(self._fd)
 
 
-class Resumption:
+class ResumePlan:
     """A run on this machine that is to go on."""
 
     def __init__(

@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 
 from decentnode.communication.launcher_link.reports import (
-    CameBack,
     Checkpointed,
     Evaluated,
     NotCheckpointed,
+    Rejoined,
     Report,
 )
 from decentnode.errors import BadInput
-from decentnode.launcher.cluster.messages import Join, Note, Settled, Start
-from decentnode.launcher.recovery.checkpoint_retention import Retention
-from decentnode.launcher.recovery.resume import Resumption, RunLock, settings_digest, write_state
-from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, Lineage
+from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
+from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
+from decentnode.launcher.recovery.resume import ResumePlan, RunLock, settings_digest, write_state
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import CodeVersion, EvaluationRow, read_evaluations
@@ -26,16 +26,16 @@ from decentnode.results.records import cut_back
 WARN_EVERY = 60.0
 
 
-class Continuity:
+class RunState:
     """One machine's."""
 
-    def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: Resumption | None) -> None:
+    def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None) -> None:
         """`past` is the run that goes on; None: a new one. Raises BadInput when it is under way."""
         self.lock = past.lock if past else RunLock(run_dir)
-        self.lineage = Lineage(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
+        self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         # Only machine 0 hears of the checkpoints of all.
-        self.retention = Retention(run_dir / FOLDER, local if machine else ranks, local)
+        self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
         self._past = past
@@ -121,7 +121,7 @@ class Continuity:
         """Learns of checkpoints and of rounds that are undone; returns what is to be said, or nothing."""
         if isinstance(report, Checkpointed):
             self.retention.note(report.rank, report.round)
-        if isinstance(report, CameBack):
+        if isinstance(report, Rejoined):
             self.retention.undo(report.rank, report.round)
             if report.rank in self._local and self._may_undo:
                 return self._undo_rows(report.round)
@@ -152,4 +152,4 @@ class Continuity:
             return
         is_news = self.retention.tend(lost)
         if is_news and self._machine == 0:
-            send(Settled(self.retention.settled, self.retention.kept))
+            send(CheckpointsCommitted(self.retention.settled, self.retention.kept))

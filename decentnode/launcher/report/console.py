@@ -12,7 +12,7 @@ from decentnode.core.polling import ready
 from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import Roster
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import ENDED_BY_SIGNAL, closing_lines, headline
 from decentnode.node.experiment import Experiment
 from decentnode.results.plot_process import Pictures
@@ -29,7 +29,7 @@ LAST_PATIENCE = 60.0
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
-class Screen:
+class LiveConsole:
     """Plain lines; where a terminal is there, `live_view.LiveScreen` takes its place."""
 
     interval = float("inf")
@@ -48,7 +48,7 @@ class Screen:
         size = f"{experiment.layout.numel:,} parameters"
         self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
-    def progress(self, roster: Roster) -> None:
+    def progress(self, roster: MembershipTable) -> None:
         """Called when nodes have reported something, and at every `interval`."""
 
     def evaluated(self, row: EvaluationRow) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from decentnode.core.text import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
 from decentnode.errors import STOPPED_BY, ExitCode
-from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.results.plot_process import Pictures
 
 MOST_LOST = 10
@@ -22,7 +22,7 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    roster: Roster, local: Iterable[int], known: Iterable[int], asked_with: signal.Signals | None,
+    roster: MembershipTable, local: Iterable[int], known: Iterable[int], asked_with: signal.Signals | None,
     results_are_lost: bool,
 ) -> ExitCode:  # fmt: skip
     """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
@@ -39,7 +39,7 @@ def exit_code(
     if not is_usable or results_are_lost:
         return ExitCode.FAILED
     # Nobody was asked to stop: who has, came back too late to take part.
-    is_whole = not roster.ranks(State.LOST, State.STOPPED) and not roster.missing_edges
+    is_whole = not roster.ranks(MemberState.LOST, MemberState.STOPPED) and not roster.missing_edges
     return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
 
 

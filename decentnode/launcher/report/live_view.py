@@ -22,8 +22,8 @@ from rich.text import Text
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, percent, readable_bytes
 from decentnode.launcher.fork_server import hold_signals
-from decentnode.launcher.monitoring.membership import Roster, State
-from decentnode.launcher.report.console import PATIENCE, Screen
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.report.console import PATIENCE, LiveConsole
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import EvaluationRow
 
@@ -33,17 +33,17 @@ RATE_SECONDS = 5.0
 """The rate of sending is a mean over this time."""
 
 
-def screen_for(output: TextIO) -> Screen:
+def screen_for(output: TextIO) -> LiveConsole:
     """The live view where a terminal can show it, plain lines everywhere else."""
     capable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    return LiveScreen(output) if capable and output.isatty() else Screen(output)
+    return LiveScreen(output) if capable and output.isatty() else LiveConsole(output)
 
 
 @dataclass
 class Standing:
     """Where all nodes are, counted in one pass over the roster."""
 
-    states: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
+    states: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     slowest: int = 0
     fastest: int = 0
     """Rounds done by those that still count."""
@@ -53,14 +53,14 @@ class Standing:
     loss: float | None = None
 
     @classmethod
-    def of(cls, roster: Roster) -> "Standing":
+    def of(cls, roster: MembershipTable) -> "Standing":
         """A loop rather than queries of the roster: this is done for thousands of nodes, often."""
         standing = cls()
         rounds, losses = [], []
         for member in roster.members.values():
             standing.states[member.state] += 1
             standing.sent += member.bytes_sent
-            if member.state is not State.LOST:
+            if member.state is not MemberState.LOST:
                 rounds.append(member.round + 1)
                 if member.loss is not None:
                     losses.append(member.loss)
@@ -136,13 +136,13 @@ class Dashboard:
         for ratio in (4, 4, 6):
             table.add_column(ratio=ratio, no_wrap=True)
         states = self.standing.states
-        lost = states[State.LOST]
+        lost = states[MemberState.LOST]
         for cells in self._quality():
             table.add_row(*cells)
         table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s")
         table.add_row(
-            "nodes", f"{states[State.RUNNING] + states[State.STARTING]} running",
-            f"{states[State.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
+            "nodes", f"{states[MemberState.RUNNING] + states[MemberState.STARTING]} running",
+            f"{states[MemberState.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
         )  # fmt: skip
         return table
 
@@ -199,7 +199,7 @@ def _echo_control_keys(terminal: int, on: bool) -> bool:
     return before
 
 
-class LiveScreen(Screen):
+class LiveScreen(LiveConsole):
     """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
 
     interval = INTERVAL
@@ -224,7 +224,7 @@ class LiveScreen(Screen):
             # A hidden cursor would stay hidden if this process were killed.
             self.console.show_cursor(True)
 
-    def progress(self, roster: Roster) -> None:
+    def progress(self, roster: MembershipTable) -> None:
         now = time.monotonic()
         if self._live is None or now - self._drawn < INTERVAL:
             return

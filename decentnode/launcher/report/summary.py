@@ -18,7 +18,7 @@ from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
-from decentnode.launcher.monitoring.membership import Roster, State
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 
@@ -31,7 +31,7 @@ NOTHING: Counter[str] = Counter()
 
 
 @dataclass
-class Evaluations:
+class EvaluationLog:
     """Evaluated rounds, put together from the nodes' reports and the observer's findings."""
 
     path: Path
@@ -169,8 +169,8 @@ class Timing:
 
 def summarize(
     experiment: "Experiment",
-    roster: Roster,
-    evaluations: Evaluations,
+    roster: MembershipTable,
+    evaluations: EvaluationLog,
     run_id: int,
     timing: Timing,
     resumable: int | None = None,
@@ -186,7 +186,7 @@ def summarize(
 
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(roster.members.items()) if m.finished is not None}
-    lost = roster.ranks(State.LOST)
+    lost = roster.ranks(MemberState.LOST)
     last = evaluations.last
     return {
         "schema": SCHEMA,
@@ -199,7 +199,7 @@ def summarize(
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "finished_nodes": len(finished),
-        "stopped_nodes": len(roster.ranks(State.STOPPED)),
+        "stopped_nodes": len(roster.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,
         "lost_nodes": {str(r): roster.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
-from decentnode.communication.launcher_link.reports import CameBack, Checkpointed, NotCheckpointed, Reporter
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
+from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.state_encoding import UnknownKind
-from decentnode.node.checkpoint.store import Checkpoint, Stamp
-from decentnode.node.round_scheduler import Course
+from decentnode.node.checkpoint.store import Checkpoint, RunStamp
+from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 
 WARN_EVERY = 60.0
@@ -22,7 +22,7 @@ WARN_EVERY = 60.0
 FROM_THE_START = -1
 
 
-class Lineage:
+class RunIdentity:
     """Which run the nodes are part of, and after which round it goes on; in memory made before the fork."""
 
     def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
@@ -56,9 +56,9 @@ class Lineage:
         self._absent[:] = bytes(rank in ranks for rank in range(len(self._absent)))
 
     @property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> RunStamp:
         """What the checkpoints of this run say of it."""
-        return Stamp(int(self._words[0]), int(self._words[1]), self.settings)
+        return RunStamp(int(self._words[0]), int(self._words[1]), self.settings)
 
     @property
     def round(self) -> int:
@@ -72,10 +72,10 @@ class SavedNode(Protocol):
     rank: int
     round: int
     records: Records
-    course: Course
+    course: RoundScheduler
 
     @property
-    def beacon(self) -> Beacon:
+    def beacon(self) -> HeartbeatSlot:
         """Where others see what it does."""
 
     @property
@@ -95,7 +95,7 @@ class SavedNode(Protocol):
 class NodeCheckpoints:
     """The checkpoints of one node."""
 
-    def __init__(self, lineage: Lineage, every: int, reporter: Reporter) -> None:
+    def __init__(self, lineage: RunIdentity, every: int, reporter: Reporter) -> None:
         """`every`: rounds between them; 0: only when the run is asked to stop."""
         self._lineage = lineage
         self._every = every
@@ -136,7 +136,7 @@ class NodeCheckpoints:
         Raises OSError.
         """
         self._last, self._undone = min(self._last, round - 1), round
-        self._reporter.send(CameBack(node.rank, round))
+        self._reporter.send(Rejoined(node.rank, round))
         directory, failed = self._lineage.directory, None
         for later in checkpoint.rounds(directory, node.rank):
             try:

@@ -25,11 +25,11 @@ class UnknownKind(TypeError):
     """A state holds something that cannot be written down; says where and what."""
 
 
-class BadTree(ValueError):
+class InvalidState(ValueError):
     """What was read is no state."""
 
 
-class Packer:
+class StateEncoder:
     """Takes a state apart: `tensors` by name, and a tree that refers to them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def _packed_float(value: float) -> Any:
     return value if finite else {"float": struct.pack(">d", value).hex()}
 
 
-class Unpacker:
+class StateDecoder:
     """Puts a state together again from a tree and its tensors, each of which must be used once."""
 
     def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
@@ -100,24 +100,24 @@ class Unpacker:
         self._device = device
 
     def unpack(self, tree: Any) -> Any:
-        """The state; raises BadTree when the tree does not name exactly the tensors that are there."""
+        """The state; raises InvalidState when the tree does not name exactly the tensors that are there."""
         try:
             state = self._unpack(tree, 0)
         except _SENSELESS as error:
-            raise BadTree(f"its state makes no sense: {type(error).__name__}: {error}"[:300]) from error
+            raise InvalidState(f"its state makes no sense: {type(error).__name__}: {error}"[:300]) from error
         if self._tensors:
-            raise BadTree(f"nothing refers to its tensor {min(self._tensors)!r:.50}")
+            raise InvalidState(f"nothing refers to its tensor {min(self._tensors)!r:.50}")
         return state
 
     def _unpack(self, tree: Any, depth: int) -> Any:
         if depth > MOST_DEPTH:
-            raise BadTree(f"its state lies more than {MOST_DEPTH} levels deep")
+            raise InvalidState(f"its state lies more than {MOST_DEPTH} levels deep")
         if isinstance(tree, list):
             return self._items(tree, depth)
         if not isinstance(tree, dict):
             return tree
         if len(tree) != 1:
-            raise BadTree(f"a value of {len(tree)} kinds")
+            raise InvalidState(f"a value of {len(tree)} kinds")
         ((kind, content),) = tree.items()
         if kind in _LEAVES:
             return _LEAVES[kind](content)
@@ -134,17 +134,17 @@ class Unpacker:
         if kind in ("dict", "counter"):
             pairs = [(self._unpack(key, depth), self._unpack(inner, depth)) for key, inner in content]
             return dict(pairs) if kind == "dict" else Counter(dict(pairs))
-        raise BadTree(f"unknown kind {kind!r:.50}")
+        raise InvalidState(f"unknown kind {kind!r:.50}")
 
     def _items(self, content: Any, depth: int) -> list[Any]:
         if not isinstance(content, list):
-            raise BadTree("a list that is none")
+            raise InvalidState("a list that is none")
         return [self._unpack(inner, depth + 1) for inner in content]
 
     def _take(self, name: str, order: list[int], accelerated: bool) -> Tensor:
         tensor = self._tensors.pop(name)
         if sorted(order) != list(range(tensor.dim())):
-            raise BadTree(f"the dimensions of tensor {name!r:.50} are not those of its order")
+            raise InvalidState(f"the dimensions of tensor {name!r:.50} are not those of its order")
         back = tensor.permute([order.index(axis) for axis in range(len(order))])
         return back.to(self._device) if accelerated else back
 
@@ -158,7 +158,7 @@ def _unpacked_bytes(content: str) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except binascii.Error as error:
-        raise BadTree("bytes that are not in base64") from error
+        raise InvalidState("bytes that are not in base64") from error
 
 
 _LEAVES: dict[str, Callable[[Any], Any]] = {

@@ -18,7 +18,7 @@ from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_f
 from decentnode.core.version import __version__
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensors_in
-from decentnode.node.checkpoint.state_encoding import BadTree, Packer, Unpacker
+from decentnode.node.checkpoint.state_encoding import InvalidState, StateDecoder, StateEncoder
 
 SCHEMA = 1
 """Version of the format; a change of meaning raises it."""
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Stamp:
+class RunStamp:
     """What a checkpoint was made in."""
 
     run_id: int
@@ -45,7 +45,7 @@ class Checkpoint:
 
     rank: int
     round: int
-    stamp: Stamp
+    stamp: RunStamp
     state: Any
 
 
@@ -76,7 +76,7 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
 
 
-def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp, anew: bool = False) -> None:
+def save(directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, anew: bool = False) -> None:
     """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part.
 
     A good one of that round of the run stays as it is: it holds the same, and to write it anew could lose it.
@@ -84,7 +84,7 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp, anew:
     """
     if not anew and _is_saved(directory, rank, round, stamp):
         return
-    packer = Packer()
+    packer = StateEncoder()
     tree = packer.pack(state)
     folder = directory / f"{rank:05d}"
     make_folder(directory)
@@ -113,7 +113,7 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: Stamp, anew:
         raise
 
 
-def _is_saved(directory: Path, rank: int, round: int, stamp: Stamp) -> bool:
+def _is_saved(directory: Path, rank: int, round: int, stamp: RunStamp) -> bool:
     try:
         found = read(directory, rank, round).stamp
     except BadCheckpoint:
@@ -132,11 +132,11 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
     if hashlib.sha256(content).hexdigest() != manifest.sha256:
         raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
     try:
-        state = Unpacker(tensors_in(content), device).unpack(manifest.state)
-    except (BadTensors, BadTree) as error:
+        state = StateDecoder(tensors_in(content), device).unpack(manifest.state)
+    except (BadTensors, InvalidState) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
     return Checkpoint(
-        rank, round, Stamp(manifest.run_id, manifest.incarnation, manifest.settings), state
+        rank, round, RunStamp(manifest.run_id, manifest.incarnation, manifest.settings), state
     )  # fmt: skip
 
 

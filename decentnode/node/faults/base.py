@@ -9,7 +9,7 @@ import numpy as np
 
 from decentnode.communication.base import Communication
 from decentnode.communication.interceptor import Received
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacon
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput
 from decentnode.mapping.base import Mapping
@@ -82,7 +82,7 @@ class NodeFault(Fault, ABC):
     def strike(self) -> None:
         """Goes wrong, in the thread of the node, which has just begun the activity."""
 
-    def relent(self, seconds: float, beacon: Beacon) -> None:
+    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
         """The activity ends after so many seconds; faults that last as long as it end here."""
 
 

@@ -8,9 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from decentnode.communication import wire
-from decentnode.communication.interceptor import Received, Sieve
-from decentnode.communication.launcher_link.heartbeats import Activity, Beacon, Beacons, Sighting
-from decentnode.communication.launcher_link.reports import Injected, Reporter
+from decentnode.communication.interceptor import MessageInterceptor, Received
+from decentnode.communication.launcher_link.heartbeats import (
+    Activity,
+    Heartbeat,
+    HeartbeatBoard,
+    HeartbeatSlot,
+)
+from decentnode.communication.launcher_link.reports import FaultInjected, Reporter
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
@@ -26,7 +31,7 @@ Numbered = tuple[int, Fault]
 """A fault and its place in the configuration, which its random choices depend on."""
 
 
-class Ledger:
+class InjectionLog:
     """For each fault and rank the last round it struck in; memory made before the fork, so that it outlives
     the processes that are struck."""
 
@@ -44,23 +49,25 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Nemesis:
+class FaultInjector:
     """The faults of a run; made before the fork."""
 
     faults: Sequence[Fault]
     machines: Sequence[int]
     """For each rank its machine."""
     seed: int
-    ledger: Ledger
+    ledger: InjectionLog
 
-    def beacon(self, rank: int, beacon: Beacon, reporter: Reporter) -> Beacon:
+    def beacon(self, rank: int, beacon: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
         """The beacon of a node, which strikes what marks it where faults are meant for that rank."""
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
             return beacon
-        return FaultyBeacon(rank, beacon, self, faults, self._tell(reporter))
+        return FaultHeartbeat(rank, beacon, self, faults, self._tell(reporter))
 
-    def sieve(self, ranks: Sequence[int], beacons: Beacons, reporter: Reporter) -> "FaultySieve | None":
+    def sieve(
+        self, ranks: Sequence[int], beacons: HeartbeatBoard, reporter: Reporter
+    ) -> "FaultInterceptor | None":
         """What the messages for these ranks of one process go through; None where no fault strikes them."""
         faults = {
             rank: [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, MessageFault)]
@@ -69,7 +76,7 @@ class Nemesis:
         if not any(faults.values()):
             return None
         sightings = {rank: beacons.of(rank).read for rank in ranks}
-        return FaultySieve(faults, sightings, self.seed, self._tell(reporter))
+        return FaultInterceptor(faults, sightings, self.seed, self._tell(reporter))
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault of a node is to strike it in that round, and has not done so."""
@@ -88,16 +95,21 @@ class Nemesis:
         def tell(fault: int, rank: int, round: int, what: str) -> None:
             name = name_of(self.faults[fault])
             print(f"round {round + 1}: a fault on purpose strikes rank {rank}: {name} ({what})", flush=True)
-            reporter.send(Injected(rank, round, name, what))
+            reporter.send(FaultInjected(rank, round, name, what))
 
         return tell
 
 
-class FaultyBeacon(Beacon):
+class FaultHeartbeat(HeartbeatSlot):
     """Strikes a node when it marks what it does; to everybody else a beacon as any."""
 
     def __init__(
-        self, rank: int, beacon: Beacon, nemesis: Nemesis, faults: Sequence[tuple[int, NodeFault]], tell: Tell
+        self,
+        rank: int,
+        beacon: HeartbeatSlot,
+        nemesis: FaultInjector,
+        faults: Sequence[tuple[int, NodeFault]],
+        tell: Tell,
     ) -> None:
         self._rank = rank
         self._beacon = beacon
@@ -122,7 +134,7 @@ class FaultyBeacon(Beacon):
     def beat(self) -> None:
         self._beacon.beat()
 
-    def read(self) -> Sighting:
+    def read(self) -> Heartbeat:
         return self._beacon.read()
 
     def _strike(self, number: int, fault: NodeFault, round: int) -> None:
@@ -147,13 +159,13 @@ class _Held:
     """It waits for the next message of its link, not the other way round."""
 
 
-class FaultySieve(Sieve):
+class FaultInterceptor(MessageInterceptor):
     """Strikes the messages that arrive at one process."""
 
     def __init__(
         self,
         faults: Mapping[int, Sequence[tuple[int, MessageFault]]],
-        sightings: Mapping[int, Callable[[], Sighting]],
+        sightings: Mapping[int, Callable[[], Heartbeat]],
         seed: int,
         tell: Tell,
     ) -> None:

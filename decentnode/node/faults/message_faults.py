@@ -66,7 +66,7 @@ class Corrupt(MessageFault):
 
 @FAULTS.register("delay")
 @dataclass(kw_only=True)
-class Delay(MessageFault):
+class MessageDelay(MessageFault):
     """The message comes later, and what its sender sends after it, too (netem's delay, Hemminger, 2005)."""
 
     seconds: PositiveFloat = 0.5
@@ -78,7 +78,7 @@ class Delay(MessageFault):
 
 @FAULTS.register("partition")
 @dataclass(kw_only=True)
-class Partition(MessageFault):
+class NetworkPartition(MessageFault):
     """Nothing gets from one group to another until it heals (Kingsbury's Jepsen, 2013).
 
     Links stay up: a process that dies is noticed all the same. Ranks in no group hear everybody.

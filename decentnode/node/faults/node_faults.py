@@ -10,7 +10,7 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from decentnode.communication.launcher_link.heartbeats import Beacon
+from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.polling import ready
 from decentnode.core.registry import FAULTS
 from decentnode.errors import STOPPED_BY, BadInput
@@ -89,7 +89,7 @@ class Slow(NodeFault):
     def strike(self) -> None:
         """Nothing yet: how long it takes is known afterwards."""
 
-    def relent(self, seconds: float, beacon: Beacon) -> None:
+    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
         limit = time.monotonic() + (self.factor - 1.0) * seconds
         while (left := limit - time.monotonic()) > 0:
             time.sleep(min(left, NAP))
@@ -132,6 +132,6 @@ class FullDisk(NodeFault):
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 
-    def relent(self, seconds: float, beacon: Beacon) -> None:
+    def relent(self, seconds: float, beacon: HeartbeatSlot) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

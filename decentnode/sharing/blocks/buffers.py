@@ -14,7 +14,7 @@ from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
-from decentnode.sharing.blocks.scalar_field import Companion
+from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.base import Transform
@@ -40,7 +40,7 @@ class BuffersBeside(Sharing):
         self.refusals = scheme.refusals
         self._end = scheme.layout.numel
         dtype = scheme.chain.layouts[0].fields[0].dtype
-        self._beside = Companion("buffers", dtype, layout.numel - self._end)
+        self._beside = ScalarField("buffers", dtype, layout.numel - self._end)
         self.registered_name = name_of(scheme)
         for name in CAPABILITIES:
             setattr(self, name, getattr(scheme, name))

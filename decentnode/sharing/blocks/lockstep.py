@@ -11,17 +11,17 @@ from decentnode.sharing.base import Incoming, Sharing
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingExchange:
     """One exchange that a node waits for."""
 
     outgoing: Mapping[int, Payload]
     sources: Sequence[int]
 
-    def __await__(self) -> Generator["Request", Incoming, Incoming]:
+    def __await__(self) -> Generator["PendingExchange", Incoming, Incoming]:
         return (yield self)
 
 
-Requests = Mapping[int, Request]
+Requests = Mapping[int, PendingExchange]
 """The exchanges of the nodes that take part in one, by rank."""
 Deliver = Callable[[Requests], Mapping[int, Incoming]]
 """Makes of them what each of these nodes receives."""
@@ -29,7 +29,7 @@ Deliver = Callable[[Requests], Mapping[int, Incoming]]
 
 async def exchange(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
     """Hands the request to `share_all`, which drives the coroutines."""
-    return await Request(outgoing, sources)
+    return await PendingExchange(outgoing, sources)
 
 
 def delivered(requests: Requests) -> dict[int, Incoming]:
@@ -37,7 +37,7 @@ def delivered(requests: Requests) -> dict[int, Incoming]:
     return {rank: _arrived(rank, request, requests) for rank, request in requests.items()}
 
 
-def _arrived(rank: int, request: Request, requests: Requests) -> Incoming:
+def _arrived(rank: int, request: PendingExchange, requests: Requests) -> Incoming:
     sent = {j: requests[j].outgoing for j in request.sources if j in requests}
     return {j: outgoing[rank] for j, outgoing in sent.items() if rank in outgoing}
 
@@ -51,7 +51,7 @@ def share_all(
     replies: Mapping[int, Incoming | None] = dict.fromkeys(waiting)
     try:
         while waiting:
-            requests: dict[int, Request] = {}
+            requests: dict[int, PendingExchange] = {}
             for rank, node in list(waiting.items()):
                 try:
                     requests[rank] = node.send(replies[rank])

@@ -15,7 +15,7 @@ from decentnode.transforms.chain import Chain
 
 
 @dataclass
-class Conserving:
+class MeanPreserving:
     """Mixes what was received against what was sent, both as receivers decode it.
 
     out_i = s_i + sum_j w_ij C(s_j) - sum_j w_ji C(s_i),   so that sum_i out_i = sum_i s_i

@@ -9,7 +9,7 @@ from decentnode.core.payload import Field, Layout, Payload
 
 
 @dataclass(frozen=True)
-class Companion:
+class ScalarField:
     """The last field of a payload, of so many elements."""
 
     name: str

@@ -17,7 +17,7 @@ from decentnode.transforms.base import VECTOR, Context, Field, Form, Layout, Pay
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixBlock:
     """One tensor of the model: m x n of rank r, the thin matrices one after the other; r = 0: as it is."""
 
     entry: Entry
@@ -58,7 +58,7 @@ class LowRank(Transform):
     warm_start: bool = True
 
     _parameters: ParameterLayout | None = field(default=None, init=False, repr=False, compare=False)
-    _parts: tuple[Part, ...] = field(default=(), init=False, repr=False, compare=False)
+    _parts: tuple[MatrixBlock, ...] = field(default=(), init=False, repr=False, compare=False)
     _dense: Field = field(init=False, repr=False, compare=False)
     _outgoing: Layout = field(init=False, repr=False, compare=False)
     _starts: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -125,24 +125,24 @@ class LowRank(Transform):
             f"{next(unsound).entry.name}: its values are so large that their products are infinite"
         )
 
-    def _pieces(self, factors: Tensor) -> Iterator[tuple[Part, Tensor]]:
+    def _pieces(self, factors: Tensor) -> Iterator[tuple[MatrixBlock, Tensor]]:
         pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])
         return zip(self._parts, pieces, strict=True)
 
-    def _start(self, part: Part, random: np.random.Generator) -> Tensor:
+    def _start(self, part: MatrixBlock, random: np.random.Generator) -> Tensor:
         known = self._starts.get(part.entry.name)
         return torch.from_numpy(random.standard_normal((part.n, part.r))) if known is None else known
 
 
-def part_of(entry: Entry, rank: int) -> Part:
+def part_of(entry: Entry, rank: int) -> MatrixBlock:
     """How a tensor of the model is sent."""
     m = entry.shape[0] if len(entry.shape) > 1 else 1
     n = entry.shape.numel() // m if m else 0
     r = min(rank, m, n)
-    return Part(entry, m, n, r if r * (m + n) < m * n else 0)
+    return MatrixBlock(entry, m, n, r if r * (m + n) < m * n else 0)
 
 
-def thin(sent: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+def thin(sent: Tensor, part: MatrixBlock) -> tuple[Tensor, Tensor]:
     """P (m x r) and Q (n x r) as views of what is sent."""
     p, q = sent.split_with_sizes([part.r * part.m, part.r * part.n])
     return p.view(part.m, part.r), q.view(part.n, part.r)
