@@ -878,7 +878,7 @@ def test_a_rank_that_never_comes_is_named():
         ({"scheme": None}, "scheme: must be .*, not None"),
         ({"scaler": True}, "scaler: must be a torch.amp.GradScaler or None, not True"),
         ({"scheduler": 3}, "scheduler: must be a function that makes an LRScheduler .*, or None, not 3"),
-        ({"before_mixing": []}, "before_mixing: must be a function of a Mixture, or None, not a list of 0"),
+        ({"before_mixing": []}, "before_mixing: must be a function of a MixInput, or None, not a list of 0"),
         ({"update_in": "step", "clip_norm": 1.0}, "scaler and clip_norm are for update_in='backward'"),
         ({"communication": "pigeons"}, "unknown communication 'pigeons'"),
         ({"weights": "file"}, "weights file: .*path"),
