@@ -37,7 +37,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides: training.optimizer.lr=0.05")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Change values of the file: training.optimizer.lr=0.05"),
+]
 
 
 def print_version(wanted: bool) -> None:
@@ -199,13 +202,15 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str | None, typer.Argument(help="Only this kind, such as sharing.")] = None,
+    word: Annotated[
+        str | None, typer.Argument(metavar="KIND|NAME", help="With options: sharing, or gossip.")
+    ] = None,
 ) -> None:
-    """Show every plug-in that a configuration can name, with its options."""
+    """Show the plug-ins that a configuration can name, and the options of a kind or of one."""
     import_torch()
     from decentnode.cli.list_plugins import describe_all
 
-    print_lines(describe_all(kind))
+    print_lines(describe_all(word))
 
 
 @app.command()

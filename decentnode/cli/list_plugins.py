@@ -1,4 +1,4 @@
-"""What `decentnode list` prints: every registered plug-in with its options."""
+"""What `decentnode list` prints: the registered plug-ins, and the options of a kind or of one."""
 
 import inspect
 import json
@@ -6,29 +6,42 @@ from collections.abc import Iterator
 from typing import Any
 
 from decentnode.config.type_check import REQUIRED, describe, parameters_of
-from decentnode.core.registry import REGISTRIES, Registry, guess
+from decentnode.core.registry import REGISTRIES, guess
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import Sharing
 from decentnode.transforms.base import Transform
 
 
-def describe_all(kind: str | None = None) -> Iterator[str]:
-    """Lines about all kinds, or about one; raises UnknownPlugin."""
-    for registry in chosen(kind):
+def describe_all(word: str | None = None) -> Iterator[str]:
+    """Lines about plug-ins: all by name; with options those of one kind, or of one name.
+
+    Raises UnknownPlugin.
+    """
+    kind, name = chosen(word) if word else (None, None)
+    for registry in REGISTRIES:
+        classes = {key: cls for key, cls in registry.classes().items() if name in (None, key)}
+        if kind not in (None, registry.kind) or not classes:
+            continue
         yield registry.kind
-        for name, cls in registry.classes().items():
-            yield f"  {name:<20} {first_line(cls)}"
-            yield from (f"      {line}" for line in (*properties(cls), *options(cls)))
+        for key, cls in classes.items():
+            yield f"  {key:<20} {first_line(cls)}"
+            if word:
+                yield from (f"      {line}" for line in (*properties(cls), *options(cls)))
+    if not word:
+        yield "Options: decentnode list KIND, or decentnode list NAME"
 
 
-def chosen(kind: str | None) -> list[Registry]:
-    """The registries of that kind, or all; raises UnknownPlugin."""
+def chosen(word: str) -> tuple[str | None, str | None]:
+    """The kind, or the plug-in name, that a word means; raises UnknownPlugin."""
     kinds = [registry.kind for registry in REGISTRIES]
-    plurals = {f"{name}s": name for name in kinds}
-    wanted = plurals.get(kind, kind) if kind else None
-    if wanted is not None and wanted not in kinds:
-        raise UnknownPlugin(f"unknown kind '{kind}'{guess(wanted, kinds)} (known: {', '.join(kinds)})")
-    return [registry for registry in REGISTRIES if wanted in (None, registry.kind)]
+    names = {name for registry in REGISTRIES for name in registry.classes()}
+    kind = {f"{kind}s": kind for kind in kinds}.get(word, word)
+    if kind in kinds:
+        return kind, None
+    if word in names:
+        return None, word
+    known = f"(known: {', '.join(kinds)})"
+    raise UnknownPlugin(f"unknown kind or plug-in '{word}'{guess(word, [*kinds, *names])} {known}")
 
 
 def first_line(cls: type) -> str:

@@ -284,8 +284,11 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ["tune", "x.yaml", "rounds=x"],
         ["command line: rounds: must be a whole number > 0, not 'x'"],
     ),
-    "list, unknown": (["list", "sharng"], ["unknown kind 'sharng'; did you mean 'sharing'? (known: ...)"]),
-    "list, not a kind": (["list", "optimizer"], ["unknown kind 'optimizer' (known: ...)"]),
+    "list, unknown": (
+        ["list", "sharng"],
+        ["unknown kind or plug-in 'sharng'; did you mean 'sharing'? (known: ...)"],
+    ),
+    "list, not a kind": (["list", "optimizer"], ["unknown kind or plug-in 'optimizer' (known: ...)"]),
     "list, two": (
         ["list", "sharing", "graph"],
         ["decentnode: Got unexpected extra argument(s) (graph) (see decentnode --help)"],

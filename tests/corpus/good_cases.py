@@ -231,6 +231,7 @@ def _words() -> Iterator[Case]:
         "an absolute path": ("graph", "./ring.edges", "--weights", "uniform"),
         "a family": ("graph", "torus", "rows=3", "columns=3"),
         "one kind": ("list", "sharings"),
+        "one plug-in": ("list", "gossip"),
         "the schema": ("schema",),
         "the benchmarks": ("bench",),
         "a picture of one evaluation": ("plot", "run", "--out", "pictures"),
