@@ -122,14 +122,14 @@ class WeightFile(Mixing):
         return _read_weights(lines, defects), defects
 
 
-class Entry(NamedTuple):
+class WeightEntry(NamedTuple):
     """One weight of a file and its line."""
 
     weight: float
     line: int
 
 
-Entries = dict[tuple[int, int], Entry]
+Entries = dict[tuple[int, int], WeightEntry]
 """Weights other than 0 by (row, column)."""
 
 
@@ -229,7 +229,7 @@ def _read_weights(lines: list[Line], defects: Defects) -> Entries:
                     line.number, f"a second weight for {i} {j}; the first is in line {entries[i, j].line}"
                 )
             elif weight:
-                entries[i, j] = Entry(weight, line.number)
+                entries[i, j] = WeightEntry(weight, line.number)
     return entries
 
 
@@ -273,7 +273,7 @@ def _check_support(entries: Entries, graph: Graph, defects: Defects) -> None:
 
 
 def _check_sums(entries: Entries, nodes: int, defects: Defects) -> None:
-    rows: list[list[Entry]] = [[] for _ in range(nodes)]
+    rows: list[list[WeightEntry]] = [[] for _ in range(nodes)]
     for (i, _), entry in entries.items():
         if 0 <= i < nodes:
             rows[i].append(entry)

@@ -61,7 +61,7 @@ class GradientSync(ABC):
 
 @TRAININGS.register("local")
 @dataclass
-class LocalSteps(GradientSync):
+class NoGradientSync(GradientSync):
     """Every node steps alone and the sharing scheme does the rest (local SGD: Stich, ICLR 2019)."""
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
