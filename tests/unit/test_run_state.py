@@ -13,7 +13,7 @@ from decentnode.launcher.recovery.run_state import RunState
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
-from tests.unit.test_resume import CONFIG
+from tests.unit.test_resume_plan import CONFIG
 
 RANKS = [2, 3]
 """Those of machine 1."""
