@@ -98,12 +98,18 @@ def test_all_reduce_of_rounded_models_keeps_their_mean():
     assert torch.allclose(mixed.mean(0), models.mean(0), rtol=0, atol=1e-15)
 
 
-def test_gradient_tracking_with_rounded_models_ends_near_the_optimum():
-    """It keeps the mean of the models, too, so that rounding does not carry them away."""
-    b = random_models(8, 32, seed=3)
-    network = Lockstep(GradientTracking, Ring(8), torch.zeros(8, 32, dtype=torch.float64), lambda: (Cast(),))
-    network.run(120, lambda i, x: x - b[i], 0.1)
-    assert (network.models.mean(0) - b.mean(0)).abs().max() < 0.01
+def test_gradient_tracking_with_rounded_models_moves_their_mean_as_exact_models():
+    """m <- m - eta (m - mean b): what the transforms lose neither moves the models' mean nor the trackers'."""
+    b, eta = random_models(8, 32, seed=3), 0.1
+    network = Lockstep(
+        GradientTracking, Ring(8), torch.zeros(8, 32, dtype=torch.float64), lambda: (Qsgd(60),)
+    )
+    mean = torch.zeros(32, dtype=torch.float64)
+    for _ in range(60):
+        network.run(1, lambda i, x: x - b[i], eta)
+        mean -= eta * (mean - b.mean(0))
+        assert torch.allclose(network.models.mean(0), mean, rtol=0, atol=1e-12)
+    assert network.disagreement > 1e-4, "nothing was rounded"
 
 
 # Models that are rounded too much.
