@@ -8,8 +8,9 @@ import msgspec
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of all files of a run directory; a change of meaning or a removal raises it."""
+READABLE = (1, SCHEMA)
 MOST_SHOWN = 20
 """Lines that cannot be read which are named; a file of another kind has nothing else."""
 NOT_OURS = "not written by this version of decentnode"
@@ -116,8 +117,9 @@ def read_object(path: Path) -> dict[str, Any]:
     except UNDECODABLE as error:
         raise BadInput(f"{path}: not a JSON object: {error}") from error
     schema = content.get("schema")
-    if schema != SCHEMA:
-        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads schema {SCHEMA}")
+    if schema not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads {known}")
     return content
 
 

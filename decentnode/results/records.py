@@ -26,8 +26,8 @@ class KeptModels(Protocol):
         """Removes the models after later rounds than this one; raises OSError."""
 
 
-class RoundRecord(msgspec.Struct):
-    """What happened at one node in one round."""
+class RoundRecord(msgspec.Struct, omit_defaults=True):
+    """What happened at one node in one round; its line leaves out the fields that are 0, empty or None."""
 
     rank: int
     round: int

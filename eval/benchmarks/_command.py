@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from decentnode.results import read_records
+
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "benchmarks"
 LIMIT = 900.0
@@ -90,11 +92,10 @@ class History:
 
 def read_history(path: Path, began: float) -> History:
     """The rounds in a node's records; their clock is set by the time of the last write."""
-    records = [json.loads(line) for line in path.read_bytes().splitlines()]
-    parts = ("train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
-    ends = [record["seconds"] for record in records]
-    start = ends[0] - sum(records[0][part] for part in parts)
-    tests = [record["evaluate_seconds"] for record in records]
+    records = read_records(path)
+    ends, tests = ([getattr(one, name) for one in records] for name in ("seconds", "evaluate_seconds"))
+    first = records[0]
+    start = ends[0] - first.train_seconds - first.exchange_seconds - first.mix_seconds - tests[0]
     rounds = [end - before - test for before, end, test in zip([start, *ends], ends, tests, strict=False)]
     return History(path.stat().st_mtime - began - (ends[-1] - start), rounds)
 

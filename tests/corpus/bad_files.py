@@ -715,11 +715,11 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
     ),
     "a summary of tomorrow": (
         {"evaluations.jsonl": ROW, "summary.json": '{"schema": 99, "name": "a"}'},
-        ["run/summary.json: has schema 99; this version of decentnode reads schema 1"],
+        ["run/summary.json: has schema 99; this version of decentnode reads 1 and 2"],
     ),
     "a summary without a schema": (
         {"evaluations.jsonl": ROW, "summary.json": "{}"},
-        ["run/summary.json: has schema None; this version of decentnode reads schema 1"],
+        ["run/summary.json: has schema None; this version of decentnode reads 1 and 2"],
     ),
     "a list for a summary": (
         {"evaluations.jsonl": ROW, "summary.json": "[]"},

@@ -1,6 +1,7 @@
 """The files of a run: written, read back, summed up, and documented."""
 
 import hashlib
+import json
 import re
 from math import inf, nan, sqrt
 from pathlib import Path
@@ -112,6 +113,8 @@ def test_a_record_has_the_bytes_of_its_own_round(tmp_path) -> None:
     assert [record.round for record in read] == [0, 1, 2]
     assert read[0].seconds <= read[1].seconds <= read[2].seconds
     assert read[0].late == [1]
+    first = json.loads((tmp_path / "00003.jsonl").read_text().splitlines()[0])
+    assert first.keys() == {"rank", "round", "seconds", "loss", "sent_payload", "received_header", "late"}
 
 
 @given(cut=st.integers(1, 20))
@@ -277,9 +280,9 @@ def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
 
 def test_another_schema_is_refused(tmp_path) -> None:
     path = tmp_path / "summary.json"
-    write_atomically(path, {"schema": 2})
+    write_atomically(path, {"schema": 3})
     with pytest.raises(
-        BadInput, match=re.escape(f"{path}: has schema 2; this version of decentnode reads schema 1")
+        BadInput, match=re.escape(f"{path}: has schema 3; this version of decentnode reads 1 and 2")
     ):
         read_object(path)
 
