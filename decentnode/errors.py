@@ -11,7 +11,6 @@ DecentnodeError
 ├── RunFailed           the run ended without a usable result (exit 4)
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is gone
-    │   └── PeerRejoining    it takes part again from a later round on
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
 """
@@ -102,10 +101,6 @@ class PeerError(DecentnodeError):
 
 class PeerLost(PeerError):
     """The peer is gone: its process ended or its link broke."""
-
-
-class PeerRejoining(PeerLost):
-    """The peer lives, and takes part again from a later round on."""
 
 
 class PeerTimeout(PeerError):

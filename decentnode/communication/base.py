@@ -85,8 +85,6 @@ class ProcessDirectory:
     """Seconds that a broken link between machines may take to come back."""
     incarnation: int = 0
     """How often this process was started before."""
-    waits: bool = False
-    """Whether peers that die are waited for, because they are to be started again."""
     credentials: Credentials | None = None
     """What links over TCP are guarded with; None: they are plain."""
     interceptor: MessageInterceptor | None = None

@@ -196,14 +196,11 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
         why += "`decentnode resume`"
         if failures.restart.attempts:
             document.add(("failures", "restart", "attempts"), why)
-        if failures.on_loss == "wait":
-            document.add(("failures", "on_loss"), why)
         if failures.start != "all":
             document.add(("failures", "start"), why)
-    elif failures.start != "all" and failures.on_loss in ("stop", "wait"):
+    elif failures.start != "all" and failures.on_loss == "stop":
         document.add(
-            ("failures", "start"),
-            f"would end in round 1 with failures.on_loss: {failures.on_loss}; use continue there",
+            ("failures", "start"), "would end in round 1 with failures.on_loss: stop; use continue there"
         )
     if failures.restart.attempts > MOST_RESTARTS:
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
@@ -242,7 +239,7 @@ def _one_model(
         document.add(("communication",), what)
     why = f"{name} cannot go on without a node; leave it out, and go on with all of them from checkpoints: "
     why += "checkpoint.every and `decentnode resume`"
-    if failures.on_loss in ("continue", "wait"):
+    if failures.on_loss == "continue":
         document.add(("failures", "on_loss"), why)
     if failures.restart.attempts:
         document.add(("failures", "restart", "attempts"), why)
@@ -320,12 +317,6 @@ def _ports_of_training(
         document.add(key, what)
 
 
-def _waiting(document: Document, communication: Communication, failures: FailureSettings) -> None:
-    if isinstance(communication, TorchDistributed) and failures.on_loss == "wait":
-        what = f"{name_of(communication)} goes on without who is lost; use continue or stop, or zeromq"
-        document.add(("failures", "on_loss"), what)
-
-
 def _members(document: Document, communication: Communication, graph: Graph) -> None:
     ranks = getattr(communication, "group_ranks", None) or ()
     if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
@@ -377,6 +368,6 @@ def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _machine, _lists, _order, _precision, _corrections, _capabilities, _weights, _scheme,
-    _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _waiting, _ports, _faults,
+    _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
     _one_model, _same_steps, _ports_of_training,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from decentnode.config.removed import removed
 from decentnode.config.settings import ModelPlugin, Plugin
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
@@ -117,7 +118,7 @@ class PluginParser:
             value = typed(hint, section[name])
         except TypeMismatch as unfit:
             for inner, problem in unfit.problems.items():
-                self.document.add((*key, name, *inner), problem)
+                self.document.add((*key, name, *inner), removed((*key, name), section[name]) or problem)
             return default
         return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
 

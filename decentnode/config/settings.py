@@ -89,8 +89,8 @@ class RestartSettings:
 class FailureSettings:
     """What the loss of a node means, and how long anything is waited for, in seconds."""
 
-    on_loss: Literal["auto", "continue", "wait", "stop"] = "auto"
-    """auto: continue, unless the sharing scheme does not tolerate a loss; wait: until it is back."""
+    on_loss: Literal["auto", "continue", "stop"] = "auto"
+    """auto: continue, unless the sharing scheme does not tolerate a loss."""
     deadline: PositiveFloat = 60.0
     """How long a silent peer is waited for in a round."""
     grace: NonNegativeFloat = 5.0

@@ -158,8 +158,7 @@ def _place(fork_context: ForkContext, position: int, incarnation: int) -> Proces
     )
     return ProcessDirectory(
         experiment.processes, position, fork_context.socket_dir, failures.grace, incarnation,
-        failures.on_loss == "wait", fork_context.credentials, interceptor,
-        experiment.graph.graph.period is None,
+        fork_context.credentials, interceptor, experiment.graph.graph.period is None,
     )  # fmt: skip
 
 
@@ -193,32 +192,17 @@ async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitC
 
 async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
     """One node to its end; its failure does not end the others of the process."""
-    is_waited_for = False
     try:
         await node.run()
         _close_records(node, fork_context.reporter)
         fork_context.reporter.send(_last_word(node))
         return ExitCode.OK
     except Exception as error:
-        is_waited_for = _is_waited_for(node, fork_context, error)
         return _explain(fork_context, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
     finally:
         node.training.tie.close()
-        if not is_waited_for:
-            node.exchange.endpoint.leave()
+        node.exchange.endpoint.leave()
         _close_records(node, fork_context.reporter)
-
-
-def _is_waited_for(node: Node, fork_context: ForkContext, error: Exception) -> bool:
-    """Whether a node that fails says no goodbye, as one that is killed: its neighbors wait until it is back.
-
-    Where others of its process may go on it cannot come back, and who ends on purpose does not.
-    """
-    if isinstance(error, DecentnodeError):
-        return False
-    experiment = fork_context.experiment
-    process = next(process for process in experiment.processes if node.rank in process.ranks)
-    return experiment.settings.failures.on_loss == "wait" and len(process.ranks) == 1
 
 
 def _close_records(node: Node, reporter: Reporter) -> None:

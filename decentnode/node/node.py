@@ -21,7 +21,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
-from decentnode.errors import DecentnodeError, PeerError, PeerRejoining, PeerTimeout, ProtocolError, RunFailed
+from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.evaluation import NodeEvaluation
@@ -312,7 +312,7 @@ class RoundExchange:
             return
         self.missing[peer] = error
         rank = self.endpoint.rank
-        if self._stop_because and not (isinstance(error, PeerRejoining) and self._sharing.tolerates_loss):
+        if self._stop_because:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))

@@ -14,8 +14,7 @@ from decentnode.communication.base import BufferSpec, Inbox, ProcessDirectory
 from decentnode.communication.zeromq import io_thread as sockets
 from decentnode.communication.zeromq import links
 from decentnode.core.payload import Payload, dense_layout
-from decentnode.errors import PeerRejoining
-from decentnode.graph.families import FullyConnected, Ring
+from decentnode.graph.families import FullyConnected
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
 NODES, ELEMENTS = 4, 1000
@@ -41,7 +40,7 @@ class Company:
         """By rank the last round, and the last one in which it heard everyone."""
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
-        self.waits, self.patience, self.gives = False, LIMIT, True
+        self.patience, self.gives = LIMIT, True
         self.graph = FullyConnected(NODES)
         self.refused = FORK.Array("q", NODES)
         self.held = FORK.Value("q", NODES)
@@ -65,7 +64,6 @@ class Company:
             str(self.directory / str(machine)),
             0.3,
             incarnation=incarnation,
-            waits=self.waits,
         )
         communication = self.stage.communication(self.base_port)
         communication.prepare(place, 1 << 20)
@@ -107,8 +105,6 @@ class Company:
             if inbox.is_sound():
                 assert read == {peer: [1000 * peer + round] for peer in read}
             heard[round] = sorted(inbox)
-            # Whoever waits stops when a peer is lost, but not when it comes back a round later.
-            assert not self.waits or all(isinstance(why, PeerRejoining) for why in inbox.missing.values())
             if len(inbox) == NODES - 1:
                 self.whole[endpoint.rank] = round
             inbox.release()
@@ -161,8 +157,6 @@ def company(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         found = Company(request.param, Path(directory))
         found.gives = "given_away" not in request.function.__name__
-        found.waits = "waits" in request.function.__name__
-        found.graph = Ring(NODES) if "ahead" in request.function.__name__ else found.graph
         found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         for own in range(len(found.processes)):
             found.start(own)
@@ -234,25 +228,6 @@ def test_a_process_that_stood_still_goes_on_where_the_others_are(company):
     assert len(skipped) > 20
 
 
-@on(SHARED)
-def test_whoever_waits_holds_the_round_until_the_process_is_back(company):
-    company.wait_for(0, 10)
-    company.hear(3)
-    company.signal(3, signal.SIGKILL)
-    company.running[3][0].join()
-    time.sleep(0.5)
-    held = list(company.progress)[:3]
-    time.sleep(0.3)
-    assert list(company.progress)[:3] == held  # nobody goes on without it
-    company.start(3, incarnation=1)
-    first = company.hear(3)
-    assert min(held) < first <= max(held) + 2
-    company.wait_for(0, first + 5)
-    heard = company.finish()
-    missing = {round for i in range(3) for round, peers in heard[i].items() if 3 not in peers}
-    assert missing <= {first - 1}
-
-
 @on(SHARED, TCP)
 def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(company):
     company.wait_for(0, 10)
@@ -268,8 +243,8 @@ def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(com
 
 @on(SHARED, TCP)
 @pytest.mark.parametrize("apart", [0.0, 1.5])
-def test_whoever_waits_waits_for_two_neighbors_that_died_at_once(company, apart):
-    """Each of them asks the other where it is, and neither knows; both hold the round for each other."""
+def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(company, apart):
+    """Each of them asks the other where it is, and neither knows."""
     company.wait_for(0, 10)
     for own in (2, 3):
         company.hear(own)
@@ -279,29 +254,9 @@ def test_whoever_waits_waits_for_two_neighbors_that_died_at_once(company, apart)
         company.start(own, incarnation=1)
         time.sleep(apart)
     first = [company.hear(own) for own in (2, 3)]
-    company.wait_for(0, max(first) + 5)
-    heard = company.finish()
-    check_together(heard, since=max(first) + 1)
-    check_symmetric(heard, max(first) + 30)
-
-
-@on(SHARED, TCP)
-def test_whoever_waits_sends_once_more_to_a_node_that_had_read_its_round_and_died_ahead(company):
-    """On the ring 0, 1, 2, 3 node 1 is slow, so 0 and 2 wait in a round that 3 has done already."""
-    company.wait_for(0, 10)
-    company.hear(3)
-    company.held.value = 1
-    time.sleep(0.5)
-    done = list(company.progress)
-    assert done[0] == done[1] == done[2] == done[3] - 1
-    company.signal(3, signal.SIGKILL)
-    company.running[3][0].join()
-    company.start(3, incarnation=1)
-    assert company.hear(3) == done[3]
-    company.held.value = NODES
-    company.wait_for(0, done[3] + 5)
-    for rank, rounds in company.finish().items():
-        assert all(peers == list(company.graph.sources(rank, 0)) for peers in rounds.values()), (rank, rounds)
+    company.wait_until_whole_after(max(first))
+    together = max(company.whole)
+    check_together(company.finish(), since=together)
 
 
 @on(IPC)

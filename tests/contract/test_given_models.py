@@ -131,7 +131,7 @@ def test_who_has_only_later_checkpoints_takes_a_model_before_anybody_counts_on_i
     assert neighbors.asked == ["where", 1, "round"]
 
 
-def test_who_was_saved_before_the_round_that_its_neighbors_hold_for_it_keeps_that(experiment, tmp_path):
+def test_who_was_saved_before_the_round_that_its_neighbors_begin_keeps_that(experiment, tmp_path):
     back = Returned(experiment, tmp_path / "run", Neighbors(6), saved=(4, 5))
     assert back.node.round == 5 and torch.equal(back.model, back.models[5])
     assert (back.saved, back.recorded) == ([4, 5], [0, 1, 2, 3, 4, 5])

@@ -1432,7 +1432,15 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "on_loss": (
         "deadline: 60",
         "on_loss: ignore",
-        ["17 failures.on_loss: must be 'auto' or 'continue' or 'wait' or 'stop', not 'ignore'"],
+        ["17 failures.on_loss: must be 'auto' or 'continue' or 'stop', not 'ignore'"],
+    ),
+    "on_loss, wait": (
+        "deadline: 60",
+        "on_loss: wait",
+        [
+            "17 failures.on_loss: 'wait' was removed; use on_loss: continue with restart.attempts, or "
+            "on_loss: stop and `decentnode resume`"
+        ],
     ),
     "deadline, negative": (
         "deadline: 60",
@@ -2417,7 +2425,7 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["command line: communication: ddp needs a process for each node; ..."],
     ),
     "ddp that goes on without a node": (
-        ["training.name=ddp", "sharing=none", "failures={on_loss: wait, restart: {attempts: 1}}"],
+        ["training.name=ddp", "sharing=none", "failures={on_loss: continue, restart: {attempts: 1}}"],
         [
             "command line: failures.on_loss: ddp cannot go on without a node; ...",
             "command line: failures.restart.attempts: ddp cannot go on without a node; ...",

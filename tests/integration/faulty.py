@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -65,25 +65,6 @@ class GivesNoNumbers(torch.nn.Sequential):
 
     def forward(self, inputs):
         return super().forward(inputs) * (1.0 if self.training else torch.nan)
-
-
-@dataclass
-class TellsOfPeers(Gossip):
-    """Gossip that says what it was told of which peers, and before which round."""
-
-    told: list[str] = field(default_factory=list, init=False)
-
-    def outgoing(self, vector, view):
-        for what in self.told:
-            print(f"before {view.round}: {what}", flush=True)
-        self.told.clear()
-        return super().outgoing(vector, view)
-
-    def on_peer_lost(self, rank):
-        self.told.append(f"lost {rank}")
-
-    def on_peer_back(self, rank):
-        self.told.append(f"back {rank}")
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,55 +115,6 @@ def load_graph():
     return load(TINY).graph.make()
 
 
-@pytest.mark.parametrize("way", ["crash", "raise"])
-def test_whoever_waits_for_a_node_that_was_saved_ends_with_the_very_same_models(way):
-    """It ends before it has sent anything of the round, so its neighbors hold that round for it."""
-    from _runs import Trial, faults, run_all
-
-    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
-    crash = faults({"name": way, "ranks": 3, "rounds": 7, "activity": "train"})
-    alike = (wait, "checkpoint.every=1", "rounds=15")
-    trials = [Trial("calm", alike), Trial("struck", (*alike, crash))]
-    # They come as they end.
-    calm, struck = sorted(run_all(trials, jobs=2), key=lambda outcome: outcome.trial.name)
-    assert struck.code == 0, struck.text
-    assert struck.summary["restarted_nodes"] == {"3": 1}
-    assert struck.summary["model_hash"] == calm.summary["model_hash"]
-
-
-def test_whoever_waits_in_vain_ends_and_so_do_all_others_at_once():
-    """Nobody waits another deadline for those that have given up."""
-    from _runs import Trial, faults, run
-
-    wait = "failures={on_loss: wait, deadline: 4, grace: 1}"
-    chain = "graph={name: chain, nodes: 8}"
-    crash = faults({"name": "crash", "ranks": 0, "rounds": 7, "activity": "train"})
-    struck = run(Trial("struck", (wait, chain, "rounds=15", crash)))
-    assert struck.code == 4, struck.text
-    silent = [rank for rank, reason in struck.summary["lost_nodes"].items() if "silent for" in reason]
-    assert silent == ["1"], struck.summary["lost_nodes"]
-
-
-def test_whoever_waits_gives_its_model_to_a_node_that_was_never_saved():
-    from _runs import Trial, faults, run
-
-    wait = "failures={on_loss: wait, deadline: 10, start_deadline: 30, grace: 1, restart: {attempts: 1}}"
-    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "train"})
-    struck = run(Trial("struck", (wait, "rounds=15", crash)))
-    assert struck.code == 0, struck.text
-    assert struck.summary["finished_nodes"] == 8
-
-
-def test_whoever_waits_for_a_node_that_died_after_it_had_sent_goes_on_without_the_rest_of_its_round():
-    from _runs import Trial, faults, run
-
-    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
-    crash = faults({"name": "crash", "ranks": 3, "rounds": 7, "activity": "mix"})
-    struck = run(Trial("struck", (wait, "checkpoint.every=5", "rounds=15", crash)))
-    assert struck.code == 0, struck.text
-    assert struck.summary["finished_nodes"] == 8
-
-
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 8}"])
 @pytest.mark.parametrize("every", [5, 0], ids=["from their checkpoints", "anew"])
 def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(transport, every):
@@ -183,26 +133,6 @@ def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_sam
     assert rounds == {rank: list(range(30)) for rank in range(8)}
     assert [row["round"] for row in struck.evaluations] == [row["round"] for row in calm.evaluations]
     assert struck.leftovers == ()
-
-
-def test_a_scheme_hears_at_both_ends_of_a_process_that_was_replaced_while_all_waited_for_it(tmp_path):
-    """Nobody misses it in any round, but it comes back as it was some rounds before."""
-    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
-    crash = "faults=[{name: crash, ranks: 3, rounds: 7, activity: train}]"
-    tells = ["sharing.name=faulty:TellsOfPeers", "checkpoint.every=5", "rounds=15"]
-    run = Run(tmp_path / "run", [wait, crash, *tells], SCRIPTS / "tiny.yaml")
-    assert run.wait() == 0, run.text
-    assert "goes on without" not in run.text
-    heard = defaultdict(list)
-    for rank in range(8):
-        log = (run.run_dir / "logs" / f"{rank:05d}.log").read_text()
-        for round, what, peer in re.findall(r"^before (\d+): (\w+) (\d+)$", log, re.MULTILINE):
-            heard[rank, int(peer)].append((what, int(round)))
-    neighbors = load_graph().sources(3, 7)
-    assert heard.keys() == {(3, peer) for peer in neighbors} | {(peer, 3) for peer in neighbors}
-    for peer in neighbors:
-        (_, round), *_ = heard[peer, 3]
-        assert heard[peer, 3] == [("lost", round), ("back", round)] == heard[3, peer]
 
 
 def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp_path):
@@ -229,11 +159,13 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
 def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
     from _runs import Trial, faults, run
 
-    wait = "failures={on_loss: wait, deadline: 30, grace: 1, restart: {attempts: 1}}"
-    struck = run(Trial("struck", (wait, "checkpoint.every=1", "rounds=10", faults(
+    restart = "failures={deadline: 30, grace: 1, restart: {attempts: 1}}"
+    struck = run(Trial("struck", (restart, "checkpoint.every=1", "rounds=60", faults(
+        {"name": "hang", "seconds": 0.05, "activity": "begin"},
         {"name": "full_disk", "ranks": 1, "rounds": 4},
         {"name": "crash", "ranks": 1, "rounds": 5, "activity": "begin"},
     ))))  # fmt: skip
     assert struck.code == 0, struck.text
     assert struck.summary["restarted_nodes"] == {"1": 1}
-    assert [record.round for record in struck.records[1]] == list(range(10))
+    recorded = [record.round for record in struck.records[1]]
+    assert recorded[:5] == list(range(5)) and recorded[-1] == 59

@@ -87,7 +87,6 @@ APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, 
     [
         ("communication={name: hybrid, nodes_per_process: 2}", "communication.nodes_per_process: a process"),
         ("communication={name: torch_distributed, backend: mpi}", "communication.backend: must be 'auto' or"),
-        ("failures.on_loss=wait", "failures.on_loss: torch_distributed goes on without who is lost"),
         ("faults=[{name: drop, probability: 0.1}]", "faults[0]: drop strikes messages of ZeroMQ"),
         (APART, "communication.trusted_network: gloo and NCCL send in plain between machines"),
         (

@@ -508,43 +508,6 @@ def test_a_peer_that_left_before_it_sent_is_not_waited_for(hand):
     assert never.done
 
 
-def test_who_is_suspended_is_waited_for_and_may_answer_in_the_same_round(hand):
-    handle = hand.open(key(5), sources=[1])
-    hand.box.suspend(1)
-    assert not handle.done
-    assert hand.box.next_for(1) == 5
-    assert hand.box.readmit(1, 5)
-    hand.box.deliver(1, key(5), Letter(1))
-    assert handle.done and set(handle.arrived) == {1}
-
-
-def test_whoever_comes_back_into_a_round_reads_what_the_process_before_it_had_read_of_it(hand):
-    hand.open(key(5), sources=[1], targets=[1, 2])
-    for peer in (1, 2, 3):
-        hand.box.acknowledged(peer, 1)
-    for peer in (1, 3):
-        hand.box.suspend(peer)
-        assert hand.box.readmit(peer, 5)
-    assert hand.box.is_unread(1, 1)
-    assert not hand.box.is_unread(2, 1)  # is alive
-    assert not hand.box.is_unread(3, 1)  # was sent nothing
-    hand.box.deliver(1, key(5), Letter(5))
-    following = hand.open(key(6))
-    assert not following.done
-    hand.box.acknowledged(1, 1)
-    assert following.done
-
-
-def test_whoever_comes_back_into_a_round_reads_nothing_of_the_one_before(hand):
-    hand.open(key(4), targets=[1])
-    held = hand.open(key(5), targets=[1])
-    hand.box.suspend(1)
-    assert not held.done
-    assert hand.box.readmit(1, 5)
-    assert held.done
-    assert hand.box.is_unread(1, 2) and not hand.box.is_unread(1, 1)
-
-
 def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(hand):
     """It waited for the deadline for what never came, because it was not told of the skip."""
     for peer in (1, 2, 3):
@@ -617,21 +580,6 @@ def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(hand
     handle = hand.open(key(1), sources=[1])
     hand.box.deliver(1, key(1), Letter(9))
     assert [message.seq for message in handle.arrived.values()] == [9]
-
-
-def test_a_round_that_is_over_is_not_held_for_who_comes_back(hand):
-    """The peer has read what it was sent in that round, and nobody could send it again."""
-    handle = hand.open(key(4), sources=[1])
-    hand.box.suspend(1)
-    assert hand.box.next_for(1) == 4
-    hand.box.hold_for(1)
-    hand.box.deliver(1, key(4), Letter(1))
-    hand.box.suspend(1)
-    assert handle.done
-    assert hand.box.next_for(1) == 5
-    assert hand.box.readmit(1, 5)
-    hand.box.admit(5)
-    assert not hand.open(key(5), sources=[1]).done
 
 
 def test_two_that_wait_for_each_other_do_not_ask_without_a_pause(hand):

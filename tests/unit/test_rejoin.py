@@ -9,7 +9,7 @@ from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
 from decentnode.communication.peers.rejoin_backoff import MOST_PAUSE, SETTLED
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerLost, PeerRejoining, PeerTimeout
+from decentnode.errors import PeerLost, PeerTimeout
 
 NOBODY = 99
 
@@ -278,44 +278,6 @@ def test_a_farewell_names_the_last_exchange_if_there_was_one():
     assert farewell(box) == ((4, 1, 0), 1)
 
 
-def test_a_peer_that_comes_back_a_round_later_is_away_and_not_lost():
-    """So that who waits for it goes on, instead of stopping."""
-    town = Town(2)
-    town.boxes[0].open((5, 0, 0), 1, (), (1,), 10.0)
-    town.boxes[0].suspend(1)
-    assert town.boxes[0].readmit(1, 6)
-    assert isinstance(town.boxes[0].gone[1], PeerRejoining)
-
-
-def settled_apart(rounds, waits=True):
-    """0 and 3 hold these rounds for their neighbors 1 and 2, which died and come back at once."""
-    town = Town(4)
-    comings = []
-    for rank, round in zip((0, 3), rounds, strict=True):
-        town.go_to(rank, round)
-    for rank, stays in ((1, 0), (2, 3)):
-        town.boxes[stays].suspend(rank)
-        coming = town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.tell, waits)
-        comings.append(coming)
-    for rank, peers, coming in ((1, (0, 2), comings[0]), (2, (1, 3), comings[1])):
-        coming.ask([(rank, peer) for peer in peers])
-    return town, comings
-
-
-def settled_unheard(rounds):
-    """The same, where 1 and 2 do not hear each other before both have found their rounds."""
-    town, comings = settled_apart(rounds)
-
-    def lose(header):
-        return {header.sender, header.receiver} == {1, 2}
-
-    town.carry(lose)
-    for coming in comings:
-        coming.stop_waiting()
-    town.carry(lose)
-    return town, comings
-
-
 def met_anew(town, rank, since):
     """By peer the rounds in which a node meets it anew, from this one on."""
     met = {}
@@ -325,130 +287,17 @@ def met_anew(town, rank, since):
     return met
 
 
-@pytest.mark.parametrize(
-    ("waits", "under_way", "back"), [(True, True, 6), (True, False, 7), (False, False, 7)]
-)
-def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both(waits, under_way, back):
-    """Although nobody misses it: the round is held for it, or begins only when it is back.
-
-    What 0 has sent in the round that is under way was not made for the new process, so that is too early.
-    """
+def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both():
+    """Although nobody misses it: the round after it begins only when it is back."""
     town = Town(2)
-    for box in town.boxes.values():
-        box.waits = waits
     town.boxes[0].admit(6)
-    town.boxes[0].open((6, 0, 0), 7, (1,), (1,) if under_way else (), 10.0)
-    town.boxes[0].suspend(1) if waits else town.boxes[0].lose(1, PeerLost(1, "died"))
-    coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell, waits)
+    town.boxes[0].open((6, 0, 0), 7, (1,), (), 10.0)
+    town.boxes[0].lose(1, PeerLost(1, "died"))
+    coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell)
     coming.ask([(1, 0)])
-    town.carry()
-    assert coming.round == back
-    assert (met_anew(town, 0, 7), met_anew(town, 1, back)) == ({1: [7]}, {0: [7]})
-
-
-def check_they_exchange(town, i, j, round):
-    """Both ends count on the edge in this round, and in none before that one of them does."""
-    for rank, peer in ((i, j), (j, i)):
-        box = town.boxes[rank]
-        box.admit(round)
-        assert peer not in box.gone, (rank, peer, box.gone)
-
-
-@pytest.mark.parametrize("rounds", [(6, 6), (7, 6), (6, 7)])
-def test_two_neighbors_that_come_back_at_once_wait_for_each_other(rounds):
-    """Neither can say where it is when the other asks; the later of their rounds is that of their edge."""
-    town, comings = settled_apart(rounds)
-    town.carry()
-    assert [coming.round for coming in comings] == list(rounds)
-    for rank, peer in ((1, 2), (2, 1)):
-        missing = town.boxes[rank].gone.get(peer)
-        assert missing is None or isinstance(missing, PeerRejoining)
-        assert town.first(rank, peer) in (None, max(rounds))
-    met = [met_anew(town, rank, round) for rank, round in zip((1, 2), rounds, strict=True)]
-    assert len(met[0][2]) == 1 and met[0][2] == met[1][1]
-    check_they_exchange(town, 1, 2, max(rounds))
-
-
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("rounds", [(6, 6), (7, 6)])
-def test_two_neighbors_that_come_back_at_once_wait_for_each_other_whatever_is_lost_between_them(rounds, seed):
-    chance = random.Random(seed)
-    town, comings = settled_apart(rounds)
-
-    def lose(header):
-        return {header.sender, header.receiver} == {1, 2} and chance.random() < 0.4
-
-    def pick(post):  # links keep the order, but messages of several links come in any
-        links = [(header.sender, header.receiver) for header in post]
-        return links.index(chance.choice(links))
-
-    town.carry(lose, pick)
-    while any(coming.round is None for coming in comings):
-        for coming in comings:
-            coming.stop_waiting()
-        town.carry(lose, pick)
-    begins = chance.random() < 0.5
-    for rank, coming in zip((1, 2), comings, strict=True):
-        if begins:
-            town.go_to(rank, coming.round)
-    for _ in range(20):
-        town.propose()
-        town.carry(lose, pick)
-    for rank, coming in zip((1, 2), comings, strict=True):
-        town.boxes[rank].admit(coming.round)
-    for rank, peer in ((1, 2), (2, 1)):
-        missing = town.boxes[rank].gone.get(peer)
-        assert missing is None or isinstance(missing, PeerRejoining)
-    check_they_exchange(town, 1, 2, max(coming.round for coming in comings))
-
-
-def test_who_comes_back_after_its_neighbor_has_begun_again_takes_part_in_its_round():
-    """The neighbor did not know where it was, and has settled on a round meanwhile."""
-    town, (first, second) = settled_apart((6, 6))
-    town.carry(lambda header: header.kind == Kind.ASK and header.sender == 2)
-    first.stop_waiting()
-    town.carry()
-    assert first.round == 6
-    second.ask([(2, 1), (2, 3)])
-    town.carry()
-    assert second.round == 6
-    check_they_exchange(town, 1, 2, 6)
-
-
-def test_nobody_is_given_up_by_a_peer_that_comes_back_and_proposes_another_round():
-    """Node 1 held its round and had agreed when node 2 turned out to be further."""
-    town = Town(3)
-    coming = town.edges[0].rejoining = RejoinProtocol({0: town.boxes[0]}, town.tell, waits=True)
-    for rank in (1, 2):
-        town.go_to(rank, 6)
-        town.boxes[rank].suspend(0)
-    coming.ask([(0, 1), (0, 2)])
-    while any(header.kind != Kind.RETURN for header in town.post):
-        header = town.post.pop(0)
-        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
-    town.go_to(2, 7)
     town.carry()
     assert coming.round == 7
-    assert isinstance(town.boxes[1].gone[0], PeerRejoining)
-    check_they_exchange(town, 0, 1, 7)
-    check_they_exchange(town, 0, 2, 7)
-
-
-def test_a_peer_that_dies_again_before_its_round_is_answered_and_waited_for():
-    town = Town(2)
-    town.go_to(0, 5)
-    for _ in range(2):
-        town.boxes[0].suspend(1)
-        coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell, waits=True)
-        town.tell(Kind.RETURN, 1, 0, (6, 0, 0), 0)
-        town.carry()
-        assert town.first(0, 1) == 6
-    town.boxes[0].suspend(1)
-    town.go_to(0, 6)
-    assert 1 not in town.boxes[0].gone
-    coming.ask([(1, 0)])
-    town.carry()
-    assert coming.round == 6
+    assert (met_anew(town, 0, 7), met_anew(town, 1, 7)) == ({1: [7]}, {0: [7]})
 
 
 def test_a_lost_welcome_is_said_again():
@@ -459,12 +308,6 @@ def test_a_lost_welcome_is_said_again():
         town.edges[0].hear(town.boxes[0], Kind.RETURN, Header(Kind.RETURN, 1, 1, 0, 6))
         town.go_to(0, 6)
     assert [header.kind for header in town.post] == [Kind.WELCOME, Kind.WELCOME]
-
-
-def test_a_node_that_died_before_its_neighbor_began_is_told_the_first_round():
-    town = Town(2)
-    town.boxes[0].suspend(1)
-    assert town.boxes[0].next_for(1) == 0
 
 
 def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
@@ -512,14 +355,12 @@ def test_in_the_end_the_word_of_those_counts_that_have_ended():
     assert coming.round == 100
 
 
-def test_a_peer_that_was_lost_stays_so_until_it_is_back_unless_peers_are_waited_for():
+def test_a_peer_that_was_lost_keeps_its_reason_until_it_is_back():
     """Whoever is to stop at a loss would hear nothing of a link that broke and held again between rounds."""
-    for waits, reason in ((False, PeerLost), (True, PeerRejoining)):
-        box = Mailbox(0, lambda source, message: None)
-        box.waits = waits
-        box.lose(1, PeerLost(1, "its link broke"))
-        assert box.readmit(1, 6)
-        assert type(box.gone[1]) is reason
+    box = Mailbox(0, lambda source, message: None)
+    box.lose(1, PeerLost(1, "its link broke"))
+    assert box.readmit(1, 6)
+    assert box.gone[1].reason == "its link broke"
 
 
 def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
@@ -636,19 +477,6 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
         assert town.first(0, 1) is not None
 
 
-def test_two_that_came_back_to_different_rounds_meet_anew_in_the_same_one():
-    town, comings = settled_unheard((6, 7))
-    assert [coming.round for coming in comings] == [6, 7]
-    town.boxes[1].admit(6)
-    town.boxes[2].admit(7)
-    for _ in range(3):
-        for coming in comings:
-            coming.tell_again()
-        town.carry()
-    met = [met_anew(town, rank, round) for rank, round in ((1, 7), (2, 8))]
-    assert met[0][2] == met[1][1] == [8]
-
-
 def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     town = Town(3)
     town.go_to(2, 5)
@@ -658,18 +486,3 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     coming.ask([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]
-
-
-def test_who_has_heard_a_peer_before_its_agreement_has_come_keeps_it():
-    """A payload in shared memory overtakes what goes through the sockets."""
-    town, comings = settled_unheard((6, 6))
-    for rank, peer in ((1, 2), (2, 1)):
-        town.boxes[rank].admit(6)
-        town.boxes[rank].open((6, 0, 0), 1, (peer,), (peer,), 10.0)
-    comings[0].tell_again()
-    header = town.post.pop(0)
-    town.edges[2].hear(town.boxes[2], header.kind, header)
-    town.boxes[1].deliver(2, (6, 0, 0), None)
-    town.carry()
-    assert 1 not in town.boxes[2].gone and 2 not in town.boxes[1].gone
-    assert [met_anew(town, rank, 7)[3 - rank] for rank in (1, 2)] == [[7], [7]]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, HeartbeatBoard
-from decentnode.communication.launcher_link.reports import Failed, PeerMissing, RoundProgress, Stuck, Waiting
+from decentnode.communication.launcher_link.reports import PeerMissing, RoundProgress, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.graph.families import Ring
 from decentnode.launcher.monitoring import watchdog as module
@@ -240,14 +240,6 @@ def test_a_circle_of_waiting_nodes_does_not_last_for_ever(machine):
     assert machine.stuck() == set()
     machine.pass_time(DEADLINE)
     assert machine.watchdog.hung() == list(range(8))
-
-
-def test_a_run_that_waits_for_lost_nodes_waits(monkeypatch):
-    machine = Machine(monkeypatch, on_loss="wait")
-    machine.membership.take(Failed(3, "killed"))
-    machine.mark(5, RECEIVE, *{*range(8)} - {3})
-    machine.pass_time(100 * DEADLINE)
-    assert machine.stuck() == set()
 
 
 def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeypatch):

@@ -17,7 +17,7 @@ from decentnode.communication.exchange.peer_progress import PeerProgress
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
 from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.exchange.transport_hooks import MailboxTransport
-from decentnode.errors import PeerError, PeerRejoining, left
+from decentnode.errors import PeerError, PeerLost, left
 
 MOST_PARKED = 4
 
@@ -44,10 +44,6 @@ class Mailbox(MailboxTransport):
         """Peers that have ended, and do not come back by themselves."""
         self.ended = False
         """Whether this node itself has done its last exchange."""
-        self.waits = False
-        """Whether peers that die are to be waited for."""
-        self.suspended: set[int] = set()
-        """Peers that died and are waited for until they send something: they are to be started again."""
         self.parts = 1
         """How many exchanges, each of another part, are in flight at once."""
         self.ahead = 0
@@ -68,7 +64,6 @@ class Mailbox(MailboxTransport):
         self._parked = EarlyMessages(acknowledge)
         self._unread = SendWindow()
         self._last: Key = (-1, 0, 0)
-        self._first = 0
         self._sent = numbered_from
         self._signs = PeerProgress()
         self.timer = RetransmissionTimer()
@@ -80,11 +75,6 @@ class Mailbox(MailboxTransport):
         round, phase, part = self._last
         return (round, phase, part) if phase >= 0 <= round else (max(0, round - 1), 0, 0)
 
-    def next_for(self, peer: int) -> int:
-        """The first round in which a peer that comes back can take part."""
-        with self.lock:
-            return self._held if self.holds_for(peer) else self.upcoming
-
     @property
     def upcoming(self) -> int:
         """The first round whose exchanges have not begun."""
@@ -94,13 +84,6 @@ class Mailbox(MailboxTransport):
     def spot(self) -> tuple[int, Key | None]:
         """Changes whenever the node gets on: begins a round, or an exchange."""
         return self.upcoming, self.sent_last
-
-    @property
-    def _held(self) -> int:
-        """The round that is not left without those that are waited for; what is over is not done again."""
-        round, phase, _ = self._last
-        is_under_way = phase < 0 or any(key[0] == round for key in self._open)
-        return max(round if is_under_way else round + 1, self._first)
 
     def admit(self, round: int) -> list[int]:
         """Begins the exchanges of a round; returns the peers that are met anew from there on."""
@@ -116,48 +99,20 @@ class Mailbox(MailboxTransport):
     def start_at(self, round: int) -> None:
         """Nobody is told of an earlier round to take part in: this node comes back in this one."""
         with self.lock:
-            self._last, self._first = max(self._last, (round - 1, -1, -1)), round
+            self._last = max(self._last, (round - 1, -1, -1))
 
     def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
         """Exchanges with a lost peer, which begins `theirs` next, from `round` on; false if too late."""
         with self.lock:
-            if self.holds_for(peer) and round == self._held:
-                self._signs.forget(peer)
-                self._agreed[peer] = round
-                # What was sent in a round that is under way was made for the process that died.
-                self.anew[peer] = max(self.upcoming, theirs)
-                self._unread.begin_again(peer, round)
-                self._finish_complete()
-                return True
             if round < self.upcoming:
                 # What is proposed once more was agreed to, but the answer did not come.
-                return peer not in (self.gone.keys() | self.suspended) and self._agreed.get(peer) == round
+                return peer not in self.gone and self._agreed.get(peer) == round
             self._signs.forget(peer)
-            away = PeerRejoining(peer, f"is back from round {round + 1} on")
-            self.give_up(peer, away, round)
-            if self.waits:  # whom that process has not met yet was not lost
-                self.gone[peer] = away
+            self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = self._agreed[peer] = round
             self.anew[peer] = max(round, theirs)
             self.left.discard(peer)
             return True
-
-    def suspend(self, peer: int) -> None:
-        """Waits on for a peer that died, because it is to be started again."""
-        with self.lock:
-            if peer not in self.gone or peer in self._returning:
-                self.suspended.add(peer)
-
-    def hold_for(self, peer: int) -> None:
-        """Waits for a peer that was lost, because it is to be started again, too."""
-        with self.lock:
-            self.gone.pop(peer, None)
-            self.suspended.add(peer)
-
-    def holds_for(self, peer: int) -> bool:
-        """Whether a peer that died has a place in the round that this node is in, or begins with."""
-        with self.lock:
-            return peer in self.suspended and peer not in self.gone
 
     def returns_in(self, peer: int) -> int | None:
         """The round from which on a lost peer takes part again; None where none was agreed on."""
@@ -207,7 +162,7 @@ class Mailbox(MailboxTransport):
                 self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
-            self._unread.add(key, seq, set(targets) - self.gone.keys() - self.left)
+            self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -218,7 +173,6 @@ class Mailbox(MailboxTransport):
         """Takes a message in: for an open exchange, or parked for a later one; anything else is dropped."""
         with self.lock:
             self._signs.reach(source, key[0], time.monotonic())
-            self.suspended.discard(source)
             handle = self._open.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
@@ -251,7 +205,6 @@ class Mailbox(MailboxTransport):
         """Stops waiting for a peer, now and in every later exchange; what it had sent still counts."""
         with self.lock:
             self._returning.pop(peer, None)
-            self.suspended.discard(peer)
             self._leaving.pop(peer, None)
             if peer in self.gone:
                 return

@@ -2,35 +2,16 @@
 
 import math
 
-from decentnode.communication.exchange.handle import Key
-
 
 class SendWindow:
     """By part, and by the number of the exchange; guarded by the lock of the node's mailbox."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, set[int]]] = {}
-        self._sent: dict[int, tuple[int, frozenset[int]]] = {}
-        """By number in which round that was, and to whom it was sent."""
 
-    def add(self, key: Key, seq: int, readers: set[int]) -> None:
+    def add(self, part: int, seq: int, readers: set[int]) -> None:
         """Notes what was sent under a number, and to whom."""
-        round, _, part = key
         self._lanes.setdefault(part, {})[seq] = readers
-        self._sent[seq] = round, frozenset(readers)
-
-    def begin_again(self, reader: int, round: int) -> None:
-        """Expects a reader to read what it was sent from a round on, and nothing of earlier ones.
-
-        Another process has taken its place and begins there, whatever the one before it had read.
-        """
-        for lane in self._lanes.values():
-            for number, readers in lane.items():
-                sent_in, targets = self._sent[number]
-                if sent_in < round:
-                    readers.discard(reader)
-                elif reader in targets:
-                    readers.add(reader)
 
     def awaits(self, reader: int, seq: int) -> bool:
         """Whether a reader still has to read what was sent under this number."""
@@ -60,4 +41,4 @@ class SendWindow:
         """Forgets lower numbers, which all have read."""
         lane = self._lanes[part]
         for number in [number for number in lane if number < seq]:
-            del lane[number], self._sent[number]
+            del lane[number]

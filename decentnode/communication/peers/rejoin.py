@@ -22,7 +22,7 @@ from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.rejoin_backoff import Pair, RejoinBackoff
 from decentnode.communication.wire import Header, Kind
-from decentnode.errors import PeerLost, PeerRejoining, PeerTimeout
+from decentnode.errors import PeerLost, PeerTimeout
 
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
@@ -64,17 +64,14 @@ class EdgeProtocol:
         return self.rejoining is not None and self.rejoining.round is None
 
     def has_lost(self) -> bool:
-        """Whether somebody has to be offered, or told, again and again that edges come back."""
-        is_telling = self.rejoining is not None and bool(self.rejoining.told)
-        return is_telling or any(box.gone and self._to_be_offered(box) for box in self._mailboxes.values())
+        """Whether somebody has to be offered again and again that edges come back."""
+        return any(box.gone and self._to_be_offered(box) for box in self._mailboxes.values())
 
     def propose(self) -> None:
         """Offers every lost peer that can be reached to exchange again; of two ends the lower rank does."""
         self._proposals.clear()
         if self.is_seeking:
             return
-        if self.rejoining is not None:
-            self.rejoining.tell_again()
         for mailbox in self._mailboxes.values():
             for peer in filter(partial(self._may_return, mailbox), self._to_be_offered(mailbox)):
                 self._propose(mailbox, peer, 0)
@@ -111,8 +108,6 @@ class EdgeProtocol:
         match kind:
             case Kind.ASK | Kind.RETURN if mailbox.ended:
                 self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
-            case Kind.WITHDRAW if mailbox.holds_for(peer):
-                pass  # it has not begun here, and proposes another round
             case Kind.WITHDRAW:
                 # Who trains for the round that was agreed on has not taken the peer back yet.
                 is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
@@ -122,7 +117,7 @@ class EdgeProtocol:
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
             case Kind.ASK:
-                self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
+                self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             case Kind.RETURN:
                 self._consider(mailbox, peer, round, header.seq)
             case Kind.WELCOME:
@@ -150,14 +145,14 @@ class EdgeProtocol:
             self._tell(Kind.RETURN, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        if mailbox.returns_in(peer) not in (None, round) and peer not in mailbox.suspended:
+        if mailbox.returns_in(peer) not in (None, round):
             return  # the proposals have crossed, and that of the peer that came back was agreed on
         if not self._may_return(mailbox, peer):
             return  # it proposes again
         with mailbox.lock:  # the peer meets this node anew from the round on that is told
             agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
         if not agrees:
-            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.next_for(peer))
+            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             return
         self._agree(mailbox, peer, round, theirs)
         self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), upcoming)
@@ -166,22 +161,17 @@ class EdgeProtocol:
         self._margins.pop((mailbox.rank, peer), None)
         if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
-        elif peer in mailbox.gone.keys() | mailbox.suspended:
+        elif peer in mailbox.gone:
             self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
-        else:
-            # What it has sent since has come another way, and sooner.
-            mailbox.anew[peer] = max(mailbox.upcoming, theirs)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer
-        if self.rejoining is not None and mailbox.holds_for(peer):
-            self.rejoining.follow(pair, upcoming)
-        elif peer in mailbox.lost() and self._proposals.get(pair):
+        if peer in mailbox.lost() and self._proposals.get(pair):
             self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        mailbox.give_up(peer, PeerRejoining(peer, f"goes on in round {round + 1}"), round)
+        mailbox.give_up(peer, PeerLost(peer, f"goes on in round {round + 1}"), round)
         if self._is_reachable(peer):
             mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
@@ -189,8 +179,6 @@ class EdgeProtocol:
     def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         self._backoff.take_back((mailbox.rank, peer), round)
         self._follow(mailbox, round, theirs)
-        if self.rejoining is not None:
-            self.rejoining.told.pop((mailbox.rank, peer), None)
 
     def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
         """Has this node go on where a peer is that is far ahead; who is ahead waits for nobody else."""
@@ -203,21 +191,17 @@ class RejoinProtocol:
 
     It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
     to begin, or a later one when that has begun in the meantime. Before that it may only look where they are,
-    which nobody takes for a promise. Where peers are waited for (`waits`), so are those that come back, too:
-    it tells them its round until they agree, and whose round is the later one decides.
+    which nobody takes for a promise.
     """
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, waits: bool = False) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest round that a peer was about to begin when this process looked; None: nobody has said."""
         self.found = threading.Event()
         """Set when that is known, or nobody is left to say it."""
-        self.told: dict[Pair, int] = {}
-        """Whom a round is told again that they have not agreed to yet, and which."""
         self._mailboxes = mailboxes
         self._tell = tell
-        self._waits = waits
         self._asked: set[Pair] = set()
         self._silent: set[Pair] = set()
         """Who was asked, and may come back itself."""
@@ -268,11 +252,9 @@ class RejoinProtocol:
 
     def hear(self, pair: Pair, header: Header) -> None:
         """Takes in an answer, and nothing else: others may propose by themselves in the meantime."""
-        if header.kind == Kind.RETURN and pair in self._asked | self._silent and self._waits:
-            self._join(pair, header.round)
-        elif pair not in self._asked:
+        if pair not in self._asked:
             return
-        elif header.kind == Kind.HERE:
+        if header.kind == Kind.HERE:
             self._next[pair] = header.seq
             if self._proposed is not None and header.seq > self._proposed:
                 self._start_over()
@@ -311,37 +293,7 @@ class RejoinProtocol:
             # Nodes of one process may have come back from different rounds.
             for rank, mailbox in self._mailboxes.items():
                 mailbox.anew |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
-        if self._waits:
-            for rank, peer in self._silent:
-                self._mailboxes[rank].hold_for(peer)
-            self.told = dict.fromkeys(self._silent, round)
-            self.tell_again()
         self.found.set()
-
-    def tell_again(self) -> None:
-        """Tells its round those that have not agreed to it; who has been heard otherwise knows it."""
-        self.told = {pair: round for pair, round in self.told.items() if self._is_held_for(pair)}
-        for (rank, peer), round in self.told.items():
-            self._tell(Kind.RETURN, rank, peer, first_of(round), self._mailboxes[rank].upcoming)
-
-    def follow(self, pair: Pair, round: int) -> None:
-        """Proposes to a peer that is waited for the later round that it is in."""
-        if round > self.told.get(pair, round):
-            self.told[pair] = round
-            self._tell(Kind.RETURN, *pair, first_of(round), round)
-
-    def _is_held_for(self, pair: Pair) -> bool:
-        return self._mailboxes[pair[0]].holds_for(pair[1])
-
-    def _join(self, pair: Pair, round: int) -> None:
-        """A peer that came back itself has found its round before this process."""
-        self._silent.discard(pair)
-        self._asked.add(pair)
-        self._next[pair] = round
-        if self._proposed is not None and round > self._proposed:
-            self._start_over()
-        elif self._proposed is not None:
-            self._tell(Kind.RETURN, *pair, first_of(self._proposed), 0)
 
     def _forget(self, pair: Pair) -> None:
         self._asked.discard(pair)
@@ -381,11 +333,10 @@ class RejoinProtocol:
 
     def _start_over(self) -> None:
         # A peer may have agreed although its WELCOME is still on the way; it ignores another round.
-        for rank, peer in sorted(self._agreed if self._waits else self._asked):
+        for rank, peer in sorted(self._asked):
             self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()
-        if not self._waits:  # who waits does not get on in the meantime
-            self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
+        self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()
 
 

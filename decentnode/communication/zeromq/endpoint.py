@@ -53,7 +53,6 @@ class ZeroMQEndpoint(Endpoint):
         # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
         self._seq = place.incarnation << wire.SEQ_BITS
         self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
-        self.mailbox.waits = place.waits
         self.refused = self.mailbox.refused
         self.segment = segment
         self.slots = slots

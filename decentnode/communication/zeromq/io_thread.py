@@ -66,9 +66,7 @@ class IoThread(threading.Thread):
         self._meeting = HelloBarrier(place, self._links)
         self._connections = FloodGuard(most_bytes, len(place.processes))
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
-        self.rejoining = (
-            RejoinProtocol(self.mailboxes, self._tell, place.waits) if place.incarnation else None
-        )
+        self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
         self._edges.rejoining = self.rejoining
         self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
         self._reception = Receiver(
@@ -351,10 +349,7 @@ class IoThread(threading.Thread):
     def _lose_process(self, process: int) -> None:
         self._reception.forget(process)
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
-            if self.place.waits and rank not in mailbox.left:
-                mailbox.suspend(rank)
-            else:
-                mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+            mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
         self._meeting.lose(process)
 
     def _is_reachable(self, rank: int) -> bool:

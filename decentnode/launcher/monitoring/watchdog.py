@@ -282,8 +282,7 @@ class Watchdog:
     def _judge_wait(self, watched: _Watched, peers: set[int], patience: float, elapsed: float) -> Condition:
         """Of a process all of whose nodes wait, for these `peers` together."""
         watched.waits_here = peers <= self._local.keys()
-        in_vain = not peers and self._failures.on_loss != "wait"
-        watched.in_vain = watched.in_vain + elapsed if in_vain else 0.0
+        watched.in_vain = watched.in_vain + elapsed if not peers else 0.0
         hopeless = watched.in_vain > NOBODY_FACTOR * patience
         return Condition.STUCK if hopeless else Condition.WAITING
 

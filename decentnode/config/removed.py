@@ -1,0 +1,18 @@
+"""What configurations could once say, and what to write instead."""
+
+from decentnode.config.yaml_source import Key
+
+INSTEAD = {
+    "failures.on_loss: wait": (
+        "use on_loss: continue with restart.attempts, or on_loss: stop and `decentnode resume`"
+    ),
+}
+"""By `key` or `key: value`; the key of a plug-in's name is that of its section."""
+
+
+def removed(key: Key, value: object = None) -> str:
+    """`was removed; use ...` for a key, or for a value of it; empty where nothing was removed."""
+    names = ".".join(part for part in key if isinstance(part, str))
+    entry = names if value is None else f"{names}: {value}"
+    said = "was removed" if value is None else f"'{value}' was removed"
+    return f"{said}; {INSTEAD[entry]}" if entry in INSTEAD else ""
