@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -23,12 +23,6 @@ def has_input(socket: "zmq.Socket[bytes]") -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def drain(monitor: "zmq.Socket[bytes]") -> None:
-    """Reads and forgets everything that a monitor has to tell."""
-    while has_input(monitor):
-        monitor.recv_multipart(zmq.NOBLOCK)
-
-
 class Poller:
     """What one thread waits for, sockets and descriptors, and what it does when one is readable."""
 
@@ -42,8 +36,7 @@ class Poller:
             self._served[what] = serve
             self._polled = [*self._polled, (what, zmq.POLLIN)]
 
-    def serve(self, until: float, once: Mapping[Any, Callable[[], object]]) -> None:
-        """Waits until some are readable, at most until that time, and serves them; `once`: these, too."""
-        polled = [*self._polled, *((what, zmq.POLLIN) for what in once)] if once else self._polled
-        for ready, _ in zmq.zmq_poll(polled, milliseconds(until)):
-            (once.get(ready) or self._served[ready])()
+    def serve(self, until: float) -> None:
+        """Waits until some are readable, at most until that time, and serves them."""
+        for ready, _ in zmq.zmq_poll(self._polled, milliseconds(until)):
+            self._served[ready]()

@@ -3,7 +3,7 @@
 Three nodes on three machines of one host. Rank 1 is honest and exchanges models with rank 0 all the time;
 each of these exchanges is checked. Rank 2 sends rank 0 messages of every kind that break the rules somewhere,
 as fast as they are taken, under its own key (or, with --plain, without any). A stranger opens connections and
-writes bytes, before and after ZeroMQ's greeting. Last comes a message that never ends.
+writes bytes, before and after ZeroMQ's greeting.
 
     python eval/reliability/fuzz.py --frames 1000000        # takes minutes
     python eval/reliability/fuzz.py --frames 1000000 --plain
@@ -40,9 +40,6 @@ LAYOUT = dense_layout(ELEMENTS)
 MOST_BYTES = 1 << 20
 ROUND_LIMIT = 20.0
 """Seconds after which an honest exchange counts as hanging."""
-ENDLESS_BYTES = 1 << 30
-PIECE = b"\x03" + (1 << 16).to_bytes(8, "big") + bytes(1 << 16)
-"""A frame of 64 KiB after which more will follow, as ZMTP writes it."""
 
 
 class Party:
@@ -222,24 +219,6 @@ def send_noise(scene: Scene, connections: int, seed: int) -> None:
                 continue
 
 
-def send_endless(scene: Scene) -> float:
-    """Bytes that a message without end brings before its connection is cut, in MB; plain links only."""
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-    ready = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
-    sent, answered = 0, b""
-    with socket.create_connection(scene.address, 5.0) as attacker:
-        attacker.sendall(greeting + ready)
-        while not answered.endswith(b"Identity\0\0\0\0"):
-            answered += attacker.recv(1)
-        try:
-            while sent < ENDLESS_BYTES:
-                attacker.sendall(PIECE)
-                sent += len(PIECE)
-        except OSError:
-            pass
-    return sent / 1e6
-
-
 def attack(scene: Scene, frames: int, noise: int, seed: int) -> dict[str, Any]:
     """All attacks one after the other, and what is to be said of them."""
     time.sleep(0.5)
@@ -256,8 +235,6 @@ def attack(scene: Scene, frames: int, noise: int, seed: int) -> dict[str, Any]:
         "frames": frames, "connections": noise, "frames_per_second": round(frames / seconds),
         "rss_growth_mb": round((after["rss"] - before["rss"]) / 1e6, 2),
     }  # fmt: skip
-    if scene.keys is None:
-        figures["endless_mb"] = round(send_endless(scene))
     first, second = scene.end()
     lawful = first["arrived"] - sum(first["used"].values())
     figures["arrived"] = first["arrived"]

@@ -179,27 +179,6 @@ def test_a_stranger_is_not_heard():
         unknown.close()
 
 
-def plain_host(most_bytes):
-    endpoint = tcp_endpoint("127.0.0.1", free_ports(1))
-    return LauncherChannel(endpoint, 0, None, most_bytes), endpoint
-
-
-def test_who_does_not_keep_to_the_form_is_cut_at_the_third_time():
-    host, endpoint = plain_host(1 << 16)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-        peer.set(zmq.LINGER, 0)
-        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        peer.connect(endpoint)
-        for _ in range(3):
-            peer.send_multipart([b"a", b"b"])
-            assert host.wait(5.0) and host.receive() is None
-        assert host.refused["frame count"] == 3
-        assert monitor.poll(5000)
-        peer.disable_monitor()
-        monitor.close(0)
-    host.close()
-
-
 def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
     with Meeting(2) as meeting:
         futures = [meeting.come(machine) for machine in range(2)]

@@ -1,66 +1,63 @@
-"""What a launcher takes in from a stranger on plain links: no message without an end, and none too large."""
+"""What a launcher takes in from a stranger on plain links, and how it ends one connection alone."""
 
 import socket
-import time
-from contextlib import suppress
 
 import pytest
 
-from decentnode.launcher.cluster.channel import LauncherChannel
+from decentnode.launcher.cluster.channel import NOWHERE, LauncherChannel, shut_down
 from decentnode.mapping.base import tcp_endpoint
 from tests.contract.troupe import free_ports
-from tests.unit.test_flood_guard import GREETING, MOST_BYTES, PIECE, READY, stranger
+
+MOST_BYTES = 1 << 16
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 
 @pytest.fixture
-def host():
-    found = LauncherChannel(tcp_endpoint("127.0.0.1", free_ports(1)), 0, None, MOST_BYTES)
+def port():
+    return free_ports(1)
+
+
+@pytest.fixture
+def host(port):
+    found = LauncherChannel(tcp_endpoint("127.0.0.1", port), 0, None, MOST_BYTES)
     yield found
     found.close()
 
 
-def test_a_message_without_an_end_is_cut(host):
-    with stranger(host._socket) as connection:
-        limit = time.monotonic() + 20.0
-        while not host.refused["unfinished message"] and time.monotonic() < limit:
-            connection.sendall(PIECE)
-            host.wait(0.0)
-            assert host.receive() is None
-            host.look()
-        assert host.refused["unfinished message"] == 1
-        connection.settimeout(1.0)
-        # No more is taken in, whether or not libzmq has closed the connection by now.
-        with pytest.raises(OSError, match=r"Broken pipe|Connection reset|timed out"):
-            for _ in range(1000):
-                connection.sendall(PIECE)
-
-
-def test_machine_0_is_cut_when_its_message_has_no_end():
-    """As the others see it, who are connected to it."""
-    port = free_ports(1)
-    with socket.create_server(("127.0.0.1", port)) as server:
-        guest = LauncherChannel(tcp_endpoint("127.0.0.1", port), 1, None, MOST_BYTES)
-        connection, _ = server.accept()
-        connection.sendall(GREETING + READY.replace(b"DEALER", b"ROUTER"))
+@pytest.fixture
+def stranger(host, port):
+    """A connection past ZeroMQ's handshake."""
+    with socket.create_connection(("127.0.0.1", port), 5.0) as connection:
+        connection.sendall(GREETING + READY)
         answered = b""
-        while b"Identity\0\0\0\x10" not in answered[:-16]:
+        while not answered.endswith(b"Identity\0\0\0\0"):
             answered += connection.recv(1)
-        limit = time.monotonic() + 20.0
-        try:
-            while not guest.refused["unfinished message"] and time.monotonic() < limit:
-                with suppress(OSError):  # once it is cut
-                    connection.sendall(PIECE)
-                guest.wait(0.0)
-                assert guest.receive() is None
-                guest.look()
-            assert guest.refused["unfinished message"] == 1
-        finally:
-            connection.close()
-            guest.close()
+        yield connection
 
 
-def test_a_message_that_is_too_large_ends_its_connection(host):
-    with stranger(host._socket) as connection:
-        connection.sendall(b"\x02" + (MOST_BYTES + 1).to_bytes(8, "big") + bytes(100))
-        assert connection.recv(1) == b""
+def test_a_message_that_is_too_large_ends_its_connection(host, stranger):
+    stranger.sendall(b"\x02" + (MOST_BYTES + 1).to_bytes(8, "big") + bytes(100))
+    assert stranger.recv(1) == b""
     assert not host.wait(0.1)
+
+
+def test_a_message_of_two_frames_is_counted_and_dropped(host, stranger):
+    stranger.sendall(b"\x01\x01x\x00\x01x")
+    assert host.wait(5.0)
+    assert host.receive() is None
+    assert host.refused == {"frame count": 1}
+
+
+def test_a_connection_is_ended_unless_its_descriptor_is_another_ones(host, stranger):
+    def bring():
+        stranger.sendall(b"\x00\x01x")
+        assert host.wait(5.0)
+        return host.receive()
+
+    connection = bring().connection
+    shut_down((connection[0], ("another address", 1)))
+    shut_down(NOWHERE)
+    assert bring().connection == connection, "it lives"
+    shut_down(connection)
+    assert stranger.recv(1) == b""

@@ -27,7 +27,6 @@ from decentnode.communication.security.curve import ZapAuthenticator
 from decentnode.communication.shared_memory.doorbell import DoorbellReader
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.commands import Commands
-from decentnode.communication.zeromq.flood_guard import FloodGuard, make_router
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import LOCAL_GRACE, NEVER, PeerLinks
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
@@ -38,6 +37,7 @@ TICK = 1.0
 """Seconds between two proposals to exchange again with those that are lost."""
 LOOK_AGAIN = 0.005
 MOST_TAKING = 0.5  # seconds in one look: who sends without a pause must not keep this thread there
+BACKLOG = 1024
 
 
 class IoThread(threading.Thread):
@@ -52,39 +52,47 @@ class IoThread(threading.Thread):
         self._interceptor = place.interceptor
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
-        self._router = make_router(self._context, most_bytes)
+        self._router = self._make_router(most_bytes)
         # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
         self._gate: ZapAuthenticator | None = None
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
-            self._guarded = make_router(self._context, most_bytes)
+            self._guarded = self._make_router(most_bytes)
             self._gate = ZapAuthenticator(
                 self._context, place.credentials, lambda why: self._reception.refuse(why)
             )
             self._gate.guard(self._guarded)
         self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._meeting = HelloBarrier(place, self._links)
-        self._connections = FloodGuard(most_bytes, len(place.processes))
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
         self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
         self._edges.rejoining = self.rejoining
         self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
         self._reception = Receiver(
-            place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted,
-            self._connections.blame,
-        )  # fmt: skip
+            place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted
+        )
         self._bell: DoorbellReader | None = None
         self._commands = Commands()
         self._routers = [self._router, *([self._guarded] if self._guarded is not None else [])]
         self._poller = Poller()
         for router in self._routers:
             self._poller.add(router, partial(self._receive, router))
-        for known in [self._gate.questions, *self._gate.monitors] if self._gate else ():
-            self._poller.add(known, self._guard)
+        if self._gate is not None:
+            for known in (self._gate.questions, *self._gate.monitors):
+                self._poller.add(known, self._gate.serve)
         self._poller.add(self._commands.fd, self._commands.obey)
         self._poller.add(self._links.fileno(), self._links.watch)
         self._next_look = self._next_proposal = NEVER
         self._linger, self._stopping = 0.0, False
+
+    def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
+        """What receives from everybody; `most_bytes` is the largest frame that is accepted."""
+        router = self._context.socket(zmq.ROUTER)
+        router.set(zmq.MAXMSGSIZE, max(most_bytes, wire.MOST_CONTROL_BYTES))
+        router.set(zmq.BACKLOG, BACKLOG)
+        router.set(zmq.IPV6, 1)
+        router.set(zmq.LINGER, 0)
+        return router
 
     @property
     def run_id(self) -> int:
@@ -110,9 +118,6 @@ class IoThread(threading.Thread):
         except zmq.ZMQError as error:
             busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
-        self._connections.listen(endpoint)
-        if self._gate is None and endpoint.startswith("tcp"):
-            self._poller.add(self._connections.follow(router), self._connections.greet)
 
     def hang_bells(self) -> None:
         """Has the processes of this machine ring, and rings them; before `carry`. Raises StartError."""
@@ -248,23 +253,16 @@ class IoThread(threading.Thread):
     def _serve(self) -> None:
         if self._next_proposal == NEVER and self._edges.has_lost():
             self._next_proposal = time.monotonic() + TICK
-        watched = self._connections
-        self._poller.serve(self._due, {watched.fileno(): watched.wake} if watched.are_asleep else {})
+        self._poller.serve(self._due)
         if (now := time.monotonic()) >= self._due:
             self._look_around(now)
-
-    def _guard(self) -> None:
-        if self._gate is not None:
-            self._gate.serve()
-        self._connections.greet()
 
     @property
     def _due(self) -> float:
         """When there is something to do although nothing arrives."""
         held = self._interceptor.next_release if self._interceptor else NEVER
         silent = self._gate.next_due if self._gate else NEVER
-        looks = min(self._next_look, self._next_proposal, self._connections.next_look)
-        return min(looks, self._links.next_verdict, held, silent)
+        return min(self._next_look, self._next_proposal, self._links.next_verdict, held, silent)
 
     def _look_around(self, now: float) -> None:
         # What has arrived counts, however late this thread comes to look.
@@ -273,10 +271,6 @@ class IoThread(threading.Thread):
             self._reception.take(self._interceptor.released(now))
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
-        if now >= self._connections.next_look:
-            for reason in self._connections.look():
-                self._reception.refuse(reason)
-            self._connections.rest()
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_look:
@@ -315,13 +309,10 @@ class IoThread(threading.Thread):
             # A sender rings before it says anything else: what it rang with has been there before.
             self._bell.hear()
         router.recv(zmq.NOBLOCK)
-        header = router.recv(copy=False)
-        frames = [header]
+        frames = [router.recv(copy=False)]
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
-        if self._connections.next_look != NEVER:
-            self._connections.note(header)
         self._take((frames, router is self._guarded))
 
     def _take(self, message: Received) -> None:
@@ -390,7 +381,6 @@ class IoThread(threading.Thread):
             self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
         if self._gate is not None:
             self._gate.close()
-        self._connections.close()
         for router in self._routers:
             router.close(0)
         if self._bell is not None:

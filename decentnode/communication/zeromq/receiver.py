@@ -50,8 +50,6 @@ class Receiver:
     """Called with the process that has said hello."""
     restarted: Callable[[int], None]
     """Called with a process that another one has taken the place of."""
-    blame: Callable[[zmq.Frame], None]
-    """Called with a frame of a message that is none of ours in form."""
     run_id: int = 0
     incarnations: dict[int, int] = field(default_factory=dict)
     """By process how often it was started before, where that is not 0."""
@@ -100,7 +98,6 @@ class Receiver:
     def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
         """The checks, in the order of docs/message_format.md."""
         if len(frames) != 2:
-            self.blame(frames[0])
             raise wire.WireError("frame count")
         header, body = wire.Header.unpack(header_bytes(frames[0])), frames[1]
         if header.run_id != self.run_id:

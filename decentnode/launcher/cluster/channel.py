@@ -3,16 +3,18 @@
 What is as large as a model has a connection of its own, so that nothing else waits behind it.
 """
 
+import contextlib
 import math
 import os
+import socket
 import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
-from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection, FloodGuard, connection_of
 from decentnode.communication.zmq_poll import has_input
 from decentnode.errors import StartError
 
@@ -27,6 +29,9 @@ KEEPALIVE_SECONDS = 30
 ID_BYTES = 15
 TALK, VECTORS = b"\x01", b"\x02"
 """What the routes of a launcher begin with; the rest is random, so that nobody else comes by it."""
+Connection = tuple[int, Any]
+"""A descriptor and the address of its peer: the system uses descriptors again."""
+NOWHERE: Connection = (-1, None)
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,9 @@ class LauncherChannel:
 
     def __init__(
         self, endpoint: str, machine: int, credentials: Credentials | None,
-        most_bytes: int = SLACK_BYTES, machines: int = 2,
+        most_bytes: int = SLACK_BYTES,
     ) -> None:  # fmt: skip
-        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted;
-        `machines`: how many there are.
-        """
+        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted."""
         self.most_bytes = most_bytes
         self.refused: Counter[str] = Counter()
         """Connections that were turned away, by reason."""
@@ -67,7 +70,6 @@ class LauncherChannel:
         self._socket = self._make(zmq.ROUTER if self._hosts else zmq.DEALER)
         self._sockets = [self._socket]
         """That, and on machines other than 0 the one for vectors, once there was one to send."""
-        self._connections = FloodGuard(most_bytes, 2 * machines)
         self._name = os.urandom(ID_BYTES)
         self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
@@ -77,8 +79,6 @@ class LauncherChannel:
             self.close()
             reason = zmq.strerror(error.errno or 0)
             raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
-        watch = self._connections.listen if self._hosts else self._connections.reach
-        watch(endpoint)
 
     def _make(self, kind: int) -> "zmq.Socket[bytes]":
         made = self._context.socket(kind)
@@ -127,7 +127,7 @@ class LauncherChannel:
         """Whether a message is here, or comes within `timeout` seconds."""
         limit = time.monotonic() + timeout
         gates = [self._gate.questions] if self._gate else []
-        polled = [(socket, zmq.POLLIN) for socket in (*self._sockets, *gates)]
+        polled = [(link, zmq.POLLIN) for link in (*self._sockets, *gates)]
         while True:
             zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
             if self._gate is not None:
@@ -140,15 +140,13 @@ class LauncherChannel:
                 return False
 
     def receive(self) -> Arrival | None:
-        """The next message, if one is here; who sends others than ours in form is cut at the third time."""
-        while (socket := next(filter(has_input, self._sockets), None)) is not None:
-            *routes, frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            source = connection_of(self._connections.note(frame))
+        """The next message, if one is here."""
+        while (source := next(filter(has_input, self._sockets), None)) is not None:
+            *routes, frame = source.recv_multipart(zmq.NOBLOCK, copy=False)
             if len(routes) == self._hosts:
                 route = routes[0].bytes if routes else b""
-                return Arrival(frame.bytes, route, self._machine_of(frame), source)
+                return Arrival(frame.bytes, route, self._machine_of(frame), connection_of(frame))
             self.refused["frame count"] += 1
-            self._connections.blame(frame)
         return None
 
     def _machine_of(self, frame: zmq.Frame) -> int | None:
@@ -156,19 +154,14 @@ class LauncherChannel:
             return None
         return sender_of(frame) if self._hosts else 0
 
-    def look(self) -> None:
-        """Cuts connections that bring a message without an end; to be called when what is here was taken."""
-        if time.monotonic() >= self._connections.next_look:
-            self.refused.update(self._connections.look())
-
     def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> bool:
         """Sends one message; false where it was dropped, because the other end does not keep up. Never waits.
 
         The route that a vector goes by is on machine 0 the one that vectors of that machine come by.
         """
-        socket = self._own_link() if is_vector and not self._hosts else self._socket
+        link = self._own_link() if is_vector and not self._hosts else self._socket
         try:
-            socket.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
+            link.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -176,10 +169,10 @@ class LauncherChannel:
     def cut(self, connection: Connection = NOWHERE) -> None:
         """Ends a connection, and what waits in it: the one given, else the own one for vectors."""
         if self._hosts:
-            self._connections.end(connection)
+            shut_down(connection)
         else:
-            for socket in self._sockets[1:]:
-                socket.close(0)
+            for link in self._sockets[1:]:
+                link.close(0)
             del self._sockets[1:]
 
     def close(self) -> None:
@@ -189,6 +182,29 @@ class LauncherChannel:
         if self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(0)
-        for socket in self._sockets:
-            socket.close(LINGER_MS)
+        for link in self._sockets:
+            link.close(LINGER_MS)
         self._context.term()
+
+
+def connection_of(frame: zmq.Frame) -> Connection:
+    """The connection that brought a frame; NOWHERE if it has ended."""
+    try:
+        fd = int(frame.get(zmq.SRCFD))
+        with _shared(fd) as found:
+            return fd, found.getpeername()
+    except (OSError, zmq.ZMQError):  # the latter of a peer with one of the oldest versions of the protocol
+        return NOWHERE
+
+
+def shut_down(connection: Connection) -> None:
+    """Ends a connection underneath ZeroMQ, which has no call for that; nothing if it has ended before."""
+    fd, peer = connection
+    with contextlib.suppress(OSError), _shared(fd) as found:
+        if found.getpeername() == peer:
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def _shared(fd: int) -> socket.socket:
+    """The socket of a descriptor of ours, to be closed; that of its owner stays open."""
+    return socket.socket(fileno=os.dup(fd))

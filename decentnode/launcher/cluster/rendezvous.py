@@ -14,10 +14,9 @@ import msgspec
 
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
-from decentnode.communication.zeromq.flood_guard import NOWHERE, Connection
 from decentnode.core.streams import say
 from decentnode.errors import UNDECODABLE, StartError
-from decentnode.launcher.cluster.channel import SLACK_BYTES, Arrival, LauncherChannel
+from decentnode.launcher.cluster.channel import NOWHERE, SLACK_BYTES, Arrival, Connection, LauncherChannel
 from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
@@ -105,9 +104,7 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             said, digest = self.introductions, self._greeting.digest
             self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = LauncherChannel(
-            self._endpoint, self.machine, self._credentials, self._most_bytes, len(self._mapping.machines)
-        )  # fmt: skip
+        self._rendezvous = LauncherChannel(self._endpoint, self.machine, self._credentials, self._most_bytes)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
@@ -232,7 +229,6 @@ class Rendezvous:
             note = self._read(self._rendezvous, arrival)
             if note is not None:
                 notes.append(note)
-        self._rendezvous.look()
         return notes
 
     def _read(self, rendezvous: LauncherChannel, arrival: Arrival) -> Note | None:
