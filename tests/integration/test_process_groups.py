@@ -84,14 +84,27 @@ def log(run, rank):
     return (run.run_dir / "logs" / f"{rank:05d}.log").read_text()
 
 
-def test_a_killed_node_is_named_and_the_others_go_on_in_a_group_of_their_own(tmp_path):
+def test_a_killed_node_is_named_and_the_others_continue_over_zeromq(tmp_path):
     run = killed(tmp_path)
     assert run.wait() == 3, run.text
     assert "goes on without rank 2: its process ended or its link broke" in run.text
     for rank in (0, 1, 3):
-        assert log(run, rank).count("goes on with a process group of ranks [0, 1, 3]") == 1
+        assert log(run, rank).count("no process group from here on, ZeroMQ carries all payloads: ") == 1
         assert log(run, rank).count("goes on without rank") == (rank != 0)
     assert run.summary["finished_nodes"] == 3
+
+
+def test_a_run_whose_group_ends_has_the_models_of_one_over_zeromq(tmp_path):
+    models = []
+    for communication in (GLOO, "zeromq"):
+        folder = tmp_path / str(len(models))
+        folder.mkdir()
+        path = written(folder, RING, "gossip", communication, rounds=20)
+        run = Run(folder / "run", ["faults=[{name: crash, ranks: 2, rounds: 8, activity: mix}]"], path)
+        assert run.wait() == 3, run.text
+        assert run.summary["finished_nodes"] == 3
+        models.append(run.summary["model_hash"])
+    assert models[0] == models[1]
 
 
 def test_a_loss_can_end_the_run(tmp_path):

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from decentnode.communication.torch_distributed.backend_choice import RECIPE, BackendChoice, backend_defect
 from decentnode.communication.torch_distributed.messages import (
     Capabilities,
+    Closed,
     GroupPlan,
     JoinRequest,
     Size,
@@ -106,18 +107,17 @@ def test_what_a_process_group_cannot_do_is_a_defect_of_the_configuration(overrid
 
 @pytest.mark.parametrize(
     "note",
-    [JoinRequest(3, (1, 0, 0), [2], GPUS[0]), GroupPlan(3, [0, 1], None, "gloo", "as asked"), Size(12, 99)],
+    [JoinRequest(GPUS[0]), GroupPlan([0, 1], "gloo", "as asked"), Closed("rank 1 is lost"), Size(12, 99)],
 )
 def test_notes_come_back_as_they_were(note):
     assert unpack(pack(note)) == note
 
 
 BAD_NOTES = [
-    Size(-5, 99), JoinRequest(-1, None, [], GPUS[0]), JoinRequest(1, (-1, 0, 0), [], GPUS[0]),
-    JoinRequest(1, None, [-1], GPUS[0]), GroupPlan(3, [-1], None, "gloo", ""),
-    GroupPlan(3, [0], None, "gloo", "", "", -1),
+    Size(-5, 99), JoinRequest(replace(GPUS[0], gpu=1)), Closed(1), GroupPlan([-1], "gloo", ""),
+    GroupPlan([0], "gloo", "", "", -1),
 ]  # fmt: skip
-NOT_TEXT = pack(GroupPlan(3, [0, 1], None, "gloo", "as asked")).replace(b"gloo", b"gl\xffo")
+NOT_TEXT = pack(GroupPlan([0, 1], "gloo", "as asked")).replace(b"gloo", b"gl\xffo")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class PretendedNcclGroup(NcclGroup):
     """Rank 0's end of a group, without a GPU."""
 
     def __init__(self, nccl):
-        Group.__init__(self, GroupPlan(1, list(RANKS), None, "nccl", ""), 0)
+        Group.__init__(self, GroupPlan(list(RANKS), "nccl", ""), 0)
         self.device, self._group, self._backend = torch.device("cpu"), nccl, nccl
         self._launching = threading.Lock()
 
@@ -89,7 +89,7 @@ def gloo_groups():
     stores = [TCPStore("127.0.0.1", port, None, rank == 0, limit, wait_for_workers=False) for rank in RANKS]
 
     def member(rank):
-        plan, store = GroupPlan(1, list(RANKS), None, "gloo", ""), PrefixStore("test", stores[rank])
+        plan, store = GroupPlan(list(RANKS), "gloo", ""), PrefixStore("test", stores[rank])
         group = GlooGroup(plan, rank, store, "127.0.0.1", 20.0)
         group.warm_up(RANKS, 10.0)
         return group
@@ -227,28 +227,6 @@ def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
     is_over.set()
 
 
-def test_a_group_is_made_while_another_one_still_waits_for_who_does_not_come():
-    """Rank 1 has died; its place is taken by a plan without it."""
-    workshops = [GroupFactory(rank, "127.0.0.1", 0, torch.device("cpu")) for rank in RANKS]
-    address, port = workshops[0].open_store()
-    in_vain = GroupPlan(1, list(RANKS), None, "gloo", "", address, port)
-    plan = GroupPlan(2, [0, 2], None, "gloo", "", address, port)
-
-    def make_in_vain(group_factory):
-        with contextlib.suppress(GroupBroken):
-            group_factory.make(in_vain, 6.0)
-
-    with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(make_in_vain, workshops[rank]) for rank in (0, 2)]
-        time.sleep(0.3)
-        began = time.monotonic()
-        made = list(threads.map(lambda rank: workshops[rank].make(plan, 6.0), (0, 2)))
-        assert time.monotonic() - began < 4.0
-        for group in made:
-            group.abort()
-        [one.result(20.0) for one in waiting]
-
-
 def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
     given_up = weakref.ref(group := PretendedNcclGroup(nccl))
     group.abort()
@@ -264,7 +242,7 @@ def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
     monkeypatch.setattr(GroupFactory, "_group", lambda *args: group)
     group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
     with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
-        group_factory.make(GroupPlan(1, list(RANKS), None, "nccl", ""), 1.0)
+        group_factory.make(GroupPlan(list(RANKS), "nccl", ""), 1.0)
     assert nccl.asked[-1] == "abort"
 
 
@@ -296,9 +274,9 @@ def test_whoever_may_meet_anybody_connects_to_all_members(monkeypatch, meets_any
     communication = TorchDistributed()
     communication._place = ProcessDirectory(processes, 0, "", meets_anybody=meets_anybody)
     group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
-    formation = communication._formation = GroupMembership(group_factory, None, None, 1.0)
+    formation = communication._formation = GroupMembership(group_factory, None, None)
     communication._endpoints = {0: object.__new__(GroupEndpoint)}
     monkeypatch.setattr(ZeroMQ, "open", lambda *args: None)
-    monkeypatch.setattr(formation, "form_first", lambda *args: GroupPlan(1, [0, 1, 3], None, "gloo", ""))
+    monkeypatch.setattr(formation, "form", lambda *args: GroupPlan([0, 1, 3], "gloo", ""))
     communication.open([1], 7, 1.0, absent=[2])
     assert group_factory.peers == connected

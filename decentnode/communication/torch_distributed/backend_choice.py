@@ -20,7 +20,7 @@ RECIPE = "share_gpu: true lets them share one, slowly, for tests"
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """Makes the first plan: members, backend and reason, or an error in one line."""
+    """Makes the plan: members, backend and reason, or an error in one line."""
 
     wanted: Backend
     shares_gpu: bool
@@ -30,12 +30,10 @@ class BackendChoice:
     def __call__(self, facts: dict[int, Capabilities]) -> GroupPlan:
         members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
         if len(members) < 2:
-            return GroupPlan(
-                0, [], None, "", f"fewer than two of the {len(facts)} nodes take part in a group"
-            )
+            return GroupPlan([], "", f"fewer than two of the {len(facts)} nodes take part in a group")
         backend, why = self._backend(members)
         error = "" if backend else why
-        return GroupPlan(0, sorted(members), None, backend, why, error=error)
+        return GroupPlan(sorted(members), backend, why, error=error)
 
     def _backend(self, members: Mapping[int, Capabilities]) -> tuple[str, str]:
         """A backend and the reason; an empty one with what is wrong."""

@@ -1,7 +1,6 @@
 """Process groups of torch.distributed among the nodes of a run: where they meet, and who is missing there.
 
-Unlike those of `process_group.py` they never change: they end with the first node that is lost. They are
-made without torch's global group, too, so that nothing else in the process gets in their way.
+They are made without torch's global group, so that nothing else in the process gets in their way.
 """
 
 import os

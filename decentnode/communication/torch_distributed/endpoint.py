@@ -13,7 +13,14 @@ from decentnode.communication.exchange.handle import ExchangeHandle, Key, Messag
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed import messages as group_notes
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import Done, GroupPlan, JoinRequest, Note, Size
+from decentnode.communication.torch_distributed.messages import (
+    Closed,
+    Done,
+    GroupPlan,
+    JoinRequest,
+    Note,
+    Size,
+)
 from decentnode.communication.torch_distributed.process_group import Group, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
@@ -84,9 +91,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in their order."""
-        self._announced: dict[int, set[tuple[int, int, int]]] = {}
-        """By target the layouts that it knows of, and of which group and part: parts do not wait for each
-        other, and what is told while a group is given up may be forgotten."""
+        self._announced: dict[int, set[tuple[int, int]]] = {}
+        """By target the layouts that it knows of, and of which part: parts do not wait for each other."""
         self._known: dict[int, dict[int, Size]] = {}
         """By source what its payloads are, by their layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
@@ -94,7 +100,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._said: dict[tuple[int, int], Key] = {}
         """The same, when the source was told."""
         formation.abandoned = self._abandon
-        formation.blocked = self._say_held_up
 
     def expect(self, layout: Layout) -> None:
         self._layout = layout
@@ -102,7 +107,7 @@ class GroupEndpoint(ZeroMQEndpoint):
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> ExchangeHandle:
-        self._group, self._sends = self.formation.enter(key), {}
+        self._group, self._sends = self.formation.group, {}
         older = [kept for kept in self._seq_of if kept[2] == key[2]][:-1]
         self._seq_of = {k: seq for k, seq in self._seq_of.items() if k not in older} | {key: self._seq + 1}
         self._carried = {k: sent for k, sent in self._carried.items() if k not in older} | {key: {}}
@@ -136,7 +141,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             for target in through:
                 self._sends[target] = moved.buffer
                 self._carried[key][target] = Unconfirmed(group, payload, self._seq)
-                if self._is_news(group, payload.layout, target, key[2]):
+                if self._is_news(payload.layout, target, key[2]):
                     messages.append(self._announcement(payload, target, key))
         others = [target for target in targets if target not in through]
         return messages + (super()._send(self._on_host(payload), others, key) if others else [])
@@ -153,9 +158,9 @@ class GroupEndpoint(ZeroMQEndpoint):
             return payload.to(_HOST)
         return Payload(payload.layout, place.copy_(payload.buffer), payload.counts)
 
-    def _is_news(self, group: Group, layout: Layout, target: int, part: int) -> bool:
+    def _is_news(self, layout: Layout, target: int, part: int) -> bool:
         """Whether the size has to be told; notes that it is."""
-        known, told = self._announced.setdefault(target, set()), (layout.hash, group.generation, part)
+        known, told = self._announced.setdefault(target, set()), (layout.hash, part)
         is_news = bool(layout.variable) or told not in known
         known.add(told)
         return is_news
@@ -204,7 +209,9 @@ class GroupEndpoint(ZeroMQEndpoint):
             case JoinRequest():
                 self.formation.hear_joining(sender, note)
             case GroupPlan():
-                self.formation.hear_plan(sender, note)
+                self.formation.hear_plan(note)
+            case Closed():
+                self.formation.hear_closed(note)
             case Size():
                 self._hear_size(sender, header.key, note)
             case Done():
@@ -244,33 +251,25 @@ class GroupEndpoint(ZeroMQEndpoint):
         if carried is None or peer in self._sent.get(key, {}):
             return super()._send_again(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq)
-        is_given_up = carried.group.is_broken or carried.group is not self.formation.group
-        if still_there and is_given_up:
+        if still_there and carried.group.is_broken:
             payload = carried.payload.to(_HOST)
             self._sockets.dispatch(self._frames(payload, [peer], key, carried.seq))
         return True
 
     def _abandon(self) -> None:
-        """The group was given up: what it has not brought is asked for, and all sizes are told anew."""
-        self._announced, self._known = {}, {}
-        if self._group is not None:
-            self.transfer_queue.forget(self._group)
+        """The group has ended: what it has not brought is asked for."""
+        self.transfer_queue.clear()
         self._say_done(list(self._arrived))
         sockets = self._sockets
         sockets.post(lambda: sockets.patience.ask(self.mailbox))
 
-    def _say_held_up(self, ranks: Iterable[int], key: Key) -> None:
-        home = self._sockets.place.home
-        headers = [self._sockets.header(wire.Kind.WAITING, self.rank, rank, key) for rank in ranks]
-        self._sockets.dispatch([(home[header.receiver], header.pack(), b"") for header in headers])
-
     # When something is read, or nobody comes any more.
 
     def _released(self, source: int, message: Message) -> None:
-        if isinstance(message, GroupMessage):
-            self.transfer_queue.pool.give_back(message.buffer)
-        else:
+        if not isinstance(message, GroupMessage):
             super()._released(source, message)
+        elif self.formation.group is not None:
+            self.transfer_queue.pool.give_back(message.buffer)
 
     def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
         """Says to sources what has come from them, by part, where no payload that goes to them does."""

@@ -8,9 +8,7 @@ from decentnode.communication.wire import MOST_CONTROL_BYTES, WireError
 from decentnode.errors import UNDECODABLE
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-"""Also a rank, or the number of a round."""
-Exchange = tuple[Count, Count, Count]
-"""Round, phase and part, as in `handles.Key`."""
+"""Also a rank."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -27,23 +25,15 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, tag="join"):
-    """I would take part in the group of this generation, and begin no exchange until I know the plan."""
+    """I would take part in the group, and wait for the plan."""
 
-    generation: Count
-    begun: Exchange | None
-    """The exchange that I began last."""
-    absent: list[Count]
-    """Who is gone, as far as I know; the sender itself, when it needs no group any more."""
     facts: Capabilities
 
 
 class GroupPlan(msgspec.Struct, frozen=True, tag="plan"):
-    """This is the next group: the lowest rank that lives draws it up for all."""
+    """This is the group: the lowest rank draws it up for all."""
 
-    generation: Count
     members: list[Count]
-    after: Exchange | None
-    """The last exchange that it does not carry; None: it carries all."""
     backend: str
     reason: str
     """Why this backend, in words."""
@@ -52,6 +42,12 @@ class GroupPlan(msgspec.Struct, frozen=True, tag="plan"):
     """Where the members find each other."""
     error: str = ""
     """Why there is none, which ends the run; empty: there is."""
+
+
+class Closed(msgspec.Struct, frozen=True, tag="closed"):
+    """There is no group any more: ZeroMQ carries everything from here on."""
+
+    reason: str
 
 
 class Size(msgspec.Struct, frozen=True, tag="size"):
@@ -65,7 +61,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """I have read everything that the group brought up to the exchange that the header names."""
 
 
-Note = JoinRequest | GroupPlan | Size | Done
+Note = JoinRequest | GroupPlan | Closed | Size | Done
 
 
 def pack(note: Note) -> bytes:

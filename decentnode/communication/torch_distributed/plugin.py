@@ -34,7 +34,7 @@ class TorchDistributed(ZeroMQ):
     has_group: ClassVar[bool] = True
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
-    """How control messages travel on one machine, and payloads while a group is being made anew."""
+    """How control messages travel on one machine, and payloads once the group has ended."""
     backend: Backend = "auto"
     """auto: NCCL when every node has a GPU of its own, else gloo."""
     group_port: Port = 29700
@@ -81,7 +81,7 @@ class TorchDistributed(ZeroMQ):
         group_factory = GroupFactory(rank, place.process.address if several else "127.0.0.1", port, device)
         facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
         self._formation = GroupMembership(
-            group_factory, facts, lambda ranks, note: endpoint.post(ranks, note), place.grace
+            group_factory, facts, lambda ranks, note: endpoint.post(ranks, note)
         )
         endpoint = GroupEndpoint(rank, sockets, slots, segment, self._formation, self._most_bytes)
         sockets.listen(endpoint)
@@ -94,12 +94,12 @@ class TorchDistributed(ZeroMQ):
         endpoint = self._endpoints[formation.rank]
         assert isinstance(endpoint, GroupEndpoint)
         if place.incarnation:
-            formation.leave()  # the others have gone on: ZeroMQ carries this one's edges
+            formation.leave()  # the group has ended with the process before: ZeroMQ carries all edges
             return
         candidates = place.home.keys() - set(absent)
         formation.group_factory.run_id = run_id
         formation.group_factory.peers = frozenset(candidates if place.meets_anybody else peers)
-        plan = formation.form_first(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
+        plan = formation.form(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
         if formation.rank == min(candidates):
             self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
 
@@ -109,7 +109,7 @@ class TorchDistributed(ZeroMQ):
             self._formation.close(timeout)
         for endpoint in self._endpoints.values():
             if isinstance(endpoint, GroupEndpoint):
-                endpoint.transfer_queue.stop()
+                endpoint.transfer_queue.clear()
 
 
 @COMMUNICATIONS.register("hybrid")

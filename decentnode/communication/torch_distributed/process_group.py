@@ -1,7 +1,7 @@
-"""Process groups of torch.distributed, made and given up as the nodes need them; never the default group.
+"""The process group of torch.distributed among the nodes of a run; never the default group.
 
-The classes behind `init_process_group` are used directly: a group can then be made anew among those who are
-left, whatever else in the process uses torch.distributed. Peers are named by their ranks in the run.
+The classes behind `init_process_group` are used directly: a loss then ends this group alone, whatever else in
+the process uses torch.distributed. Peers are named by their ranks in the run.
 """
 
 import contextlib
@@ -93,7 +93,6 @@ class Group(ABC):
     """Whether all transfers of an exchange are posted at once, so that every rank's list matches."""
 
     def __init__(self, plan: GroupPlan, rank: int) -> None:
-        self.generation = plan.generation
         self.members = tuple(plan.members)
         self.rank = rank
         self.index = {member: i for i, member in enumerate(self.members)}
@@ -301,7 +300,7 @@ def tag_of(key: Key) -> int:
 
 @dataclass
 class GroupFactory:
-    """Makes the groups of one rank, one generation after the other; one may begin while another hangs."""
+    """Makes the group of one rank."""
 
     rank: int
     address: str
@@ -314,16 +313,16 @@ class GroupFactory:
     peers: frozenset[int] = frozenset()
     """With whom this rank may exchange."""
     _store: Any = field(default=None, init=False, repr=False)
+    """Kept: it would close when nothing refers to it."""
 
     def open_store(self) -> tuple[str, int]:
-        """Listens for the members of the next group; returns where. Raises StartError."""
-        if self._store is None:
-            limit = timedelta(seconds=LAST_SECONDS)
-            try:
-                self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
-            except OSError as error:
-                why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
-                raise StartError(f"{why} (key communication.group_port)") from error
+        """Listens for the members of the group; returns where. Raises StartError."""
+        limit = timedelta(seconds=LAST_SECONDS)
+        try:
+            self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
+        except OSError as error:
+            why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
+            raise StartError(f"{why} (key communication.group_port)") from error
         return self.address, self._store.port
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
@@ -348,9 +347,8 @@ class GroupFactory:
 
     def _reach(self, plan: GroupPlan, seconds: float) -> Any:
         limit = timedelta(seconds=seconds)
-        # A connection of its own for each group: whoever waits for something on one keeps it from others.
         store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
-        found = PrefixStore(f"{self.run_id}/{plan.generation}", store)
+        found = PrefixStore(f"{self.run_id}", store)
         found.set_timeout(limit)
         return found
 

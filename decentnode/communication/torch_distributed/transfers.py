@@ -165,22 +165,10 @@ class TransferQueue:
                 for swap in self._swaps.values()
             )
 
-    def forget(self, group: Group) -> None:
-        """Drops what a group that was given up may still write to."""
+    def clear(self) -> None:
+        """Drops everything; nothing is under way any more, or the group has ended."""
         with self._lock:
-            self.pool.clear()
-            self._early = {}
-            self._held = deque(swap for swap in self._held if swap.group is not group)
-            gone = [part for part, swap in self._swaps.items() if swap.group is group]
-            for part in gone:
-                del self._swaps[part]
-            for sends in self._unreaped.values():
-                sends[:] = [(swap, pending) for swap, pending in sends if swap.group is not group]
-
-    def stop(self) -> None:
-        """Lets go of everything; nothing is under way any more, or the group has been given up."""
-        with self._lock:
-            self._swaps, self._unreaped = {}, {}
+            self._swaps, self._unreaped, self._early = {}, {}, {}
             self._held.clear()
             self.pool.clear()
 
