@@ -170,7 +170,8 @@ class PluginParser:
         try:
             cls = kind.find(name)
         except BadInput as error:
-            self.document.add(where, *error.defects)
+            instead = removed(key, name)
+            self.document.add(where, *([instead] if instead else error.defects))
             return None
         if ":" in name and not issubclass(cls, kind.bases):
             wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in kind.bases)

@@ -2,10 +2,18 @@
 
 from decentnode.config.yaml_source import Key
 
+TEST_FAULTS = {
+    "corrupt": "Corrupt", "duplicate": "Duplicate", "full_disk": "FullDisk", "hang": "Hang",
+    "raise": "Raise", "reorder": "Reorder",
+}  # fmt: skip
 INSTEAD = {
     "failures.on_loss: wait": (
         "use on_loss: continue with restart.attempts, or on_loss: stop and `decentnode resume`"
     ),
+    **{
+        f"faults: {name}": f"it is for tests: more_faults:{cls}, in eval/reliability of the repository"
+        for name, cls in TEST_FAULTS.items()
+    },
 }
 """By `key` or `key: value`; the key of a plug-in's name is that of its section."""
 

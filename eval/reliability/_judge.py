@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import more_faults
 import numpy as np
 from _runs import Outcome, one_sided
 
@@ -84,7 +85,7 @@ def _rounds(outcome: Outcome, expected: Expectation) -> str:
 
 def node_victims(outcome: Outcome) -> set[int]:
     """The nodes that were struck themselves, and not only what was sent to them."""
-    kinds = FAULTS.classes()
+    kinds = FAULTS.classes() | vars(more_faults)
     return {r.rank for _, r in outcome.injected if issubclass(kinds[r.fault], NodeFault)}
 
 

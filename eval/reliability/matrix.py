@@ -65,9 +65,9 @@ def all_faults(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "long_stop": {"name": "stop", "seconds": options.long_stop, **once},
         "slow": {"name": "slow", "factor": 10.0, **often},
         "drop": {"name": "drop", "probability": 0.1, **often},
-        "duplicate": {"name": "duplicate", "probability": 0.1, **often},
-        "reorder": {"name": "reorder", "probability": 0.1, **often},
-        "corrupt": {"name": "corrupt", "probability": 0.1, "bits": 1, **often},
+        "duplicate": {"name": "more_faults:Duplicate", "probability": 0.1, **often},
+        "reorder": {"name": "more_faults:Reorder", "probability": 0.1, **often},
+        "corrupt": {"name": "more_faults:Corrupt", "probability": 0.1, **often},
         "delay": {"name": "delay", "probability": 0.1, "seconds": 0.5, **often},
     }
 
@@ -81,10 +81,10 @@ def trial(cell: Cell, fault: dict[str, Any] | None, options: argparse.Namespace)
     ]  # fmt: skip
     if fault is not None:
         entries = [fault | {"activity": cell.activity}]
-        if fault["name"] in MESSAGE_FAULTS:
+        if cell.fault in MESSAGE_FAULTS:
             # So that something arrives meanwhile: most activities of so small a model take microseconds.
-            stretch = {"name": "hang", "seconds": STRETCH, "ranks": STRUCK, "rounds": fault["rounds"]}
-            entries.append(stretch | {"activity": cell.activity})
+            stretch = {"name": "more_faults:Hang", "seconds": STRETCH, "ranks": STRUCK}
+            entries.append(stretch | {"rounds": fault["rounds"], "activity": cell.activity})
         overrides.append(faults(*entries))
     return Trial(cell.name, tuple(overrides), options.limit)
 

@@ -64,7 +64,7 @@ def remove() -> None:
 def overrides(options: argparse.Namespace) -> tuple[str, ...]:
     """Half a ring on each machine."""
     machines = ", ".join(f"{{address: {address}, nodes: {NODES // 2}}}" for address in ADDRESSES)
-    pace = f"faults=[{{name: hang, seconds: {options.pace}, activity: begin}}]"
+    pace = f"faults=[{{name: more_faults:Hang, seconds: {options.pace}, activity: begin}}]"
     return (
         f"rounds={options.rounds}", f"graph={{name: ring, nodes: {NODES}}}", f"mapping.machines=[{machines}]",
         f"dataset={{name: quadratic, nodes: {NODES}, dimension: 64, b: normal, partition: natural}}",

@@ -30,7 +30,7 @@ def trial(options: argparse.Namespace) -> Trial:
     """The run that is cut in two."""
     halves = [list(range(NODES // 2)), list(range(NODES // 2, NODES))]
     cut = {"name": "partition", "groups": halves, "rounds": [options.first, options.last]}
-    pace = {"name": "hang", "seconds": options.pace, "activity": "begin"}
+    pace = {"name": "more_faults:Hang", "seconds": options.pace, "activity": "begin"}
     return Trial("partition", (
         f"rounds={options.rounds}", f"graph={options.graph}",
         f"dataset={{name: quadratic, nodes: {NODES}, dimension: 64, b: normal, partition: natural}}",

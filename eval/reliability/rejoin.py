@@ -47,7 +47,7 @@ def trial(options: argparse.Namespace) -> Trial:
         {"name": "crash", "ranks": rank, "rounds": round, "activity": "train"}
         for rank, round in zip(order, rounds, strict=False)
     ]
-    pace = {"name": "hang", "seconds": options.pace, "activity": "begin"}
+    pace = {"name": "more_faults:Hang", "seconds": options.pace, "activity": "begin"}
     return Trial("rejoin", (
         f"rounds={options.rounds}", f"seed={options.seed}", "checkpoint.every=1",
         f"graph={{name: regular, nodes: {options.nodes}, degree: 4, seed: 1}}",

@@ -72,7 +72,7 @@ def main() -> int:
     time.clock_settime(time.CLOCK_REALTIME, time.time())
     wrong = 0
     for name, communication in TRANSPORTS.items():
-        pace = faults({"name": "hang", "seconds": 0.1, "activity": "begin"})
+        pace = faults({"name": "more_faults:Hang", "seconds": 0.1, "activity": "begin"})
         trial = Trial(name, (f"rounds={rounds}", communication, "checkpoint.every=10", pace), limit=600.0)
         calm = run(trial)
         with jumping():

@@ -99,7 +99,7 @@ def test_all_reduce_of_rounded_models_keeps_their_mean():
 
 
 def test_gradient_tracking_with_rounded_models_moves_their_mean_as_exact_models():
-    """m <- m - eta (m - mean b): what the transforms lose neither moves the models' mean nor the trackers'."""
+    """m <- m - eta (m - mean b): what the transforms lose neither moves the models' mean nor the trackers."""
     b, eta = random_models(8, 32, seed=3), 0.1
     network = Lockstep(
         GradientTracking, Ring(8), torch.zeros(8, 32, dtype=torch.float64), lambda: (Qsgd(60),)

@@ -1,5 +1,7 @@
 """Configurations and overrides that are wrong, and the lines that say so."""
 
+from decentnode.config.removed import TEST_FAULTS
+
 EDITS: dict[str, tuple[str, str, list[str]]] = {
     "key": ("seed: 1", "sed: 1", ["2 sed: unknown key; did you mean 'seed'?"]),
     "key, nothing near": ("seed: 1", "zebra: 1", ["2 zebra: unknown key (known: ...)"]),
@@ -1781,7 +1783,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "faults, an activity": (
         "seed: 1",
-        "faults: [{name: hang, activity: training}]",
+        "faults: [{name: crash, activity: training}]",
         [
             "2 faults[0].activity: must be 'begin' or 'train' or 'send' or 'receive' or "
             "'mix' or 'evaluate' or 'checkpoint', not 'training'"
@@ -1825,11 +1827,17 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "faults: [{name: partition, groups: [[0, 1]]}]",
         ["2 faults[0].groups: must be two lists of ranks or more, none of them empty"],
     ),
-    "faults, no bits": (
-        "seed: 1",
-        "faults: [{name: corrupt, bits: 0}]",
-        ["2 faults[0].bits: must be a whole number > 0, not 0"],
-    ),
+    **{
+        f"faults, {name}": (
+            "seed: 1",
+            f"faults: [{{name: {name}, rounds: 5}}]",
+            [
+                f"2 faults[0].name: '{name}' was removed; it is for tests: more_faults:{cls}, in "
+                "eval/reliability of the repository"
+            ],
+        )
+        for name, cls in TEST_FAULTS.items()
+    },
     "faults, null in the list": ("seed: 1", "faults: [null]", ["2 faults[0]: missing; name one of: ..."]),
     "faults of messages in one process": (
         "communication: zeromq",

@@ -68,14 +68,14 @@ def test_the_same_faults_leave_the_same_models():
     from _runs import Trial, faults, run_all
 
     entries = [
-        {"name": "duplicate", "probability": 0.2},
+        {"name": "more_faults:Duplicate", "probability": 0.2},
         {"name": "slow", "ranks": [1, 4], "rounds": [3, 9], "probability": 0.5},
         {"name": "crash", "ranks": 3, "rounds": 7, "activity": "begin"},
     ]
     first, again = run_all([Trial(name, (faults(*entries),)) for name in ("first", "again")], jobs=2)
     assert first.summary["model_hash"] == again.summary["model_hash"]
     history = [
-        {(r.rank, r.round, r.fault) for _, r in run.injected if r.fault != "duplicate"}
+        {(r.rank, r.round, r.fault) for _, r in run.injected if r.fault != "Duplicate"}
         for run in (first, again)
     ]
     assert history[0] == history[1] != set()
@@ -161,8 +161,8 @@ def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
 
     restart = "failures={deadline: 30, grace: 1, restart: {attempts: 1}}"
     struck = run(Trial("struck", (restart, "checkpoint.every=1", "rounds=60", faults(
-        {"name": "hang", "seconds": 0.05, "activity": "begin"},
-        {"name": "full_disk", "ranks": 1, "rounds": 4},
+        {"name": "more_faults:Hang", "seconds": 0.05, "activity": "begin"},
+        {"name": "more_faults:FullDisk", "ranks": 1, "rounds": 4},
         {"name": "crash", "ranks": 1, "rounds": 5, "activity": "begin"},
     ))))  # fmt: skip
     assert struck.code == 0, struck.text

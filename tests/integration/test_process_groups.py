@@ -14,6 +14,7 @@ from tests.contract.in_process import Nodes
 from tests.integration.running import Run, run_command
 
 ROUNDS = 5
+HANG = "eval.reliability.more_faults:Hang"
 CONFIG = """
 name: grouped
 rounds: {rounds}
@@ -116,7 +117,7 @@ def test_a_loss_can_end_the_run(tmp_path):
 def test_who_is_slow_in_the_last_round_of_a_directed_graph_still_gets_what_was_sent(tmp_path):
     """Its source has done all its rounds by then, and sees it off."""
     path = written(tmp_path, "{name: one_peer_exponential, nodes: 4}", "gossip", GLOO)
-    late = f"faults=[{{name: hang, ranks: 1, rounds: {ROUNDS - 1}, seconds: 6.5}}]"
+    late = f"faults=[{{name: '{HANG}', ranks: 1, rounds: {ROUNDS - 1}, seconds: 6.5}}]"
     run = Run(tmp_path / "run", [late], config=path)
     assert run.wait() == 0, run.text
     assert run.summary["lost_nodes"] == {} and run.summary["broken_edges"] == []

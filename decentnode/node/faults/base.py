@@ -1,9 +1,9 @@
 """What all faults have in common: where and when they strike."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -17,8 +17,13 @@ from decentnode.options import NonNegative, Probability
 
 ActivityName = Literal["begin", "train", "send", "receive", "mix", "evaluate", "checkpoint"]
 """The activities of a round, by their names in `communication.launcher_link.heartbeats.Activity`."""
-Hold = Callable[[Received, float], None]
-"""Keeps a message back until a time, as `time.monotonic` counts."""
+
+
+class Hold(Protocol):
+    """Keeps a message back until a time (`time.monotonic`); later messages of its link wait behind it."""
+
+    def __call__(self, message: Received, until: float, /, overtaken: bool = False) -> None:
+        """`overtaken`: the next message of its link passes, and lets it go."""
 
 
 @dataclass(kw_only=True)

@@ -19,7 +19,6 @@ from decentnode.communication.launcher_link.reports import FaultInjected, Report
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
-from decentnode.node.faults.message_faults import Reorder
 
 MOST_REMEMBERED = 8
 """Messages of one kind on a link that may be sent again."""
@@ -220,7 +219,7 @@ class FaultInterceptor(MessageInterceptor):
                 continue
             self._tell_once(number, header, round)
 
-            def hold(held: Received, until: float, overtaken: bool = isinstance(fault, Reorder)) -> None:
+            def hold(held: Received, until: float, overtaken: bool = False) -> None:
                 self._hold(_Held(until, (header.sender, header.receiver), held, overtaken))
 
             passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]

@@ -12,7 +12,7 @@ from decentnode.communication.interceptor import Received
 from decentnode.core.registry import FAULTS
 from decentnode.errors import BadInput
 from decentnode.node.faults.base import Hold, MessageFault
-from decentnode.options import NonNegative, Positive, PositiveFloat
+from decentnode.options import NonNegative, PositiveFloat
 
 
 @FAULTS.register("drop")
@@ -22,46 +22,6 @@ class Drop(MessageFault):
 
     def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         return []
-
-
-@FAULTS.register("duplicate")
-@dataclass(kw_only=True)
-class Duplicate(MessageFault):
-    """The message comes twice (netem's duplicate, Hemminger, 2005)."""
-
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
-        return [message, message]
-
-
-@FAULTS.register("reorder")
-@dataclass(kw_only=True)
-class Reorder(MessageFault):
-    """The message comes after the next one of its sender (netem's reorder, Hemminger, 2005)."""
-
-    seconds: PositiveFloat = 1.0
-    """How long it is held back at most where no other one comes."""
-
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
-        hold(message, now + self.seconds)
-        return []
-
-
-@FAULTS.register("corrupt")
-@dataclass(kw_only=True)
-class Corrupt(MessageFault):
-    """Bits of the message are flipped, in its header or in its body (netem's corrupt, Hemminger, 2005)."""
-
-    bits: Positive = 1
-
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
-        buffers = [memoryview(frame.buffer).cast("B") for frame in message[0] if len(frame)]
-        ends = np.cumsum([len(buffer) for buffer in buffers])
-        for place in draw.integers(int(ends[-1]) if len(ends) else 0, size=self.bits if len(ends) else 0):
-            which = int(np.searchsorted(ends, place, side="right"))
-            offset = int(place) - (int(ends[which - 1]) if which else 0)
-            # In place: a new frame would not know whose key it came with.
-            buffers[which][offset] ^= 1 << int(draw.integers(8))
-        return [message]
 
 
 @FAULTS.register("delay")

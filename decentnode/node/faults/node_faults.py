@@ -1,7 +1,6 @@
-"""What goes wrong in a node: it dies, stands still, is slow, raises, cannot write."""
+"""What goes wrong in a node: it dies, stands still, or is slow."""
 
 import os
-import resource
 import signal
 import time
 import warnings
@@ -14,7 +13,7 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.polling import ready
 from decentnode.core.registry import FAULTS
 from decentnode.errors import STOPPED_BY, BadInput
-from decentnode.node.faults.base import ActivityName, NodeFault
+from decentnode.node.faults.base import NodeFault
 from decentnode.options import PositiveFloat
 
 NAP = 0.05
@@ -94,44 +93,3 @@ class Slow(NodeFault):
         while (left := limit - time.monotonic()) > 0:
             time.sleep(min(left, NAP))
             heartbeat.beat()
-
-
-@FAULTS.register("hang")
-@dataclass(kw_only=True)
-class Hang(NodeFault):
-    """The node's thread gets no further while the one for its sockets answers (gray failure, Huang, 2017)."""
-
-    seconds: PositiveFloat | None = None
-    """null: for ever."""
-
-    def strike(self) -> None:
-        time.sleep(self.seconds if self.seconds is not None else 1e9)
-
-
-@FAULTS.register("raise")
-@dataclass(kw_only=True)
-class Raise(NodeFault):
-    """The node ends with an exception, and says goodbye (the injected errors of torchft, 2024)."""
-
-    def strike(self) -> None:
-        raise RuntimeError("a fault on purpose")
-
-
-@FAULTS.register("full_disk")
-@dataclass(kw_only=True)
-class FullDisk(NodeFault):
-    """No file of the process can grow during the activity, as on a full disk (Jepsen's nemeses, 2013).
-
-    It is done by a limit on the size of files, so the error is EFBIG and not ENOSPC. A round's record is
-    written at the end of `evaluate`.
-    """
-
-    activity: ActivityName = "evaluate"
-
-    def strike(self) -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-
-    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
