@@ -97,6 +97,8 @@ class FailureSettings:
     """How long a broken link may take to come back before the peer counts as lost."""
     start_deadline: PositiveFloat = 60.0
     """How long the nodes have to meet."""
+    stop_deadline: PositiveFloat = 60.0
+    """How long the nodes have to end once the run is to stop; then they are killed."""
     start: Annotated[str, AfterValidator(check_start)] = "all"
     """Who must be here to begin: all, or at_least N nodes; the others may come later."""
     restart: RestartSettings = RestartSettings()

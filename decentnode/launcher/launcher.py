@@ -111,7 +111,7 @@ class Launcher:
         )
         self._stopping = GracefulStop(
             self._heartbeats, machine, self._others.present, self._assembly.send,
-            experiment.settings.failures.deadline,
+            experiment.settings.failures.stop_deadline,
         )  # fmt: skip
         self._late_join = LateJoin(
             experiment, machine, self.membership, self._assembly, self._run_state.lineage,
@@ -371,11 +371,11 @@ class Launcher:
         """Lets the nodes of all machines end after one round; those that take too long are killed."""
         here = self._local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
-            every = self.experiment.settings.checkpoint.every
-            self._run_monitor.event_log.say("stop", self._stopping.begin(self._run_state.saved_by_all, every))
+            announcement = self._stopping.announcement(self._run_state.saved_by_all)
+            self._run_monitor.event_log.say("stop", announcement)
         while self._unresolved() and not self._stopping.is_urgent:
             self._watch(STOPPING_TICK)
-            if self._stopping.is_overdue(self._known.intersection(self.membership.active)):
+            if self._stopping.is_overdue:
                 self._end_at_once()
         limit = time.monotonic() + SECONDS_TO_DIE
         while self._local & set(self.membership.active) and time.monotonic() < limit:

@@ -1465,6 +1465,11 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "start_deadline: 0",
         ["17 failures.start_deadline: must be a number > 0, not 0"],
     ),
+    "stop_deadline 0": (
+        "deadline: 60",
+        "stop_deadline: 0",
+        ["17 failures.stop_deadline: must be a number > 0, not 0"],
+    ),
     "start, unknown": (
         "deadline: 60",
         "start: most",
@@ -1508,7 +1513,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "timeout: 60",
         [
             "17 failures.timeout: unknown key (known: on_loss, deadline, grace, "
-            "start_deadline, start, restart)"
+            "start_deadline, stop_deadline, start, restart)"
         ],
     ),
     "failures, text": (
@@ -1516,7 +1521,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "stop",
         [
             "17 failures: must be a mapping with on_loss, deadline, grace, "
-            "start_deadline, start, restart, not 'stop'"
+            "start_deadline, stop_deadline, start, restart, not 'stop'"
         ],
     ),
     "checkpoint, negative": (

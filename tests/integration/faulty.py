@@ -83,3 +83,23 @@ class LeavesSlowly(ZeroMQ):
         time.sleep(1.5)
         super().close(timeout)
         print(f"has left, with {timeout:.0f} s for it", flush=True)
+
+
+@dataclass
+class Slow(Gossip):
+    """Gossip under which one rank takes long for each step of a round."""
+
+    only: int = 1
+    round: int = 3
+
+    def outgoing(self, vector, view):
+        self.begun = (view.rank, view.round + 1)
+        return super().outgoing(vector, view)
+
+    @property
+    def adjust_gradient(self):
+        def adjust(gradient, vector, step):
+            if getattr(self, "begun", None) == (self.only, self.round):
+                time.sleep(0.3)
+
+        return adjust

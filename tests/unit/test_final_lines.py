@@ -76,18 +76,18 @@ def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finis
     assert exit_code(membership, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
 
 
-NOWHERE = "there is no checkpoint of all nodes to go on from (checkpoint.every: how often one is made)"
+NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
 
 
 @pytest.mark.parametrize(
     ("saved", "ended", "words"),
     [
-        ([], [], [f"2 nodes here had not ended and were killed without being saved; {NOWHERE}"]),
-        ([21], [0], ["1 node here had not ended and was killed without being saved; "
-                     "the run can go on from round 23"]),
+        ([], [], [f"killed 2 nodes that did not finish in time; {NOWHERE}"]),
+        ([], [0], [f"killed 1 node that did not finish in time; {NOWHERE}"]),
+        ([21], [0], ["killed 1 node that did not finish in time; resume continues at round 23"]),
         ([21], [0, 1], []),
     ],
-    ids=["nothing-saved", "one-has-ended", "only-processes"],
+    ids=["nothing-saved", "one-has-ended", "one-was-saved", "only-processes"],
 )  # fmt: skip
 def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     """They have had all their time; of three machines' nodes two are here."""
@@ -96,7 +96,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._take(report)
     launcher._stopping.ask(signal.SIGTERM)
-    launcher._stopping.is_overdue = lambda at_work: True
+    launcher._stopping._deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
     launcher.server = SimpleNamespace(
         kill=lambda: last_words.extend(Failed(rank, "killed") for rank in {0, 1} - set(ended))
@@ -109,5 +109,5 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     launcher._watch = watch
     launcher._let_go()
     said = launcher.screen.output.getvalue().splitlines()
-    assert said[0].startswith("stops after the round that the furthest node has begun; ")
+    assert said[0].startswith("stopping after the current round. ")
     assert said[1:] == words

@@ -8,9 +8,9 @@ import pytest
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
 from decentnode.launcher import graceful_stop as stopping
 from decentnode.launcher.cluster.messages import HighestRound, LastRound, Pause, StopRequest
-from decentnode.launcher.graceful_stop import MOST_SECONDS, GracefulStop
+from decentnode.launcher.graceful_stop import GracefulStop
 
-PATIENCE = 4 * MOST_SECONDS
+DEADLINE = 40.0
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ class Machines:
                 heartbeats.of(rank).mark(round, Activity.TRAIN)
             self.heartbeats.append(heartbeats)
             there = set(range(len(rounds)))
-            self.all.append(GracefulStop(heartbeats, machine, there, self.sender(machine), PATIENCE))
+            self.all.append(GracefulStop(heartbeats, machine, there, self.sender(machine), DEADLINE))
 
     def sender(self, machine):
         def send(note, to):
@@ -135,131 +135,43 @@ def test_a_machine_that_missed_the_decision_hears_it_again():
     said = []
     heartbeats = HeartbeatBoard([0])
     heartbeats.of(0).mark(3, Activity.TRAIN)
-    zero = GracefulStop(heartbeats, 0, {0}, lambda note, to: said.append((note, to)), PATIENCE)
+    zero = GracefulStop(heartbeats, 0, {0}, lambda note, to: said.append((note, to)), DEADLINE)
     zero.take(LastRound(8))
     zero.take(HighestRound(2, 5))
     assert said == [(LastRound(8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
-    zero = GracefulStop(HeartbeatBoard([0]), 0, {0}, lambda note, to: None, PATIENCE)
+    zero = GracefulStop(HeartbeatBoard([0]), 0, {0}, lambda note, to: None, DEADLINE)
     zero.take(StopRequest(1, 9))
     assert zero.signal is signal.SIGTERM
-    one = GracefulStop(HeartbeatBoard([0]), 1, {0, 1}, lambda note, to: None, PATIENCE)
+    one = GracefulStop(HeartbeatBoard([0]), 1, {0, 1}, lambda note, to: None, DEADLINE)
     one.take(Pause(int(signal.SIGINT)))
     assert one.signal is signal.SIGINT
-    two = GracefulStop(HeartbeatBoard([0]), 2, {0, 2}, lambda note, to: None, PATIENCE)
+    two = GracefulStop(HeartbeatBoard([0]), 2, {0, 2}, lambda note, to: None, DEADLINE)
     two.take(Pause(int(signal.SIGHUP)))
     assert two.signal is signal.SIGHUP
 
 
-def overdue_after(clock, stop, at_work, mark=lambda: None):
-    """For how many seconds nodes are let be, to half of one; `mark` is done in each of these."""
-    asked = clock[0]
-    while not stop.is_overdue(at_work):
-        clock[0] += 0.5
-        mark()
-        assert clock[0] < asked + 2 * PATIENCE
-    return clock[0] - asked
+def test_nobody_is_overdue_before_somebody_asks():
+    assert not Machines([[4]]).all[0].is_overdue
 
 
-@pytest.fixture
-def machines():
-    """Nodes of two machines, which are at work."""
-    return Machines([[4, 5], [5, 5]])
-
-
-@pytest.fixture
-def alone():
-    """Both nodes of a machine, in round 4."""
-    alone = Machines([[4, 4]])
-    alone.all[0].ask(signal.SIGTERM)
-    return alone
-
-
-def test_nobody_is_overdue_before_somebody_asks(clock):
-    assert not Machines([[4]]).all[0].is_overdue([0])
-
-
-SAVED = [(7, 2)]
-UNSAVED = [(None, 0), (None, 9), (7, 0)]
-"""After which round all were saved last, and every how many rounds: before the first checkpoint, or in a run
-that went on."""
-
-
-@pytest.mark.parametrize(("saved", "every"), SAVED)
-def test_nodes_that_are_saved_now_and_then_have_little_time(clock, alone, saved, every):
-    stop, mark = alone.all[0], alone.heartbeats[0].of(1).beat
-    text = stop.begin(saved, every)
-    assert "nodes that need more than 10 s for it, and are not being saved, are killed," in text
-    assert text.endswith("at a second signal: then the run can go on from round 9")
-    assert overdue_after(clock, stop, [0, 1], mark) == MOST_SECONDS + 0.5
-
-
-@pytest.mark.parametrize(("saved", "every"), UNSAVED)
-def test_where_a_kill_would_cost_much_nodes_that_get_on_are_waited_for(clock, alone, saved, every):
-    stop, mark = alone.all[0], alone.heartbeats[0].of(1).beat
-    text = stop.begin(saved, every)
-    assert "nodes that hang, or need more than 40 s, are killed, as all are at a second signal:" in text
-    assert text.endswith("cannot go on" if saved is None else "can go on from round 9")
-    assert overdue_after(clock, stop, [0, 1], mark) == PATIENCE + 0.5
-
-
-@pytest.mark.parametrize(("saved", "every"), UNSAVED)
-def test_nodes_that_get_on_with_nothing_are_not_waited_for(clock, alone, saved, every):
-    stop = alone.all[0]
-    stop.begin(saved, every)
-    clock[0] += 4.0
-    alone.heartbeats[0].of(1).beat()
-    assert overdue_after(clock, stop, [0, 1]) == MOST_SECONDS + 0.5
-
-
-@pytest.mark.parametrize(("saved", "every"), [*SAVED, *UNSAVED])
-def test_nodes_that_are_being_saved_are_waited_for(clock, alone, saved, every):
-    stop, heartbeats = alone.all[0], alone.heartbeats[0]
-    stop.begin(saved, every)
-    heartbeats.of(1).mark(4, Activity.CHECKPOINT)
-    clock[0] += 2 * MOST_SECONDS
-    assert not stop.is_overdue([0, 1])
-    assert stop.is_overdue([0]), "it died meanwhile"
-    clock[0] += PATIENCE
-    assert stop.is_overdue([0, 1])
-
-
-def test_what_a_node_that_is_tested_does_is_not_seen(clock, alone):
-    alone.all[0].begin(None, 0)
-    alone.heartbeats[0].of(1).mark(4, Activity.EVALUATE)
-    assert overdue_after(clock, alone.all[0], [0, 1]) == PATIENCE + 0.5
-
-
-@pytest.mark.parametrize(("saved", "every"), [*SAVED, *UNSAVED])
-def test_processes_have_time_after_their_nodes_have_ended(clock, alone, saved, every):
-    """However late that was: what the nodes have sent may be on its way."""
-    stop, heartbeats = alone.all[0], alone.heartbeats[0]
-    stop.begin(saved, every)
-    clock[0] += 2 * MOST_SECONDS
-    heartbeats.of(1).mark(4, Activity.END)
-    assert overdue_after(clock, stop, []) == MOST_SECONDS + 0.5
-
-
-def test_of_other_machines_nobody_sees_whether_they_get_on(clock, machines):
-    machines.all[0].ask(signal.SIGTERM)
-    clock[0] += 0.2
-    for stop in machines.all:
-        stop.advance()
-        stop.begin(None, 0)
-    clock[0] += 2 * MOST_SECONDS
-    assert not machines.all[0].is_overdue([0, 1, 2, 3])
-    assert not machines.all[1].is_overdue([0, 1])
-    clock[0] += PATIENCE
-    assert machines.all[0].is_overdue([0, 1, 2, 3])
-    assert machines.all[1].is_overdue([0, 1])
-
-
-@pytest.mark.parametrize(("saved", "every"), [*SAVED, *UNSAVED])
-def test_machine_0_leaves_it_to_others_how_long_their_nodes_have(clock, machines, saved, every):
-    """Its own have ended; what becomes of the others it is told, unless they fall silent."""
-    stop = machines.all[0]
+@pytest.mark.parametrize(
+    ("saved", "rest"),
+    [
+        (None, "There is no checkpoint yet, so killed nodes lose the run."),
+        (7, "After a kill, resume continues at round 9."),
+    ],
+)
+def test_nodes_have_the_stop_deadline_and_a_line_says_so(clock, saved, rest):
+    stop = Machines([[4, 4]]).all[0]
     stop.ask(signal.SIGTERM)
-    stop.begin(saved, every)
-    assert overdue_after(clock, stop, [2, 3]) == PATIENCE + 0.5
+    assert stop.announcement(saved) == (
+        "stopping after the current round. Nodes that need more than 40 s are killed; "
+        f"a second Ctrl-C kills all at once. {rest}"
+    )
+    clock[0] += DEADLINE
+    assert not stop.is_overdue
+    clock[0] += 0.1
+    assert stop.is_overdue

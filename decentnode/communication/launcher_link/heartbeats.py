@@ -6,7 +6,7 @@ sees a trainer that is stuck although the threads around it answer: its marks no
 
 import mmap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -119,18 +119,9 @@ class HeartbeatBoard:
         return max(heartbeat.read().round for heartbeat in self._heartbeats.values())
 
     @property
-    def last_mark(self) -> float:
-        """When some local node got on last, as `time.monotonic` counts."""
-        return max(heartbeat.read().since for heartbeat in self._heartbeats.values())
-
-    @property
     def last_to_begin(self) -> float:
         """When the last local node that has begun a round began its first; 0.0 where none has."""
         return max(heartbeat.began for heartbeat in self._heartbeats.values())
-
-    def activities(self, ranks: Iterable[int]) -> set[Activity]:
-        """What those of these ranks do that are local."""
-        return {self._heartbeats[rank].read().activity for rank in ranks if rank in self._heartbeats}
 
     def of(self, rank: int) -> HeartbeatSlot:
         """The heartbeat slot of a local rank."""
