@@ -1,5 +1,6 @@
 """How much memory a machine's nodes need, how much there is, and whether the kernel has run out of it."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,11 +125,10 @@ class MemoryEstimate:
 def available_bytes() -> int:
     """What can still be used without swapping, within the limits of the control group."""
     free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
-    for limit, usage in _group_files():
-        try:
-            free = min(free, int(limit.read_text()) - int(usage.read_text()))
-        except (OSError, ValueError):
-            continue  # no such file, or "max"
+    group = _control_group()
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        limit, usage = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = min(free, limit - usage)
     return max(free, 0)
 
 
@@ -137,33 +137,19 @@ def times_run_out() -> int:
 
     Where groups are not counted: of the whole system, whose other victims are none of ours.
     """
-    own = (_unified() / "memory.events", _legacy() / "memory.oom_control")
-    counts = [_field(path, "oom_kill") for path in (*own, Path("/proc/vmstat"))]
+    paths = (_control_group() / "memory.events", Path("/proc/vmstat"))
+    counts = [_field(path, "oom_kill") for path in paths]
     return next((count for count in counts if count is not None), 0)
 
 
-def _group_files() -> list[tuple[Path, Path]]:
-    return [
-        (_unified() / "memory.max", _unified() / "memory.current"),
-        (_legacy() / "memory.limit_in_bytes", _legacy() / "memory.usage_in_bytes"),
-    ]
-
-
-def _unified() -> Path:
-    return GROUPS / _group("0::")
-
-
-def _legacy() -> Path:
-    return GROUPS / "memory" / _group(":memory:")
-
-
-def _group(mark: str) -> str:
-    """This process's control group in one of the hierarchies, without its leading slash."""
+def _control_group() -> Path:
+    """The folder of this process's control group (cgroup v2); the root's where it is in none."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return ""
-    return next((line.split(mark, 1)[1].lstrip("/") for line in lines if mark in line), "")
+        lines = []
+    names = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    return GROUPS / "".join(names[:1])
 
 
 def _field(path: Path, name: str) -> int | None:

@@ -91,8 +91,7 @@ def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
 
 
 def test_only_kills_in_the_own_group_count_where_they_are_counted(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_unified", lambda: tmp_path)
-    monkeypatch.setattr(memory, "_legacy", lambda: tmp_path / "none")
+    monkeypatch.setattr(memory, "_control_group", lambda: tmp_path)
     (tmp_path / "memory.events").write_text("low 0\noom 9\noom_kill 2\noom_group_kill 7\n")
     assert times_run_out() == 2
     (tmp_path / "memory.events").unlink()
@@ -107,3 +106,13 @@ def test_a_node_that_ran_out_of_memory_is_told_the_figures():
     assert failed.error.startswith("MemoryError: no; all nodes here need about 2")
     other = Failed(2, "ValueError: no")
     assert account.explain(other) == [other]
+
+
+def test_the_limit_of_the_own_group_counts_and_none_is_no_limit(monkeypatch, tmp_path):
+    whole = available_bytes()
+    monkeypatch.setattr(memory, "_control_group", lambda: tmp_path)
+    (tmp_path / "memory.max").write_text(f"{3 << 20}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 20}\n")
+    assert available_bytes() == 2 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes() > whole / 2
