@@ -32,7 +32,7 @@ def step(machine: int, local_rank: int, job: str) -> dict[str, str]:
     return {
         "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(2 * machine + local_rank),
         "SLURM_LOCALID": str(local_rank), "SLURM_NODEID": str(machine),
-        "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NODELIST": "127.0.0.1,127.0.0.2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     }  # fmt: skip
 
 

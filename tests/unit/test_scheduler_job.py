@@ -1,5 +1,6 @@
 """What torchrun and srun put into the environment, read; and the machines that follow from it."""
 
+import os
 import threading
 
 import pytest
@@ -42,44 +43,44 @@ def started(monkeypatch):
     return start
 
 
+SCONTROL = """#!/bin/sh
+case "$1 $2 $3" in
+    "show hostnames a[1-3]") printf "a1\\na2\\na3\\n" ;;
+    "show hostnames a[1-9]") seq -f a%g 9 ;;
+    *) echo "Invalid hostlist: $3" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def scontrol(tmp_path_factory, monkeypatch):
+    """What stands for SLURM's own, in the only folder before the system's."""
+    path = tmp_path_factory.mktemp("slurm") / "scontrol"
+    path.write_text(SCONTROL)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    return path
+
+
 @pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("a", "a"),
-        ("a,b", "a b"),
-        ("a[1-3,07-09],b", "a1 a2 a3 a07 a08 a09 b"),
-        ("n[9-11]", "n9 n10 n11"),
-        ("n[098-101]x", "n098x n099x n100x n101x"),
-        ("r[1-2]n[3,5]", "r1n3 r1n5 r2n3 r2n5"),
-        ("127.0.0.[1-2]", "127.0.0.1 127.0.0.2"),
-        ("gpu-a.b.org,c-[0]", "gpu-a.b.org c-0"),
-    ],
+    ("text", "hosts"), [("a", "a"), ("gpu-a.b.org,c-0", "gpu-a.b.org c-0"), ("a[1-3]", "a1 a2 a3")]
 )
 def test_hosts_are_spelled_out(text, hosts):
     assert expand_hosts(text) == hosts.split()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a,",
-        ",a",
-        "a[",
-        "a]",
-        "a[1",
-        "a[]",
-        "a[3-1]",
-        "a[1-]",
-        "a[x]",
-        "a[[1]]",
-        "a[0-99999999]",
-        "a[1-900]b[1-900]",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "a,", ",a", "a[", "a]", "a[x]"])
 def test_what_is_no_list_of_hosts_is_refused(text):
-    with pytest.raises(MappingError, match="is no list of hosts, such as"):
+    with pytest.raises(MappingError, match=r"is no list of hosts, such as|failed: Invalid hostlist: a"):
         expand_hosts(text)
+
+
+def test_lists_with_ranges_need_scontrol_and_others_do_not(scontrol):
+    scontrol.unlink()
+    assert expand_hosts("a,b") == ["a", "b"]
+    refused = r"^`scontrol show hostnames 'b\[1-2\]'` failed: .*No such file.*; list mapping\.machines$"
+    with pytest.raises(MappingError, match=refused):
+        expand_hosts("b[1-2]")
 
 
 def test_counts_are_spelled_out():
@@ -127,7 +128,7 @@ def test_torchrun_inside_srun_is_torchrun():
         (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT=, no whole number"),
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and says"),
         (SRUN | {"SLURM_LOCALID": "4"}, "task 4 of machine 2, which does not fit"),
-        (SRUN | {"SLURM_STEP_NODELIST": "a["}, "is no list of hosts"),
+        (SRUN | {"SLURM_STEP_NODELIST": "a["}, "Invalid hostlist: a"),
         (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM says nothing in"),
     ],
 )  # fmt: skip
