@@ -261,7 +261,7 @@ class Communication(ABC):
 
         `peers` are those of each local rank. Raises StartError when none answers, or none could.
         """
-        raise StartError(f"{type(self).__name__} carries all nodes in one process: none comes back alone")
+        raise StartError(f"{type(self).__name__} carries all nodes in one process: none can rejoin alone")
 
     def start_at(self, round: int) -> None:
         """Has the nodes of a process that was started again take part from `round` on; after `open`.

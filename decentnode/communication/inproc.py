@@ -31,7 +31,7 @@ class LocalMessage:
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
         if self.is_void:
-            return None, PeerLost(self.source, "gave up on this node while it stood still")
+            return None, PeerLost(self.source, "timed out on this node while it was suspended")
         if self.payload.layout.hash != layout.hash:
             return None, ProtocolError(self.source, "sent another payload layout", "layout")
         return self.payload, None

@@ -1,4 +1,4 @@
-"""What received messages may go through before they are taken in: the place for faults on purpose."""
+"""What received messages may go through before they are taken in: the place for injected faults."""
 
 from abc import ABC, abstractmethod
 

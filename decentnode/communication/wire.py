@@ -44,25 +44,25 @@ class Kind(IntEnum):
     """A payload in the sender's shared memory (body: its first byte there)."""
     ACKNOWLEDGE = 4
     """Nothing but the `ack` field."""
-    WITHDRAW = 5
+    DROP_EDGE = 5
     """I have given up on you: drop this edge at your end too."""
     LEAVE = 6
     """I send nothing after this round."""
     WAITING = 7
     """I am alive and wait in this exchange."""
-    MISSING = 8
+    RESEND = 8
     """The same, and for you: send again what I have not got."""
-    HERE = 9
+    POSITION = 9
     """This is the next exchange that I begin."""
-    ASK = 10
+    POSITION_REQUEST = 10
     """I come back: where are you?"""
-    RETURN = 11
+    REJOIN_PROPOSE = 11
     """Let us exchange again from this round on (`seq`: the next round that I begin)."""
-    WELCOME = 12
+    REJOIN_ACCEPT = 12
     """Agreed: from this round on."""
     SKIP = 13
     """I go on in this round, and send nothing before it."""
-    FETCH = 14
+    MODEL_REQUEST = 14
     """I come back without a model: send me yours."""
     MODEL = 15
     """A model: the vector, in the body frame."""

@@ -144,7 +144,7 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
         (sharing.needs_undirected_graph and graph.directed, "that is undirected"),
         (
             sharing.needs_complete_graph and not is_complete(graph),
-            "where everyone hears everyone, such as fully_connected",
+            "where every node receives from every other, such as fully_connected",
         ),
         (sharing.needs_tree and not is_tree(graph), "that is a tree, such as chain, star or binary_tree"),
     ]
@@ -209,7 +209,7 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
 def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -> str:
     """Why a node that was lost cannot take part again under this scheme; empty when it can."""
     if coupling is not None and coupling.one_model:
-        return f"{name_of(coupling)} cannot go on without a node"
+        return f"{name_of(coupling)} cannot continue without a node"
     taken = sharing.tolerates_loss and sharing.takes_back
     return "" if taken else f"{name_of(sharing)} does not take a node back that was lost"
 
@@ -237,7 +237,7 @@ def _one_model(
     if communication.one_process or fullest > 1:
         what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
         document.add(("communication",), what)
-    why = f"{name} cannot go on without a node; leave it out, and go on with all of them from checkpoints: "
+    why = f"{name} cannot continue without a node; leave it out, and continue with all from checkpoints: "
     why += "checkpoint.every and `decentnode resume`"
     if failures.on_loss == "continue":
         document.add(("failures", "on_loss"), why)

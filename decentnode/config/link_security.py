@@ -42,7 +42,7 @@ class Ports:
     def _explain(self, port: int, error: OSError) -> str:
         reason = _REASONS.get(error.errno or 0, f"cannot be bound: {error.strerror}")
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-            return f"mapping: {self.address} is no address of this host; correct it, or say machine=K"
+            return f"mapping: {self.address} is no address of this host; correct it, or add machine=K"
         last = self.first + self.count - 1
         needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
         remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"

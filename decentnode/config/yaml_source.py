@@ -294,7 +294,7 @@ class _Builder:
     def _name(self, node: yaml.Node, key: Key) -> str | None:
         what = f"the key {str(node.value)[:40]} is not text; put it in quotes"
         if not isinstance(node, yaml.ScalarNode):
-            what = "a key is a word, not a list or a mapping"
+            what = "a key is a string, not a list or a mapping"
         elif node.tag == _TAG + "str" and node.value != "<<" and _is_text(node.value):
             return str(node.value)
         elif node.value == "<<":

@@ -149,7 +149,7 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
     if not len(inputs) or not len(labels):
         return
     if tuple(inputs.shape[1:]) != tuple(loaded.shape):
-        yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset says {tuple(loaded.shape)}"
+        yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset has {tuple(loaded.shape)}"
     least, most = (int(end) for end in labels.aminmax())
     if least < 0 or most >= loaded.num_classes:
         wrong, allowed = least if least < 0 else most, f"0..{loaded.num_classes - 1}"

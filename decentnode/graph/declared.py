@@ -47,9 +47,9 @@ def _check_period(graph: Graph, period: int) -> None:
                 continue
             found = f"targets({rank}, {round}) is {earlier}, targets({rank}, {round + period}) is {later}"
             if period == 1:
-                says, remedy = "says static, but changes", "set static = False, or give its period"
+                says, remedy = "declares static, but changes", "set static = False, or give its period"
             else:
-                says = f"says that it repeats after {period} rounds, but does not"
+                says = f"declares that it repeats after {period} rounds, but does not"
                 remedy = "correct period"
             bases = "AperiodicGraph or PeriodicGraph of decentnode.graph"
             raise GraphError(f"{name_of(graph)} {says}: {found}; {remedy} ({bases})")

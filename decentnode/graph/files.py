@@ -109,7 +109,7 @@ def _guess_type(path: str, nodes: int, body: list[Line]) -> FileType:
         return "adjacency"
     if len(lines) != nodes:
         return "edges"
-    raise GraphError(f"{path}: may be edges or adjacency; say which with 'type', or name it .edges or .adj")
+    raise GraphError(f"{path}: may be edges or adjacency; choose with 'type', or name it .edges or .adj")
 
 
 def _read_edges(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:

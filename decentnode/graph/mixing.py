@@ -269,7 +269,9 @@ def _check_support(entries: Entries, graph: Graph, defects: Defects) -> None:
                 entry.line, f"weight {i} {j} is out of range; ranks of this graph are 0..{len(ranks) - 1}"
             )
         elif i != j and j not in graph.sources(i, 0):
-            defects.add(entry.line, f"node {i} does not hear node {j} in this graph; its weight must be 0")
+            defects.add(
+                entry.line, f"node {i} does not receive from node {j} in this graph; its weight must be 0"
+            )
 
 
 def _check_sums(entries: Entries, nodes: int, defects: Defects) -> None:

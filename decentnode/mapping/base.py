@@ -156,8 +156,8 @@ class Mapping(ABC):
         shown = fitting or range(len(self.machines))
         listed = ", ".join(f"{i}: {_with_ip(self.address(i), found[self.address(i)])}" for i in shown)
         if fitting:
-            return f"mapping: several machines have an address of this host ({listed}); say which: machine=K"
-        return f"mapping: no machine has an address of this host ({listed}); correct it, or say machine=K"
+            return f"mapping: several machines have an address of this host ({listed}); name one: machine=K"
+        return f"mapping: no machine has an address of this host ({listed}); correct it, or add machine=K"
 
 
 class Consecutive(Mapping):

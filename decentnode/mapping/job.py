@@ -74,7 +74,7 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     rank, local_rank, size, local_size, machine, machines = (_number(environ, n) for n in TORCHRUN[:6])
     if size != machines * local_size or machine >= machines or local_rank >= local_size or rank >= size:
         raise MappingError(
-            f"torchrun says WORLD_SIZE={size}, GROUP_WORLD_SIZE={machines}, LOCAL_WORLD_SIZE={local_size}, "
+            f"torchrun sets WORLD_SIZE={size}, GROUP_WORLD_SIZE={machines}, LOCAL_WORLD_SIZE={local_size}, "
             "which do not fit; start every machine with the same --nproc-per-node"
         )
     host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
@@ -92,7 +92,7 @@ def _of_srun(environ: Environ) -> SchedulerJob:
     machine, local_rank = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
     if len(hosts) != len(counts) or machine >= len(hosts) or local_rank >= counts[machine]:
         raise MappingError(
-            f"SLURM names {len(hosts)} hosts, tasks for {len(counts)}, and says that this is task "
+            f"SLURM names {len(hosts)} hosts, tasks for {len(counts)}, and names this process task "
             f"{local_rank} of machine {machine}, which does not fit; start with srun in one allocation"
         )
     step = environ.get("SLURM_STEP_ID", "")
@@ -106,7 +106,7 @@ def _of_srun(environ: Environ) -> SchedulerJob:
 def _first(environ: Environ, *names: str) -> str:
     found = next((environ[name] for name in names if environ.get(name)), None)
     if found is None:
-        raise MappingError(f"SLURM says nothing in {' or '.join(names)}; start with srun in an allocation")
+        raise MappingError(f"SLURM sets none of {' or '.join(names)}; start with srun in an allocation")
     return found
 
 

@@ -34,7 +34,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
     except (RuntimeError, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
-        raise StartError(f"torchrun: not all machines told their addresses {where}: {reason}") from error
+        raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
     return _checked(found)
 
 
@@ -68,7 +68,9 @@ def _checked(addresses: Sequence[str]) -> list[str]:
         try:
             ipaddress.ip_address(address)
         except ValueError as error:
-            raise StartError(f"torchrun: machine {machine} tells no address but '{address[:40]}'") from error
+            raise StartError(
+                f"torchrun: machine {machine} published no address but '{address[:40]}'"
+            ) from error
         first = addresses.index(address)
         if first != machine:
             raise MappingError(

@@ -198,5 +198,5 @@ class DDPReducer(Reducer):
             unused = "the network leaves parameters out of its loss"
             return f"{unused}; write training.find_unused_parameters: true"
         if is_of_collective(error):
-            return f"all-reduce cannot go on{self._roll_call.verdict()} ({reason(error)})"
+            return f"all-reduce failed{self._roll_call.verdict()} ({reason(error)})"
         return ""

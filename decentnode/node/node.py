@@ -205,9 +205,12 @@ class RoundExchange:
         if not self._sound:
             rank, where = self.endpoint.rank, f"round {self._round + 1}"
             if not self._sharing.tolerates_loss:
-                raise RunFailed(f"rank {rank}, {where}: was given up by its neighbors while it stood still")
+                raise RunFailed(
+                    f"rank {rank}, {where}: neighbors timed out on this node while it was suspended"
+                )
             print(
-                f"{where}: keeps its own model, as its neighbors gave it up while it stood still", flush=True
+                f"{where}: discarding this mix: neighbors timed out on this node while it was suspended",
+                flush=True,
             )
         return self._sound
 

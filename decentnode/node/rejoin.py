@@ -64,7 +64,10 @@ def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
             _go_on(node, one)
         return round
     for node in nodes:
-        print(f"rank {node.rank} begins anew: no round was saved by all nodes of its process", flush=True)
+        print(
+            f"rank {node.rank} starts from the initial model: no round was saved by all nodes of its process",
+            flush=True,
+        )
     return FROM_THE_START
 
 
@@ -98,7 +101,7 @@ def _find_models(
         if givers and node.sharing.gives_model:
             _take_model(node, givers[0].training.vector.values, givers[0].rank)
         else:
-            print(f"rank {node.rank} has the model that all nodes started from: nobody gave one", flush=True)
+            print(f"rank {node.rank}: no neighbor sent a model; starting from the initial model", flush=True)
 
 
 def _fetch_models(

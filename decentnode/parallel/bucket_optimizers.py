@@ -128,7 +128,7 @@ def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
         last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
         raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
     if not isinstance(optimizer, Optimizer):
-        raise BadInput(f"the optimizer factory must give an Optimizer, not {told(optimizer)}")
+        raise BadInput(f"the optimizer factory must return an Optimizer, not {told(optimizer)}")
     if _needs_closure(optimizer):
         what = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
         raise BadInput(f"the optimizer factory {what}; use one that needs none")

@@ -221,7 +221,7 @@ def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
     now, wrapped = ((x.dtype, tuple(x.shape), x.device) for x in (tensor, view))
     if now != wrapped:
         was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
-        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it anew")
+        raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it again")
 
 
 def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[BucketMemory]:

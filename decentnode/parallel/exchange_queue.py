@@ -160,7 +160,7 @@ class ExchangeQueue:
                     present &= inbox[j]["vector"]
             inbox.release()
         if not present.any():
-            raise RunFailed(f"{self.here}: no average of all: nobody is left whom no other rank has lost")
+            raise RunFailed(f"{self.here}: no average of all: every rank was lost by another one")
         return [j for j, is_there in enumerate(present.tolist()) if is_there]
 
     def settle(self, parts: Iterable[int]) -> None:

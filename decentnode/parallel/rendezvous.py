@@ -116,7 +116,7 @@ class ThreadRanks(RankRendezvous):
         except threading.BrokenBarrierError:
             missing = sorted(set(range(self.size)) - self.hall.terms.keys())
             raise StartError(
-                f"rank {self.rank}: ranks {missing} did not come within {timeout:.0f} s"
+                f"rank {self.rank}: ranks {missing} did not arrive within {timeout:.0f} s"
             ) from None
         compare(self.hall.terms, self.rank)
         return Link(endpoint)
@@ -228,7 +228,7 @@ class StoreMeeting(RankRendezvous):
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
             raise StartError(
-                f"rank {self.rank}: ranks {missing} of {self.size} did not come within {timeout:.0f} s"
+                f"rank {self.rank}: ranks {missing} of {self.size} did not arrive within {timeout:.0f} s"
             ) from error
         finally:
             self._let_others_read(store, self.size - len(missing), failed=sys.exception() is not None)

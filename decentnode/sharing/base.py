@@ -252,4 +252,4 @@ class Sharing(Stateful, ABC):
                 f"({name_of(self)} tolerates no loss)"
             )
         self.refusals.append(Refusal(rank, error))
-        print(f"round {view.round + 1}: goes on without what rank {rank} sent: {error}", flush=True)
+        print(f"round {view.round + 1}: discarded the payload of rank {rank}: {error}", flush=True)

@@ -114,7 +114,7 @@ class Moniqua(Sharing):
         found = turns.mul_(1 << self.bits).add_(codes)
         if int(digest(found)) != int(payload["hash"]):
             raise PayloadError(
-                f"in some coordinate it is {self.theta:g} or more away from the own model; let the models "
+                f"in some coordinate it is {self.theta:g} or more from the own model; let the models "
                 "differ less, or raise sharing.theta"
             )
         return found

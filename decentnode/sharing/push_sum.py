@@ -52,7 +52,9 @@ class PushSum(Sharing):
         if selects(chain):
             raise BadInput(f"{name_of(self)} needs all coordinates of a sum, but a transform selects some")
         if chain.per_receiver:
-            raise BadInput(f"{name_of(self)} sends all neighbors the same, but a transform tells them apart")
+            raise BadInput(
+                f"{name_of(self)} sends all neighbors the same payload, but a transform encodes per neighbor"
+            )
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

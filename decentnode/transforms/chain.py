@@ -226,6 +226,6 @@ def _check_memory(transforms: Sequence[Transform]) -> None:
     for index, transform in enumerate(transforms):
         if transform.per_receiver and remembering:
             raise BadInput(
-                f"transforms[{index}] {name_of(transform)} gives each neighbor something else, but "
+                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but "
                 f"{remembering[0]} remembers one thing that was sent to all"
             )

@@ -113,7 +113,7 @@ def wait_until_there(path: Path) -> None:
     limit = time.monotonic() + START_SECONDS
     while not path.exists():
         if time.monotonic() > limit:
-            raise RuntimeError(f"{path} did not come within {START_SECONDS:.0f} s")
+            raise RuntimeError(f"{path} did not arrive within {START_SECONDS:.0f} s")
         time.sleep(0.02)
 
 

@@ -207,7 +207,7 @@ def test_a_node_that_was_stopped_learns_that_it_was_given_up():
     for rank in (0, 1):
         told = results[2][0][rank][1]
         # On a busy machine it may hear only after its neighbors have agreed to take it back.
-        assert re.match("PeerLost: (gave up on this node in round 3|is back from round)", told)
+        assert re.match("PeerLost: (timed out on this node in round 3|is back from round)", told)
 
 
 def message(body=b"", **changes):
@@ -372,7 +372,7 @@ async def insatiable(actor: Actor):
     mailbox.give_model = lambda: given.extend(mailbox.wanted) or mailbox.wanted.clear()
     await in_rounds(Ring(2), 1, PATIENT)(actor)
     for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
-        sockets.dispatch([(0, sockets.header(wire.Kind.FETCH, 1, 0).pack(), b"")])
+        sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
     other = 1 - actor.rank
     await actor.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
     limit = time.monotonic() + 5.0

@@ -63,5 +63,5 @@ def test_a_chain_that_gives_each_neighbor_something_else_is_refused():
     class Private(Cast):
         per_receiver = True
 
-    with pytest.raises(BadInput, match=r"deep_squeeze needs all of them to hear the same$"):
+    with pytest.raises(BadInput, match=r"deep_squeeze needs the same payload for all$"):
         DeepSqueeze().check_chain(Chain([Private()], 10))

@@ -149,6 +149,6 @@ def test_clip_and_noise_stand_first_or_behind_a_basis(basis):
 
 
 def test_noise_for_each_neighbor_is_refused_where_one_thing_is_remembered():
-    message = r"^transforms\[1\] gaussian_noise gives each neighbor something else, but error_feedback"
+    message = r"^transforms\[1\] gaussian_noise sends each neighbor another payload, but error_feedback"
     with pytest.raises(BadInput, match=message):
         Chain([ErrorFeedback(), GaussianNoise(1.0, "neighbor")], 9)

@@ -210,7 +210,7 @@ def test_a_state_is_made_of_plain_things(case, graph, chain):
 UNFIT = {
     "needs_static_graph": (Changing(8), "that is the same in every round"),
     "needs_undirected_graph": (DirectedRing(8), "that is undirected"),
-    "needs_complete_graph": (Ring(8), "where everyone hears everyone"),
+    "needs_complete_graph": (Ring(8), "where every node receives from every other"),
     "needs_tree": (Ring(8), "that is a tree"),
 }
 

@@ -855,7 +855,7 @@ def test_ranks_that_would_do_something_else_after_a_loss_are_named():
 def test_a_rank_that_never_comes_is_named():
     def work(rank, seat):
         if rank == 0:
-            with pytest.raises(StartError, match=r"rank 0: ranks \[1\] did not come within 0 s"):
+            with pytest.raises(StartError, match=r"rank 0: ranks \[1\] did not arrive within 0 s"):
                 Run(options={"deadline": 0.2}).wrap(seat)
 
     ensemble(2, work)
@@ -959,7 +959,7 @@ def test_a_mixing_strength_may_be_any_kind_of_number(number):
             torch.optim.SGD([nn.Parameter(torch.zeros(1))]),
             "optimizer: must be a function .* not .* SGD",
         ),
-        (lambda parameters: None, "the optimizer factory must give an Optimizer, not None"),
+        (lambda parameters: None, "the optimizer factory must return an Optimizer, not None"),
     ],
 )
 def test_optimizers_that_cannot_be(factory, message):

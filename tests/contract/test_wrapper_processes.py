@@ -179,7 +179,7 @@ def test_a_process_that_never_comes_is_named():
     run = Run(options={"deadline": 1.0})
     found = processes(3, lambda rank: trained(run, rank), absent=(2,))
     for rank in (0, 1):
-        assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not come within 1 s"
+        assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not arrive within 1 s"
 
 
 def test_processes_that_wrap_something_else_are_named():

@@ -270,15 +270,15 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: gossip, weights: metropolis_hastings",
         "name: choco, transforms: [{name: gaussian_noise, sigma: 1, scope: neighbor}]",
         [
-            "14 sharing.transforms[0]: gaussian_noise gives each neighbor something "
-            "else, but choco needs all of them to hear the same"
+            "14 sharing.transforms[0]: gaussian_noise sends each neighbor "
+            "another payload, but choco needs the same payload for all"
         ],
     ),
     "complete graph": (
         "name: gossip",
         "name: all_reduce",
         [
-            "14 sharing: all_reduce needs a graph where everyone hears everyone, such as "
+            "14 sharing: all_reduce needs a graph where every node receives from every other, such as "
             "fully_connected; this one is not"
         ],
     ),
@@ -302,9 +302,9 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "key that is a list of a text's tag": (
         "seed: 1",
         "? !!str [a]\n: 1",
-        ["2: a key is a word, not a list or a mapping"],
+        ["2: a key is a string, not a list or a mapping"],
     ),
-    "key that is a list": ("seed: 1", "? [a]\n: 1", ["2: a key is a word, not a list or a mapping"]),
+    "key that is a list": ("seed: 1", "? [a]\n: 1", ["2: a key is a string, not a list or a mapping"]),
     "merge": (
         "momentum: 0.9",
         "<<: {momentum: 0.9}",
@@ -457,7 +457,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{name: file, path: ring.edges}",
         "'corpus_graphs:Changes'",
         [
-            "4 graph: Changes says static, but changes: targets(0, 0) is (1,), targets(0, 1) is (3,); "
+            "4 graph: Changes declares static, but changes: targets(0, 0) is (1,), targets(0, 1) is (3,); "
             "set static = False, or give its period (AperiodicGraph or PeriodicGraph of "
             "decentnode.graph)"
         ],
@@ -466,7 +466,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{name: file, path: ring.edges}",
         "'corpus_graphs:Late'",
         [
-            "4 graph: Late says that it repeats after 2 rounds, but does not: targets(0, 0) is (1,), "
+            "4 graph: Late declares that it repeats after 2 rounds, but does not: targets(0, 0) is (1,), "
             "targets(0, 2) is (2,); correct period (AperiodicGraph or PeriodicGraph of "
             "decentnode.graph)"
         ],
@@ -2440,8 +2440,8 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "ddp that goes on without a node": (
         ["training.name=ddp", "sharing=none", "failures={on_loss: continue, restart: {attempts: 1}}"],
         [
-            "command line: failures.on_loss: ddp cannot go on without a node; ...",
-            "command line: failures.restart.attempts: ddp cannot go on without a node; ...",
+            "command line: failures.on_loss: ddp cannot continue without a node; ...",
+            "command line: failures.restart.attempts: ddp cannot continue without a node; ...",
         ],
     ),
     "ddp with other steps on each rank": (

@@ -234,7 +234,7 @@ GRAPHS: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "ambiguous.txt": (
         "3\n1 2\n0 2\n0 1\n",
-        [": may be edges or adjacency; say which with 'type', or name it .edges or .adj"],
+        [": may be edges or adjacency; choose with 'type', or name it .edges or .adj"],
     ),
     "noext": ("4\n0 1\n", [":1: 2 of 4 nodes have no neighbor (2, 3); add edges or set allow_disconnected"]),
     "edges.txt": (
@@ -299,7 +299,7 @@ WEIGHTS: dict[str, tuple[str, list[str]]] = {
     "w_sum.txt": (
         "0.5 0.5 0.5\n0.3 0.3 0.4\n0 0 1\n",
         [
-            ":1: node 0 does not hear node 2 in this graph; its weight must be 0",
+            ":1: node 0 does not receive from node 2 in this graph; its weight must be 0",
             ":1: the weights that node 0 gives sum to 1.5; they must sum to 1",
             ":3: the weights that node 3 gives sum to 0; they must sum to 1",
         ],
@@ -308,7 +308,7 @@ WEIGHTS: dict[str, tuple[str, list[str]]] = {
         "nan 0.5 0.5\n0 1 0\n0 0 1\n",
         [
             ":1: 'nan' is not a weight; expected a number from 0 to 1",
-            ":1: node 0 does not hear node 2 in this graph; its weight must be 0",
+            ":1: node 0 does not receive from node 2 in this graph; its weight must be 0",
             ":3: the weights that node 3 gives sum to 0; they must sum to 1",
         ],
     ),
@@ -366,7 +366,7 @@ WEIGHTS: dict[str, tuple[str, list[str]]] = {
     ),
     "w_unheard.txt": (
         "0.5 0 0.5 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n",
-        [":1: node 0 does not hear node 2 in this graph; its weight must be 0"],
+        [":1: node 0 does not receive from node 2 in this graph; its weight must be 0"],
     ),
 }
 """Files of weights for a ring of four nodes, likewise."""

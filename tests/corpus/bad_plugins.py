@@ -94,7 +94,7 @@ DATASETS: dict[str, tuple[str, str, list[str]]] = {
     "another shape than it says": (
         DIGITS,
         defect("x = x[:, :5]"),
-        ["8 dataset: the training inputs have the shape (5,) each, the dataset says (6,)"],
+        ["8 dataset: the training inputs have the shape (5,) each, the dataset has (6,)"],
     ),
     "no classes": (
         DIGITS,

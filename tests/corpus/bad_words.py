@@ -85,7 +85,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "there",
             TWO_MACHINES,
         ],
-        ["there/machines.json: exists, and new keys would void it everywhere; --force says that you mean it"],
+        ["there/machines.json: exists, and new keys would invalidate it; --force replaces it"],
     ),
     "no keys where others can reach it": (
         [
@@ -355,7 +355,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "command line: mapping: no machine has an address of this host (0: "
-            "203.0.113.7, 1: 203.0.113.8); correct it, or say machine=K"
+            "203.0.113.7, 1: 203.0.113.8); correct it, or add machine=K"
         ],
     ),
     "another's address": (
@@ -366,7 +366,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "machine=0",
             "mapping={machines: [{address: 203.0.113.7, nodes: 2}, {address: 203.0.113.8, nodes: 2}]}",
         ],
-        ["command line: mapping: 203.0.113.7 is no address of this host; correct it, or say machine=K"],
+        ["command line: mapping: 203.0.113.7 is no address of this host; correct it, or add machine=K"],
     ),
     "two own addresses": (
         [
@@ -376,7 +376,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "command line: mapping: several machines have an address of this host (0: "
-            "127.0.0.1, 1: 127.0.0.2); say which: machine=K"
+            "127.0.0.1, 1: 127.0.0.2); name one: machine=K"
         ],
     ),
     "a machine that does not exist": (
@@ -397,7 +397,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             "command line: mapping: no machine has an address of this host (0: "
-            "203.0.113.7, 1: 203.0.113.8); correct it, or say machine=K"
+            "203.0.113.7, 1: 203.0.113.8); correct it, or add machine=K"
         ],
     ),
 }

@@ -72,5 +72,5 @@ def test_a_killed_node_ends_all_and_is_named(tmp_path):
     lost = run.summary["lost_nodes"]
     assert lost["1"] == "killed by signal 9"
     for rank in ("0", "2"):
-        assert "all-reduce cannot go on without rank 1, which is gone or does not answer" in lost[rank]
+        assert "all-reduce failed: rank 1 is lost or does not answer" in lost[rank]
     assert run.leftovers() == []

@@ -456,7 +456,7 @@ def test_a_busy_port_among_many_is_named(busy):
 
 def test_an_address_of_nobody_is_named():
     ports = link_security.Ports("203.0.113.7", 29600, 2, "communication.base_port")
-    assert ports.defect() == ("mapping: 203.0.113.7 is no address of this host; correct it, or say machine=K")
+    assert ports.defect() == ("mapping: 203.0.113.7 is no address of this host; correct it, or add machine=K")
 
 
 def test_a_port_that_was_used_a_moment_ago_is_free():

@@ -56,7 +56,7 @@ def waiter(monkeypatch):
 def test_pauses_double_up_to_an_eighth_of_the_deadline_and_others_hear_of_a_long_wait(waiter):
     waiter.wait(0)
     looks = waiter.pass_time(60.0)
-    asked = [at for at, kind, peer in waiter.said if (kind, peer) == (Kind.MISSING, 1)]
+    asked = [at for at, kind, peer in waiter.said if (kind, peer) == (Kind.RESEND, 1)]
     assert asked == pytest.approx([0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 22.7, 32.7, 42.7, 52.7])
     assert [at for at, kind, peer in waiter.said if kind == Kind.WAITING and peer == 2] == asked[3:]
     assert looks == len(asked)

@@ -79,7 +79,9 @@ def test_a_change_in_any_of_64_rounds_is_found():
         def targets(self, rank, round):
             return super().targets(rank, round) if round < 65 or rank else (1,)
 
-    line = r"^Once says static, but changes: targets\(0, 63\) is \(1, 4\), targets\(0, 64\) is \(1,\); set"
+    line = (
+        r"^Once declares static, but changes: targets\(0, 63\) is \(1, 4\), targets\(0, 64\) is \(1,\); set"
+    )
     with pytest.raises(GraphError, match=line):
         check_declared(Once(5))
     check_declared(Never(5))
@@ -87,7 +89,7 @@ def test_a_change_in_any_of_64_rounds_is_found():
     class Short(Slowly):
         period = 32
 
-    with pytest.raises(GraphError, match=r"^Short says that it repeats after 32 rounds, but does not: "):
+    with pytest.raises(GraphError, match=r"^Short declares that it repeats after 32 rounds, but does not: "):
         check_declared(Short())
 
 
@@ -114,7 +116,7 @@ def test_a_graph_without_a_period_that_stays_in_parts_gets_a_warning():
 
 
 def test_own_training_loops_refuse_and_warn_alike():
-    with pytest.raises(BadInput, match=r"^Undeclared says static, but changes: "):
+    with pytest.raises(BadInput, match=r"^Undeclared declares static, but changes: "):
         weighted_graph(Undeclared(), None, 8)
     with pytest.warns(UserWarning, match="^graph Paired: in its first 64 rounds"):
         assert not weighted_graph(Paired(), None, 8).static

@@ -99,7 +99,7 @@ def test_auto_looks_at_the_content_where_the_suffix_says_nothing(written):
     assert read_graph(written("3\n0 1\n1 2\n", "a.txt")) == ((1,), (0, 2), (1,))
     assert read_graph(written("3\n1\n0 2\n1\n", "b.txt")) == ((1,), (0, 2), (1,))
     assert defects(written("3\n1 2\n0 2\n0 1\n", "c.txt")) == [
-        "c.txt: may be edges or adjacency; say which with 'type', or name it .edges or .adj"
+        "c.txt: may be edges or adjacency; choose with 'type', or name it .edges or .adj"
     ]
 
 

@@ -99,7 +99,7 @@ def town():
 def test_a_rank_that_never_comes_is_named_by_all():
     town = Town(3)
     town.deaf = {2}
-    with pytest.raises(StartError, match=r"^no word from ranks \[2\] about the process group within 0 s$"):
+    with pytest.raises(StartError, match=r"^no message from ranks \[2\] about the process group within 0 s$"):
         town.form(0.3)
 
 

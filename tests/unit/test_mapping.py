@@ -82,9 +82,9 @@ def test_one_machine_with_another_address_must_be_this_one() -> None:
     ("own", "message"),
     [
         ([], "mapping: no machine has an address of this host (0: 10.0.0.1, 1: node2 (10.0.0.2)); "
-             "correct it, or say machine=K"),
+             "correct it, or add machine=K"),
         (["10.0.0.1", "10.0.0.2"], "mapping: several machines have an address of this host "
-                                   "(0: 10.0.0.1, 1: node2 (10.0.0.2)); say which: machine=K"),
+                                   "(0: 10.0.0.1, 1: node2 (10.0.0.2)); name one: machine=K"),
     ],
 )  # fmt: skip
 def test_not_exactly_one_machine_is_this_host(own, message) -> None:

@@ -177,7 +177,7 @@ def test_a_link_without_weight_is_listed_with_zero(written):
 def test_all_defects_of_triples_come_at_once(written):
     text = "0 0 0.5\n0 1 0.25\n0 2 0.25\n1 1 -0.5\n1 0 one\n2 2\n2 2 1\n9 2 1\n2 2 1\n"
     assert defects(Chain(3), written(text)) == [
-        "w.txt:3: node 0 does not hear node 2 in this graph; its weight must be 0",
+        "w.txt:3: node 0 does not receive from node 2 in this graph; its weight must be 0",
         "w.txt:4: '-0.5' is not a weight; expected a number from 0 to 1",
         "w.txt:5: 'one' is not a weight; expected a number from 0 to 1",
         "w.txt:6: expected 'i j weight', two ranks and a number, not '2 2'",
@@ -192,7 +192,7 @@ def test_all_defects_of_a_matrix_come_at_once(written):
     assert defects(Chain(4), written(text)) == [
         "w.txt:3: the weights that node 2 gives sum to 0.9; they must sum to 1",
         "w.txt:4: 3 weights in a file of 4 rows; the matrix is n times n",
-        "w.txt:4: node 3 does not hear node 1 in this graph; its weight must be 0",
+        "w.txt:4: node 3 does not receive from node 1 in this graph; its weight must be 0",
     ]
 
 

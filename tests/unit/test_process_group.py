@@ -179,7 +179,7 @@ def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
         group.is_broken = True
         return False
 
-    with pytest.raises(GroupBroken, match=r"^NCCL was given up$"):
+    with pytest.raises(GroupBroken, match=r"^NCCL failed$"):
         waits_for(SimpleNamespace(is_completed=is_completed), group)
     assert asked == [False]
 

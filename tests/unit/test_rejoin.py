@@ -68,7 +68,7 @@ def test_the_lower_rank_alone_proposes():
     town = Town(2)
     town.lose(0, 1)
     town.propose()
-    assert [(h.kind, h.sender) for h in town.post] == [(Kind.RETURN, 0)]
+    assert [(h.kind, h.sender) for h in town.post] == [(Kind.REJOIN_PROPOSE, 0)]
 
 
 def test_nobody_proposes_to_a_peer_that_has_ended_or_cannot_be_reached():
@@ -185,14 +185,16 @@ def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
         header = town.post.pop(0)
         town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
     town.go_to(2, 8)
-    town.carry(pick=lambda post: next((i for i, header in enumerate(post) if header.kind != Kind.WELCOME), 0))
+    town.carry(
+        pick=lambda post: next((i for i, header in enumerate(post) if header.kind != Kind.REJOIN_ACCEPT), 0)
+    )
     assert coming.round == town.first(1, 0) == town.first(2, 0) >= 9
 
 
 def test_proposals_that_cross_end_in_one_agreement():
     """A neighbor of lower rank proposes by itself, while the one that comes back has agreed with it."""
     town, coming = rejoining([7])
-    early = Header(Kind.RETURN, 1, 1, 0, 12, seq=8)
+    early = Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 12, seq=8)
     coming.ask([(0, 1)])
     town.carry()
     town.edges[0].hear(town.boxes[0], early.kind, early)
@@ -233,7 +235,7 @@ def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
     town, coming = rejoining([7, 9])
     coming.ask([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
-    town.tell(Kind.HERE, 2, 0, (9, 0, 0), 10)
+    town.tell(Kind.POSITION, 2, 0, (9, 0, 0), 10)
     commands = []
 
     def post(command):
@@ -266,7 +268,7 @@ def test_where_nobody_is_left_there_is_no_round():
 
 def test_what_is_heard_before_anybody_was_asked_ends_no_search():
     town, coming = rejoining([7])
-    town.tell(Kind.RETURN, 1, 0, (9, 0, 0), 8)
+    town.tell(Kind.REJOIN_PROPOSE, 1, 0, (9, 0, 0), 8)
     town.carry()
     assert not coming.found.is_set()
 
@@ -305,9 +307,9 @@ def test_a_lost_welcome_is_said_again():
     town.go_to(0, 5)
     town.boxes[0].lose(1, PeerLost(1, "on purpose"))
     for _ in range(2):
-        town.edges[0].hear(town.boxes[0], Kind.RETURN, Header(Kind.RETURN, 1, 1, 0, 6))
+        town.edges[0].hear(town.boxes[0], Kind.REJOIN_PROPOSE, Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 6))
         town.go_to(0, 6)
-    assert [header.kind for header in town.post] == [Kind.WELCOME, Kind.WELCOME]
+    assert [header.kind for header in town.post] == [Kind.REJOIN_ACCEPT, Kind.REJOIN_ACCEPT]
 
 
 def test_who_has_ended_agrees_to_nothing_and_the_others_decide():

@@ -126,10 +126,10 @@ def test_torchrun_inside_srun_is_torchrun():
         (TORCHRUN | {"GROUP_RANK": "4"}, "which do not fit"),
         (TORCHRUN | {"RANK": "one"}, "RANK=one, no whole number"),
         (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT=, no whole number"),
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and says"),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and names"),
         (SRUN | {"SLURM_LOCALID": "4"}, "task 4 of machine 2, which does not fit"),
         (SRUN | {"SLURM_STEP_NODELIST": "a["}, "Invalid hostlist: a"),
-        (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM says nothing in"),
+        (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM sets none of"),
     ],
 )  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_in_one_line(variables, message):
@@ -247,11 +247,11 @@ def test_what_is_no_address_is_refused(monkeypatch, said):
     monkeypatch.setattr(
         addresses, "_what_to_say", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
     )
-    assert all("machine 1 tells no address but" in str(error) for error in learn(2).values())
+    assert all("machine 1 published no address but" in str(error) for error in learn(2).values())
 
 
 def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
     error = learn(2, seconds=0.5, machines=[0])[0]
     assert isinstance(error, StartError)
-    assert "torchrun: not all machines told their addresses at 127.0.0.1:" in str(error)
+    assert "torchrun: not all machines published their addresses at 127.0.0.1:" in str(error)
     assert len(str(error).splitlines()) == 1

@@ -60,7 +60,7 @@ class FailureDetector:
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Asks a peer for what it has sent in an exchange."""
         mailbox.asked[peer] = max(key, mailbox.asked.get(peer, key))
-        self._tell(Kind.MISSING, mailbox.rank, peer, key, 0)
+        self._tell(Kind.RESEND, mailbox.rank, peer, key, 0)
 
 
 def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:

@@ -1,9 +1,10 @@
-"""Edges that were given up come back: both ends agree from which round on they exchange again.
+"""Rejoining over dropped edges: both ends agree on the round from which they exchange again.
 
-One end proposes a round that neither has begun (RETURN), the other agrees (WELCOME) or says which round it
-is about to begin (HERE), and the first proposes a later one. Should a message of this be lost, one end counts
-on an edge that the other has dropped: asked for what is missing it says WITHDRAW, and all begins again. In
-such a round neither end mixes the model of the other. A peer that is too slow: `rejoin_backoff.py`.
+One end proposes a round that neither has started (REJOIN_PROPOSE). The other accepts (REJOIN_ACCEPT), or
+answers with the round that it starts next (POSITION), and the first proposes a later one. If one of these
+messages is lost, one end expects payloads over an edge that the other has dropped. It requests what is
+missing, is answered with DROP_EDGE, and the procedure starts again; in such a round neither end mixes the
+model of the other. Peers that are too slow: `rejoin_backoff.py`.
 
 W is symmetric in all rounds but one of each loss: an end i that gives up j has not received its payload, and
 cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
@@ -38,7 +39,7 @@ MOST_REQUESTS = 16
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 TOO_SLOW = 1
-"""The `seq` of a WITHDRAW to a peer that was silent for too long."""
+"""The `seq` of a DROP_EDGE to a peer that was silent for too long."""
 
 
 class EdgeProtocol:
@@ -85,7 +86,7 @@ class EdgeProtocol:
         pair = mailbox.rank, error.peer
         self._backoff.give_up(pair, key[0], error.seconds, now)
         mailbox.give_up(error.peer, error)
-        self._tell(Kind.WITHDRAW, *pair, key, TOO_SLOW)
+        self._tell(Kind.DROP_EDGE, *pair, key, TOO_SLOW)
 
     def meet_anew(self, peers: Iterable[int]) -> None:
         """Another process has taken the place of these peers'."""
@@ -106,28 +107,28 @@ class EdgeProtocol:
             self.rejoining.hear((mailbox.rank, peer), header)
             return
         match kind:
-            case Kind.ASK | Kind.RETURN if mailbox.ended:
+            case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
                 self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
-            case Kind.WITHDRAW:
+            case Kind.DROP_EDGE:
                 # Who trains for the round that was agreed on has not taken the peer back yet.
                 is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
                 if header.seq == TOO_SLOW and is_new:
                     self._backoff.blame((mailbox.rank, peer), mailbox.spot)
-                mailbox.give_up(peer, PeerLost(peer, f"gave up on this node in round {round + 1}"))
+                mailbox.give_up(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
-            case Kind.ASK:
-                self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
-            case Kind.RETURN:
+            case Kind.POSITION_REQUEST:
+                self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            case Kind.REJOIN_PROPOSE:
                 self._consider(mailbox, peer, round, header.seq)
-            case Kind.WELCOME:
+            case Kind.REJOIN_ACCEPT:
                 self._conclude(mailbox, peer, round, header.seq)
-            case Kind.HERE:
+            case Kind.POSITION:
                 mailbox.note_progress(peer, header.key)
                 self._hear_where(mailbox, peer, header.seq)
             case Kind.SKIP:
                 self._let_skip(mailbox, peer, round)
-            case Kind.FETCH:
+            case Kind.MODEL_REQUEST:
                 self._consider_request(mailbox, peer)
 
     def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
@@ -142,7 +143,7 @@ class EdgeProtocol:
         self._proposals[pair] = self._proposals.get(pair, 0) + 1
         if self._proposals[pair] <= MOST_PROPOSALS:
             round = max(mailbox.upcoming, theirs) + self._margins.get(pair, FIRST_MARGIN)
-            self._tell(Kind.RETURN, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+            self._tell(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         if mailbox.returns_in(peer) not in (None, round):
@@ -152,17 +153,17 @@ class EdgeProtocol:
         with mailbox.lock:  # the peer meets this node anew from the round on that is told
             agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
         if not agrees:
-            self._tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             return
         self._agree(mailbox, peer, round, theirs)
-        self._tell(Kind.WELCOME, mailbox.rank, peer, first_of(round), upcoming)
+        self._tell(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         self._margins.pop((mailbox.rank, peer), None)
         if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
         elif peer in mailbox.gone:
-            self._tell(Kind.WITHDRAW, mailbox.rank, peer, first_of(round), 0)
+            self._tell(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer
@@ -171,7 +172,7 @@ class EdgeProtocol:
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        mailbox.give_up(peer, PeerLost(peer, f"goes on in round {round + 1}"), round)
+        mailbox.give_up(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
         if self._is_reachable(peer):
             mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)
@@ -247,26 +248,26 @@ class RejoinProtocol:
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in sorted(self._asked):
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
-            self._tell(Kind.ASK, rank, peer, first_of(0), 0)
+            self._tell(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
         self._go_on()
 
     def hear(self, pair: Pair, header: Header) -> None:
         """Takes in an answer, and nothing else: others may propose by themselves in the meantime."""
         if pair not in self._asked:
             return
-        if header.kind == Kind.HERE:
+        if header.kind == Kind.POSITION:
             self._next[pair] = header.seq
             if self._proposed is not None and header.seq > self._proposed:
                 self._start_over()
-        elif header.kind == Kind.WELCOME and header.round == self._proposed:
+        elif header.kind == Kind.REJOIN_ACCEPT and header.round == self._proposed:
             self._agreed[pair] = header.seq
         elif header.kind == Kind.LEAVE:
             self._forget(pair)
             self._ended[pair] = header.round + 1 if header.seq else 0
             self._mailboxes[pair[0]].depart(pair[1], None)
-        elif header.kind in (Kind.WITHDRAW, Kind.ASK):
+        elif header.kind in (Kind.DROP_EDGE, Kind.POSITION_REQUEST):
             self._forget(pair)
-            if header.kind == Kind.ASK:
+            if header.kind == Kind.POSITION_REQUEST:
                 self._silent.add(pair)
         self._go_on()
 
@@ -329,12 +330,12 @@ class RejoinProtocol:
     def _propose(self) -> None:
         self._proposed = max(self._next.values()) + self._margin
         for rank, peer in sorted(self._asked):
-            self._tell(Kind.RETURN, rank, peer, first_of(self._proposed), 0)
+            self._tell(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
-        # A peer may have agreed although its WELCOME is still on the way; it ignores another round.
+        # A peer may have agreed although its REJOIN_ACCEPT is still on the way; it ignores another round.
         for rank, peer in sorted(self._asked):
-            self._tell(Kind.WITHDRAW, rank, peer, first_of(self._proposed or 0), 0)
+            self._tell(Kind.DROP_EDGE, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()
         self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()

@@ -89,9 +89,7 @@ def make_keys(folder: Path, machines: int, overwrite: bool = False) -> list[Path
     files = [folder / MANIFEST, *(secret_file(folder, machine) for machine in range(machines))]
     taken = [path for path in files if os.path.exists(path)]  # noqa: PTH110 - it may be too long, or not ours
     if taken and not overwrite:
-        raise BadInput(
-            f"{taken[0]}: exists, and new keys would void it everywhere; --force says that you mean it"
-        )
+        raise BadInput(f"{taken[0]}: exists, and new keys would invalidate it; --force replaces it")
     secrets = [Secret.make(machine) for machine in range(machines)]
     manifest = Manifest(1, [secret.public for secret in secrets])
     try:

@@ -103,7 +103,7 @@ def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
     while missing := {other for other in missing if not store.check([f"here/{other}"])}:
         if time.monotonic() > limit:
             late = ranks_in_words(sorted(missing), MOST_NAMED)
-            raise StartError(f"rank {rank}: {late} did not come within {timeout:g} s")
+            raise StartError(f"rank {rank}: {late} did not arrive within {timeout:g} s")
         time.sleep(LOOK_AGAIN)
 
 

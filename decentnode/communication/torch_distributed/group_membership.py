@@ -99,7 +99,7 @@ class GroupMembership:
                 return None
             missing, facts = self._missing(), self._joined | {self.rank: self._facts}
         if missing:
-            error = f"no word from ranks {missing} about the process group within {seconds:.0f} s"
+            error = f"no message from ranks {missing} about the process group within {seconds:.0f} s"
             plan = GroupPlan([], "", "", error=error)
         else:
             plan = choose({rank: facts[rank] for rank in sorted(self._candidates)})

@@ -36,13 +36,13 @@ class MissingRanks:
         self._thread.start()
 
     def verdict(self) -> str:
-        """Why a collective cannot go on, in words that follow `all-reduce cannot go on`."""
+        """Why a collective cannot go on, in words that follow `all-reduce failed`."""
         if self._verdict is None:
             try:
                 self._store.set(_CALL, "y")
                 self._verdict = self._agreed(self._judge(self._answers()))
             except RuntimeError:
-                self._verdict = " without rank 0, which keeps the store and is gone or does not answer"
+                self._verdict = ": rank 0, which keeps the store, is lost or does not answer"
         return self._verdict
 
     def close(self) -> None:
@@ -76,13 +76,13 @@ class MissingRanks:
     def _judge(self, progress: Mapping[int, int]) -> str:
         silent = sorted(set(range(self._nodes)) - progress.keys())
         if silent:
-            are = "is gone or does not answer" if len(silent) == 1 else "are gone or do not answer"
-            return f" without {ranks_in_words(silent, MOST_NAMED)}, which {are}"
+            are = "is lost or does not answer" if len(silent) == 1 else "are lost or do not answer"
+            return f": {ranks_in_words(silent, MOST_NAMED)} {are}"
         behind = sorted(rank for rank, steps in progress.items() if steps < max(progress.values()))
         if behind:
-            lives = "lives but does not get on" if len(behind) == 1 else "live but do not get on"
-            return f" without {ranks_in_words(behind, MOST_NAMED)}, which {lives}"
-        return " although every rank is there: the links between them broke"
+            lives = "is alive but makes no progress" if len(behind) == 1 else "are alive but make no progress"
+            return f": {ranks_in_words(behind, MOST_NAMED)} {lives}"
+        return ": every rank is there, but the links between them broke"
 
     def _agreed(self, verdict: str) -> str:
         """The first verdict is that of all; leaves the others the time to read it, also where we keep it."""

@@ -182,7 +182,7 @@ class _NcclPending:
         limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while not self.group.completes(self.work):
             if self.group.is_broken:
-                raise GroupBroken("NCCL was given up")
+                raise GroupBroken("NCCL failed")
             if time.monotonic() > limit:
                 raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
             time.sleep(pause)
@@ -227,7 +227,7 @@ class NcclGroup(Group):
         try:
             with self._launching, torch.cuda.device(self.device):
                 if self.is_broken:
-                    raise GroupBroken("NCCL was given up")
+                    raise GroupBroken("NCCL failed")
                 work = self._in_one_launch(transfers)
         except RuntimeError as error:
             raise GroupBroken(reason(error)) from error

@@ -199,14 +199,14 @@ class IoThread(threading.Thread):
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
-        assert self.rejoining is not None, "only a process that was started again comes back"
+        assert self.rejoining is not None, "only a process that was restarted can rejoin"
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         found: int | None = None
         while found is None and time.monotonic() < limit and self._any_lives(pairs):
             found = self.rejoining.seek(pairs, limit, self.post, enough)
         if found is None:
-            raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to come back in")
+            raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to rejoin in")
         return found
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
@@ -216,7 +216,7 @@ class IoThread(threading.Thread):
         """The bytes of the model of a peer, or of one that was asked before; None when none comes."""
         limit, pair = time.monotonic() + timeout, (rank, peer)
         self._reception.models.setdefault(pair, None)
-        self.post(lambda: self._tell(Kind.FETCH, rank, peer, (0, 0, 0)))
+        self.post(lambda: self._tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
         while found is None and time.monotonic() < limit and self._any_lives([pair]):
             time.sleep(LOOK_AGAIN)

@@ -59,7 +59,7 @@ class SharedMessage:
 
     def read(self, layout: Layout) -> Read:
         if self.is_void:
-            return None, PeerLost(self.header.sender, "gave up on this node while it stood still")
+            return None, PeerLost(self.header.sender, "timed out on this node while it was suspended")
         if self.header.layout != layout.hash:
             return _refuse(self.header, "sent another payload layout", "layout")
         try:

@@ -24,7 +24,16 @@ from decentnode.communication.zeromq.received import FramedMessage, SharedMessag
 MOST_ROUND = 1 << 30
 """No run comes that far; beyond it, what is answered might not fit into a header."""
 EDGE_KINDS = frozenset(
-    {Kind.WITHDRAW, Kind.LEAVE, Kind.HERE, Kind.ASK, Kind.RETURN, Kind.WELCOME, Kind.SKIP, Kind.FETCH}
+    {
+        Kind.DROP_EDGE,
+        Kind.LEAVE,
+        Kind.POSITION,
+        Kind.POSITION_REQUEST,
+        Kind.REJOIN_PROPOSE,
+        Kind.REJOIN_ACCEPT,
+        Kind.SKIP,
+        Kind.MODEL_REQUEST,
+    }
 )
 
 
@@ -142,7 +151,7 @@ class Receiver:
         edge = mailbox.rank, header.sender
         if self._asked_again.get(edge) != header.key:
             self._asked_again[edge] = header.key
-            self.tell(Kind.MISSING, *edge, header.key, 0)
+            self.tell(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
         sender, kind = header.sender, header.kind
@@ -168,20 +177,20 @@ class Receiver:
         """Tells a node what a peer says of itself."""
         if header.kind in EDGE_KINDS:
             self.edges.hear(mailbox, header.kind, header)
-        elif header.kind in (Kind.WAITING, Kind.MISSING):
-            mailbox.note_waiting(header.sender, header.key, header.kind == Kind.MISSING)
-            if header.kind == Kind.MISSING and not self.edges.is_seeking:
+        elif header.kind in (Kind.WAITING, Kind.RESEND):
+            mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
+            if header.kind == Kind.RESEND and not self.edges.is_seeking:
                 self._answer_missing(mailbox, header.sender, header.key)
 
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         if mailbox.has_dropped(peer, key[0]):
-            self.tell(Kind.WITHDRAW, mailbox.rank, peer, key, 0)
+            self.tell(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
         elif mailbox.send_again(peer, key):
             return
         elif mailbox.ended:
             self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
-            self.tell(Kind.HERE, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _greet(self, process: int, hello: wire.Hello) -> None:
         ranks = self.place.processes[process].ranks

@@ -64,6 +64,6 @@ def refuse_own_payloads(scheme: object, chain: Chain) -> None:
     for index, transform in enumerate(chain.stages):
         if transform.per_receiver:
             raise BadInput(
-                f"transforms[{index}] {name_of(transform)} gives each neighbor something else, but "
-                f"{name_of(scheme)} needs all of them to hear the same"
+                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but "
+                f"{name_of(scheme)} needs the same payload for all"
             )
