@@ -1,4 +1,4 @@
-"""Who may talk to whom, possibly different each round."""
+"""Which nodes exchange, possibly different in each round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 MOST_NODES = 1_000_000
-"""More than anybody can run; what takes longer to build than to name is a mistake."""
+"""More than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
 KEPT_ROUNDS = 4
-"""Rounds of a graph that is drawn in each, which a process keeps: its nodes are in different ones."""
+"""How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
 
 
 def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]], directed: bool = False) -> Adjacency:
-    """Adjacency of the edges i -> j, taken both ways unless `directed`; loops and repetitions vanish."""
+    """Adjacency of the edges i -> j, taken both ways unless `directed`, without loops and repetitions."""
     neighbors: list[set[int]] = [set() for _ in range(nodes)]
     for i, j in edges:
         neighbors[i].add(j)
@@ -24,7 +24,7 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]], directed: bool 
 
 
 def transpose(adjacency: Adjacency) -> Adjacency:
-    """For each rank the ranks it hears from, ascending."""
+    """For each rank the ranks it receives from, ascending."""
     backward = ((j, i) for i, targets in enumerate(adjacency) for j in targets)
     return neighbor_lists(len(adjacency), backward, directed=True)
 
@@ -33,42 +33,43 @@ def transpose(adjacency: Adjacency) -> Adjacency:
 class View:
     """One node's place in one round: everything a sharing scheme may know about the graph.
 
-    `weights[j]` is what this node gives to the model of j (itself included; they sum to 1);
-    `outgoing_weights[j]` is what j gives to this node's model (itself included; they sum to 1 when W is
-    doubly stochastic). Both are ascending by rank, are shared between rounds, and are not to be changed.
+    `weights[j]` is the weight of the model of j in this node's mix, itself included. They sum to 1.
+    `outgoing_weights[j]` is the weight of this node's model in the mix of j. They sum to 1 when W is doubly
+    stochastic. Both are ascending by rank and shared between rounds: do not change them.
     """
 
     rank: int
     round: int
     targets: tuple[int, ...]
-    """Whom I send to, ascending."""
+    """Ranks that the node sends to, ascending."""
     sources: tuple[int, ...]
-    """Whom I hear from, ascending; the same as `targets` when undirected."""
+    """Ranks that the node receives from, ascending; the same as `targets` when undirected."""
     weights: dict[int, float]
     outgoing_weights: dict[int, float]
     co_senders: dict[int, tuple[int, ...]]
-    """For each target everybody it hears from, this node included, ascending."""
+    """For each target all ranks that it receives from, this node included, ascending."""
     learning_rate: float = 0.0
     """The rate of this round's local steps."""
 
     @property
     def degree(self) -> int:
-        """How many nodes I hear from."""
+        """How many nodes the node receives from."""
         return len(self.sources)
 
 
 class Graph(ABC):
-    """Neighbors per round. Every node computes it alone from the same settings; it does no I/O.
+    """Neighbors per round. Every node computes them alone from the same settings, without I/O.
 
-    One that does not say whether it changes counts as the same in every round (`declared.py` looks whether
-    that is so). The subclasses below say it.
+    A graph that does not declare whether it changes counts as static; `decentnode validate` checks that. The
+    subclasses below declare it.
     """
 
     directed: bool = False
+    """Whether edges go one way."""
     has_weights: bool = False
-    """Whether it comes with mixing weights of its own."""
+    """Whether the graph has mixing weights of its own."""
     allow_disconnected: bool = False
-    """Whether some nodes may have no way to some others in any round."""
+    """Whether a graph in several components is accepted."""
 
     @property
     @abstractmethod
@@ -77,17 +78,17 @@ class Graph(ABC):
 
     @property
     def static(self) -> bool:
-        """Whether it is the same in every round."""
+        """Whether the graph is the same in every round."""
         return True
 
     @property
     def period(self) -> int | None:
-        """After how many rounds it repeats; None when it never does, or when nobody knows."""
+        """After how many rounds the graph repeats; None when it never does, or when that is unknown."""
         return 1 if self.static else None
 
     @property
     def cycle(self) -> range:
-        """The rounds that show all that it does: one period; round 0 alone where there is none."""
+        """The rounds of one period; round 0 alone where there is no period."""
         return range(self.period or 1)
 
     @abstractmethod
@@ -95,17 +96,17 @@ class Graph(ABC):
         """Ranks that `rank` sends to in `round`, ascending, without itself."""
 
     def sources(self, rank: int, round: int) -> tuple[int, ...]:
-        """Ranks that `rank` hears from in `round`, ascending, without itself."""
+        """Ranks that `rank` receives from in `round`, ascending, without itself."""
         if not self.directed:
             return self.targets(rank, round)
         return tuple(j for j in range(self.num_nodes) if rank in self.targets(j, round))
 
     def weights(self, rank: int, round: int) -> dict[int, float]:
-        """What `rank` gives to each of its sources in `round`; only where it `has_weights`."""
+        """The weight of each source of `rank` in `round`; only where the graph `has_weights`."""
         raise NotImplementedError(f"{type(self).__name__} has no weights of its own")
 
     def partners(self, rank: int) -> set[int]:
-        """Everybody whom `rank` may send to or hear from in any round."""
+        """All ranks that `rank` may send to or receive from in any round."""
         if self.period is None:
             return set(range(self.num_nodes)) - {rank}
         return {
@@ -137,7 +138,7 @@ class StaticGraph(Graph):
 
 
 class PeriodicGraph(Graph):
-    """A graph that changes from round to round and begins anew after its period."""
+    """A graph that changes from round to round and repeats after its period."""
 
     @property
     @abstractmethod
@@ -151,8 +152,8 @@ class PeriodicGraph(Graph):
 class AperiodicGraph(Graph):
     """A graph that changes from round to round and never repeats.
 
-    Each node asks for one round after another, and for the same round more than once: what `targets` draws
-    depends on nothing but its options, the rank and the round (`decentnode.core.rng.generator`).
+    A node asks for a round more than once. So `targets` may depend only on the options, the rank and the
+    round; draw random numbers with `decentnode.core.rng.generator`.
     """
 
     @property
@@ -165,11 +166,11 @@ class AperiodicGraph(Graph):
 
 
 class RedrawnGraph(AperiodicGraph):
-    """A graph that is drawn as a whole in each round, by every node alone, and read off row by row."""
+    """A graph that is drawn as a whole in each round; every node draws the same graph alone."""
 
     @abstractmethod
     def edges(self, round: int) -> Iterable[tuple[int, int]]:
-        """The edges i -> j of `round`, taken both ways unless `directed`; the same whenever it is asked."""
+        """The edges i -> j of `round`, taken both ways unless `directed`; the same at each call."""
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         return self._drawn(round)[0][rank]

@@ -1,4 +1,4 @@
-"""The scheme: which signal is sent, and how what arrives is mixed in."""
+"""The scheme: which signal a node sends, and how it mixes what it receives."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,9 +20,9 @@ from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
 
 Incoming = Mapping[int, Payload]
-"""What arrived: payloads by source rank. Sources that were late or lost are simply not there."""
+"""The payloads that arrived, by source rank. Sources that were late or lost are missing."""
 Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
-"""Sends payloads by target rank and gives what came from the named sources (one neighborhood collective)."""
+"""Sends payloads by target rank; returns those of the named sources (one neighborhood collective)."""
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 
@@ -35,61 +35,65 @@ class Refusal(NamedTuple):
 
 
 class Sharing(Stateful, ABC):
-    """One scheme on one node. It does no I/O of its own and is tested without a network.
+    """One scheme on one node, without I/O of its own, so that it can be tested without a network.
 
-    The capabilities say what it needs, so that a combination that cannot work is refused before the start.
+    Class variables declare what it needs. A combination that cannot work is refused before the start.
     """
 
     needs_static_graph: ClassVar[bool] = False
+    """Correct only on a graph that is the same in every round."""
     needs_undirected_graph: ClassVar[bool] = False
+    """Correct only on an undirected graph."""
     needs_complete_graph: ClassVar[bool] = False
+    """Correct only where every node is a neighbor of every other."""
     needs_tree: ClassVar[bool] = False
+    """Correct only on a tree."""
     needs_plain_sgd: ClassVar[bool] = False
-    """The equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
+    """Its equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
     needs_float32: ClassVar[bool] = False
-    """What it adds up from round to round would be lost in models of lower precision, such as bfloat16."""
+    """What it accumulates from round to round would be lost in models of lower precision (bfloat16)."""
     tolerates_loss: ClassVar[bool] = True
-    """Stays right when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
+    """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     takes_back: ClassVar[bool] = True
-    """A node that was lost, and has forgotten what it knew, may take part again."""
+    """A node that was lost and has no state may rejoin."""
     protects: ClassVar[bool] = False
-    """Is there so that peers learn less of the models: nothing of one travels beside what it sends."""
+    """Protects models from peers: nothing of a model travels beside what the scheme sends."""
     mean: ClassVar[str] = "keeps the mean of all models, whatever transforms lose"
     """What `preserves_mean` says, in words; all that where the columns of W sum to 1, too. Not in the round
     in which an edge is given up: one end may have mixed (docs/reliability.md, "What a lost edge costs")."""
     carries_errors: ClassVar[bool] = False
-    """What the chain drops stays in what is sent next; error feedback would count it twice."""
+    """What the chain drops is part of what is sent next; error feedback would count it twice."""
     sends_one_payload: ClassVar[bool] = True
-    """One payload for all neighbors; false when each neighbor gets its own."""
+    """One payload for all neighbors; false when each neighbor receives its own."""
     sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
-    """What the chain encodes: error feedback is right for differences."""
+    """What the chain encodes; error feedback is correct for differences."""
     takes_correction: ClassVar[bool] = False
-    """Error feedback is right for models, too: what one error adds to their sum, the next takes away."""
+    """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
     overlaps: ClassVar[bool] = False
-    """Right, too, where models are mixed as they are at the start of a round, and what the local steps have
-    changed meanwhile is added to the mix (`communication.overlap`)."""
+    """Correct, too, if models are mixed as before the local steps, whose change is then added to the mix
+    (`communication.overlap`)."""
     phases: ClassVar[int] = 1
     """Exchanges in a round."""
     wire: ClassVar[str] = "deg * C(d)"
-    """Bytes sent by a node in a round, C(d) being what the chain makes of d values of b bytes each."""
+    """Bytes that a node sends in a round; C(d) is the size of d encoded values, b that of one value."""
 
     layout: ParameterLayout
     num_nodes: int
     chain: Chain
     seed: int
     refusals: list[Refusal]
-    """The payloads that were not used, until somebody takes them away."""
+    """Payloads that were not used; the node reports and clears them."""
 
     @property
     def gives_model(self) -> bool:
-        """Whether a neighbor that comes back without a checkpoint gets this node's whole model as it is.
+        """Whether a neighbor that rejoins without a checkpoint receives this node's whole model.
 
-        Not where nobody comes back, nor where peers see models only through a stage that protects them.
+        Not where nodes cannot rejoin, nor where a stage of the chain protects models from peers.
         """
         return self.tolerates_loss and self.takes_back and not self.chain.protects
 
     def first_transforms(self) -> tuple[Transform, ...]:
-        """Transforms that belong to the scheme, fresh ones; those of the configuration follow them."""
+        """New instances of the scheme's own transforms; those of the configuration follow them."""
         return ()
 
     def check(self, graph: WeightedGraph) -> None:
@@ -106,7 +110,7 @@ class Sharing(Stateful, ABC):
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
         parameters: ParameterLayout | None = None,
     ) -> Chain:  # fmt: skip
-        """The scheme's own transforms and those of the configuration; BadInput when it cannot work so."""
+        """The chain of the scheme's own transforms and these; raises BadInput where they do not fit."""
         of_models = self.sends == "models" and not self.carries_errors
         stages = (*self.first_transforms(), *transforms)
         chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
@@ -114,24 +118,24 @@ class Sharing(Stateful, ABC):
         return chain
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        """Learns the model's layout, the number of nodes and the run's seed, once, before round 0."""
+        """Receives the model's layout, the number of nodes, the chain and the seed, once, before round 0."""
         self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
         self.refusals = []
 
     def introduction(self) -> bytes:
-        """What the others must know of this node before round 0, such as a public key: at most 64 bytes."""
+        """What all nodes must know of this one before round 0, such as a public key; at most 64 bytes."""
         return b""
 
     def meet(self, introductions: Mapping[int, bytes]) -> None:
-        """Learns, before `begin`, the introductions of all ranks that gave one, this one included."""
+        """Receives, before `begin`, the introductions by rank, its own included; empty ones are left out."""
 
     def begin(self, vector: Tensor) -> None:
-        """Sees, before round 0, the model that all nodes start from, shape (d,); to be copied if kept."""
+        """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it."""
         self.chain.begin(vector)
 
     @abstractmethod
     def payload_layout(self, phase: int = 0) -> Layout | None:
-        """What this scheme sends in exchange number `phase` of a round; None when it never sends."""
+        """The layout of the payload of exchange number `phase` in a round; None when it never sends."""
 
     @abstractmethod
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
@@ -139,7 +143,7 @@ class Sharing(Stateful, ABC):
 
     @abstractmethod
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        """Writes the new model into `out`, all of it; `vector` (shape (d,)) may still be read by peers."""
+        """Writes the new model to all of `out`; peers may still read `vector`, shape (d,)."""
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """One round of communication; schemes with several exchanges in a round override this."""
@@ -147,34 +151,34 @@ class Sharing(Stateful, ABC):
         self.mix(vector, incoming, view, out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        """Learns of a round from what its mix has made of `vector`, both shape (d,).
+        """Called when the mix of `vector` becomes the model, both shape (d,): change state here.
 
-        Not called where the mix is thrown away, because a peer wrote again what was read for it.
+        Not called when the mix is discarded, because a peer invalidated what was read for it.
         """
 
     @property
     def adjust_gradient(self) -> AdjustGradient | None:
-        """What this scheme does to the flat gradient inside a local step; None: nothing."""
+        """Changes the flat gradient inside a local step; None: the scheme does not."""
         return None
 
     @property
     def reach(self) -> float:
-        """How far apart the models of two neighbors may be at most, in any coordinate."""
+        """The largest difference of two neighbors' models that it can handle, in any coordinate."""
         return math.inf
 
     def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
     def on_peer_back(self, rank: int) -> None:
-        """Called once, before the first round with that peer again; state per peer begins anew.
+        """Called once, before the first round in which that peer takes part again, with new state per peer.
 
-        Where another process has taken that peer's place, or this node's, both are called, one after the
-        other, although no payload was missed: at both ends before the same round.
-        After a payload that could not be used (the edge was never given up): after the first that could.
+        If the process of the peer or of this node is restarted, `on_peer_lost` and this are called in turn,
+        at both ends before the same round, although no payload was missed. After a payload that could not
+        be used, this is called after the first one that could.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed node needs beside the vector."""
+        """All that a resumed node needs beside the vector."""
         return {"chain": self.chain.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

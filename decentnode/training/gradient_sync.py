@@ -1,4 +1,4 @@
-"""How the local steps of all nodes belong together: the plug-ins of `training.name`."""
+"""How the local steps of all nodes depend on each other: the plug-ins of `training.name`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,46 +17,46 @@ from decentnode.training.training import Shard
 
 @dataclass(frozen=True)
 class SyncContext:
-    """What a node and its run are to a gradient sync."""
+    """What a gradient sync may use of its node and of the run."""
 
     rank: int
     vector: Vector
     counters: ByteCounters
-    """Of the node; what is synchronized counts as sent and received."""
+    """The byte counters of the node; synchronized gradients count as sent and received."""
     mark: Callable[[int, bool], None]
-    """Says in the node's heartbeat, by round, that it waits for others (true) or trains again."""
+    """Marks in the heartbeat of the node, by round, that it waits for others (true) or trains (false)."""
     place: Any
-    """Where the process stands among all of the run (`communication.base.Place`)."""
+    """The host processes of the run (`communication.base.ProcessDirectory`)."""
     run_id: int
     start_deadline: float
-    """Seconds that the nodes have to meet."""
+    """Timeout of the rendezvous of all nodes, in seconds."""
     deadline: float
-    """Seconds that a silent node is waited for."""
+    """Timeout for a silent node, in seconds."""
 
 
 class GradientSync(ABC):
-    """What the nodes have to do with each other while they train; the fields are options in YAML."""
+    """How nodes exchange gradients while they train; the fields of a subclass are its YAML options."""
 
     one_model: ClassVar[bool] = False
-    """All nodes have the same model after every step: nothing is left to share, and none may be missing."""
+    """All nodes have the same model after every step: no scheme shares it, and no node may be lost."""
     port: int | None = None
-    """Where rank 0 waits for the others, in a run over several machines."""
+    """The port of the rendezvous at rank 0, in a run over several machines."""
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
-        """Whether it sends between these machines where others may be, which nobody has said to be fine."""
+        """Whether it sends between these machines over a network that is not declared as trusted."""
         return False
 
     def defect(self, device: str, nodes: int) -> str:
-        """Why a machine with so many nodes on such a device cannot take part; empty when it can."""
+        """Why a machine with so many nodes on that device cannot take part; empty when it can."""
         return ""
 
     @abstractmethod
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
-        """What a rank trains on; `parts` are the samples of each rank by the partition. Raises BadInput."""
+        """The samples of a rank; `parts` has those of each rank by the partition. Raises BadInput."""
 
     @abstractmethod
     def connect(self, context: SyncContext) -> Reducer:
-        """Meets the other nodes, once all are ready; raises StartError."""
+        """Connects to the other nodes before the first round; raises StartError."""
 
 
 @TRAININGS.register("local")

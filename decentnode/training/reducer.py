@@ -1,4 +1,4 @@
-"""What ties a node's local steps to those of other nodes; by default nothing."""
+"""How the local steps of a node use those of other nodes; by default not at all."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Reducer:
-    """No tie: every node steps alone. Others do more at the same places of a step."""
+    """Every node steps alone. Subclasses synchronize at these places of a step."""
 
     rehearses: ClassVar[bool] = False
     """Whether steps are tried before the first round, which must change nothing."""
@@ -17,7 +17,7 @@ class Reducer:
         return module
 
     def step(self, round: int, step: int) -> AbstractContextManager[object]:
-        """Is around what a step computes of its gradient; both count from 0."""
+        """A context around the forward and backward pass of a step; both numbers count from 0."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -25,8 +25,8 @@ class Reducer:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def mean(self, round: int, step: int, total: float, samples: int) -> float:
-        """The mean loss over the samples of a round, after its last step; `total` is the sum over the own."""
+        """The mean loss over the samples of a round; `total` is the sum over the node's own samples."""
         return total / samples
 
     def close(self) -> None:
-        """Lets go of the other nodes; safe to call twice."""
+        """Disconnects from the other nodes; safe to call twice."""

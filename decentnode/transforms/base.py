@@ -1,8 +1,8 @@
 """One step between a signal and its bytes: payload -> payload, with an inverse.
 
-The names of fields are agreed on: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and
+Names of fields are fixed: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and
 `indices` (int32, ascending, of role INDEX) unless both ends compute them. A transform replaces the fields
-that it is about and passes all others on, so that stages combine freely.
+that it encodes and passes all others on, so that stages combine freely.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ VECTOR, VALUES, INDICES = "vector", "values", "indices"
 
 @dataclass(frozen=True)
 class Context:
-    """What a transform may know beside the payload: the counters of shared randomness, and the own signal."""
+    """What a transform may use beside the payload: the counters of shared randomness, and the own signal."""
 
     seed: int
     round: int
@@ -30,7 +30,7 @@ class Context:
     receiver: int | None = None
     """None when one payload serves all receivers."""
     own: Tensor | None = None
-    """The receiver's own signal at the same point of the chain, to fill in what was not sent; None: zeros."""
+    """The receiver's own signal at the same point of the chain, for what was not sent; None: zeros."""
     phase: int = 0
     """The number of the exchange within the round."""
 
@@ -44,24 +44,25 @@ class Context:
 
 
 class Transform(Stateful, ABC):
-    """One stage of a chain; both ends know its options, so its payload describes nothing.
+    """One stage of a chain. Both ends know its options, so its payload has only numbers.
 
-    `begin` and `encode` are the sender's, and only they may change state; `decode` is the receiver's.
+    The sender calls `begin` and `encode`, and only they may change state. The receiver calls `decode`.
     """
 
     accepts: ClassVar[frozenset[Form]]
+    """The forms of payloads that it encodes."""
     emits: ClassVar[Form | None]
-    """None: the form that it was given."""
+    """The form of its payloads; None: that of its input."""
     changes_basis: ClassVar[bool] = False
     """A linear map to other coordinates, which keeps the signal DENSE; models may be mixed there."""
     depends_on_signal: ClassVar[bool] = False
     """Which coordinates are sent depends on the signal, not on a seed alone."""
     needs_differences: ClassVar[bool] = False
-    """Right for differences and gradients, and for models where the scheme says so (`takes_correction`)."""
+    """Correct for differences and gradients, and for models under schemes with `takes_correction`."""
     protects: ClassVar[bool] = False
-    """Is there so that peers learn less of the signal: no model is given away without it."""
+    """Protects the signal from peers: no model is sent without it."""
     needs_float32: ClassVar[bool] = False
-    """Takes no signals of lower precision, such as bfloat16."""
+    """Accepts no signals of lower precision, such as bfloat16."""
     unbiased: ClassVar[bool] = False
     """The expectation of what is decoded is what was encoded, whatever the options."""
     wire: ClassVar[str] = ""
@@ -70,14 +71,14 @@ class Transform(Stateful, ABC):
     lossless: bool = False
     """Every value that is sent is decoded bit for bit, whichever coordinates are sent."""
     of_models: bool = False
-    """The chain encodes models, not differences or gradients; the chain sets it first of all."""
+    """Whether the chain encodes models, not differences or gradients; the chain sets it first."""
     dimension: int
-    """How many coordinates the signal has where this stage sees it, so what indices are below; the chain sets
-    it before it asks for `layout`."""
+    """The number of coordinates of the signal at this stage; indices are below it. The chain sets it before
+    it calls `layout`."""
 
     @property
     def per_receiver(self) -> bool:
-        """Whether each receiver gets a payload of its own."""
+        """Whether each receiver has a payload of its own."""
         return False
 
     @property
@@ -91,23 +92,23 @@ class Transform(Stateful, ABC):
         return bool(self.state)
 
     def bind(self, parameters: ParameterLayout | None) -> None:
-        """Learns which parameters the signal consists of; None when an earlier stage changed the basis."""
+        """Receives the parameters that the signal consists of; None after a stage that changes the basis."""
 
     @abstractmethod
     def layout(self, incoming: Layout) -> Layout:
-        """What `encode` gives for payloads of layout `incoming`; called first, once. Raises BadInput."""
+        """The layout that `encode` makes of layout `incoming`; called once, first. Raises BadInput."""
 
     def begin(self, signal: Tensor) -> Tensor:
-        """Sees, before round 0, the signal that all nodes start from; gives what the next stage sees."""
+        """Receives, before round 0, the signal that all nodes start from; returns that of the next stage."""
         return self.own(signal)
 
     @abstractmethod
     def encode(self, payload: Payload, context: Context) -> Payload:
-        """Transforms a payload on the sender's side; never changes the memory it was given."""
+        """Encodes a payload at the sender; never writes to the memory of its input."""
 
     @abstractmethod
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """The inverse, exact or within the bound that the class documents; PayloadError for nonsense."""
+        """The inverse, exact or within the bound that the class documents; raises PayloadError."""
 
     def own(self, signal: Tensor) -> Tensor:
         """The receiver's own dense signal after this stage, where `context.own` of the next one starts."""

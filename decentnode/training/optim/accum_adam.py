@@ -23,9 +23,9 @@ class AccumAdam(Optimizer):
 
     With m, v the moments, A the mean gradient so far, s = 1, 2, .. the local step and k = ceil(s/K):
 
-    g <- g + lambda x;   A <- A + g/K;   m' = b1 m + (1 - b1) g;   v' = b2 v + (1 - b2) g^2
-    x <- x - eta/(1 - b1^k) m' / (sqrt(v' / (1 - b2^k)) + eps)
-    where K divides s:   m <- b1 m + (1 - b1) A;   v <- b2 v + (1 - b2) A^2;   A <- 0
+        g <- g + lambda x;   A <- A + g/K;   m' = b1 m + (1 - b1) g;   v' = b2 v + (1 - b2) g^2
+        x <- x - eta/(1 - b1^k) m' / (sqrt(v' / (1 - b2^k)) + eps)
+        where K divides s:   m <- b1 m + (1 - b1) A;   v <- b2 v + (1 - b2) A^2;   A <- 0
 
     K about the number of nodes makes v see the variance of a global batch; K = 1 is Adam. State: m, v and,
     for K > 1, A: 3 d, and m' and v' for the time of a step. `implementation` is one of torch's for Adam:

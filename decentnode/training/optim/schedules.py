@@ -13,8 +13,11 @@ from torch.optim.lr_scheduler import LRScheduler
 class WarmupCosine(LRScheduler):
     """Linear growth to the optimizer's rate, then half a cosine down (Loshchilov and Hutter, ICLR 2017).
 
-    lr(t) = lr (f + (1 - f) t/warmup)                                     for t < warmup
-    lr(t) = final + (lr - final) (1 + cos(pi (t - warmup)/(total - warmup))) / 2    up to total, then final
+    The rate of step t:
+
+        lr(t) = lr (f + (1 - f) t/warmup)                                     for t < warmup
+        lr(t) = final + (lr - final) (1 + cos(pi (t - warmup)/(total - warmup))) / 2    up to total
+        lr(t) = final                                                         from total on
     """
 
     def __init__(
@@ -48,8 +51,9 @@ class WarmupCosine(LRScheduler):
 class InverseSquareRoot(LRScheduler):
     """Linear growth to the optimizer's rate, then as 1/sqrt(t) (Vaswani et al., NeurIPS 2017, Section 5.3).
 
-    lr(t) = lr min((t + 1)/warmup, sqrt(warmup/(t + 1))); the paper's rate for width d is that with
-    lr = 1/sqrt(d warmup).
+        lr(t) = lr min((t + 1)/warmup, sqrt(warmup/(t + 1)))
+
+    The paper's rate for width d is that with lr = 1/sqrt(d warmup).
     """
 
     def __init__(self, optimizer: Optimizer, warmup: int = 4000, last_epoch: int = -1) -> None:
