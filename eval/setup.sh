@@ -1,4 +1,4 @@
-# Sourced by eval/run.sh and tests/run.sh: sets `python` to an interpreter that can run this checkout.
+# Sourced by eval/run.sh, tests/run.sh and docs/build.sh: sets `python` to an interpreter that can run this checkout.
 # Uses the active environment where decentnode of this checkout is installed in it, else .venv, which is
 # made when it is missing and brought up to date when pyproject.toml or constraints.txt have changed.
 
@@ -43,7 +43,7 @@ find_python() {
     fail "needs Python 3.11 or newer; install one, or name it: PYTHON=/path/to/python3 $0"
 }
 
-# install run|test: makes .venv, or brings it up to date. Of two that start at once, the second waits.
+# install run|test|docs: makes .venv, or brings it up to date. Of two that start at once, the second waits.
 install() {
     local base
     base=$(find_python) || exit
@@ -57,20 +57,20 @@ install() {
 }
 
 fill() {
-    local extra="[compression]"
-    [[ $2 == test ]] && extra="[test]"
+    local extra=compression
+    [[ $2 == run ]] || extra=compression,$2
     echo "decentnode: installing into .venv, once; this takes a few minutes ..." >&2
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         find "$venv" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +
         "$1" -m venv "$venv" || fail ".venv could not be made"
     fi
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
-        -c "$root/constraints.txt" -e "$root$extra" || fail "the installation failed; its reason is above"
+        -c "$root/constraints.txt" -e "$root[$extra]" || fail "the installation failed; its reason is above"
     stamp >"$venv/run.stamp"
-    [[ $2 == run ]] || stamp >"$venv/test.stamp"
+    [[ $2 == run ]] || stamp >"$venv/$2.stamp"
 }
 
-# prepare run|test [MODULE...]: afterwards $python can import decentnode and these modules.
+# prepare run|test|docs [MODULE...]: afterwards $python can import decentnode and these modules.
 prepare() {
     python=$venv/bin/python
     if [[ -n ${PYTHON:-}${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]]; then

@@ -343,7 +343,7 @@ def test_every_function_and_field_is_typed():
 # The scripts.
 
 
-@pytest.mark.parametrize("script", ["eval/run.sh", "tests/run.sh", ".ci/run"])
+@pytest.mark.parametrize("script", ["eval/run.sh", "tests/run.sh", "docs/build.sh", ".ci/run"])
 def test_scripts_can_be_started(script):
     assert os.access(ROOT / script, os.X_OK)
 

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds the pages and the API reference: docs/build.sh. The first start installs what is missing into .venv.
+# Any warning ends it with an error. The site is build/site/index.html.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
+prepare docs mkdocs material mkdocstrings mkdocstrings_handlers ruff
+cd "$root"
+rm -rf build/pages build/site
+mkdir -p build/pages
+cp -R README.md docs configs graphs build/pages
+# `norun` is for the tests of the pages; Markdown knows languages alone.
+find build/pages -name '*.md' -exec sed -i -E 's/^(```[a-z]+) norun$/\1/' {} +
+# Its notice is about the next major version of mkdocs, which mkdocs-material excludes.
+export NO_MKDOCS_2_WARNING=1
+"$python" -m mkdocs build --quiet --strict -f docs/mkdocs.yml
+echo "decentnode: the pages are in $root/build/site/index.html"
