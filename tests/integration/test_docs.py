@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.running import Run
+from tests.pages import ROOT, blocks, write_files
 
-ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("decentnode", "eval", "configs", "graphs", "generate_graph.py", "pyproject.toml", "constraints.txt")
-BLOCK = re.compile(r"^```(\w+)[ ]*(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PARTS = (
+    "decentnode", "eval", "configs", "graphs", "docs", "README.md", "generate_graph.py", "pyproject.toml",
+    "constraints.txt",
+)  # fmt: skip
 LINK = re.compile(r"\]\(([^)#:]+)\)")
-
-
-def blocks(document: str, language: str) -> list[str]:
-    """The code blocks of a language that are not marked `norun`."""
-    found = BLOCK.findall((ROOT / document).read_text())
-    return [code for name, mark, code in found if name == language and mark != "norun"]
 
 
 @pytest.fixture
@@ -85,10 +81,9 @@ def test_tutorial(checkout):
 
 def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path):
     """Over a network, without a checkpoint of its end, it does the same rounds in the same pairs."""
-    (tmp_path / "matching.py").write_text(blocks("docs/topologies.md", "python")[0])
-    config = tmp_path / "matching.yaml"
-    config.write_text(next(code for code in blocks("docs/topologies.md", "yaml") if "rounds" in code))
-    straight = Run(tmp_path / "run", ["communication=inproc", "checkpoint.every=20"], config=config)
+    write_files(tmp_path, "docs/your_graph.md")
+    overrides = ["communication=inproc", "checkpoint.every=20"]
+    straight = Run(tmp_path / "run", overrides, config=tmp_path / "matching.yaml")
     assert straight.wait(100) == 0, straight.text
     wanted = straight.summary
     assert wanted["consensus_distance"] < 0.1, "pairs that stay as they are end at 0.3"
@@ -100,12 +95,20 @@ def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path)
     assert (resumed.summary["model_hash"], resumed.summary["refused_messages"]) == (wanted["model_hash"], {})
 
 
+def test_the_pages_are_built_without_a_warning(checkout):
+    pytest.importorskip("mkdocstrings", reason="pip install 'decentnode[docs]'")
+    assert "build/site/index.html" in shell(checkout, "docs/build.sh")
+    reference = checkout / "build" / "site" / "docs" / "reference" / "schemes.html"
+    assert "decentnode.sharing.base.Sharing.mix" in reference.read_text()
+
+
 def test_the_scheme_in_the_readme_is_short():
     assert len(blocks("README.md", "python")[0].splitlines()) <= 36
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    "document",
+    ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))],
 )
 def test_links_lead_somewhere(document):
     targets = LINK.findall((ROOT / document).read_text())
