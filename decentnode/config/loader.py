@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SHARING_KEYS, SectionParser
 from decentnode.config.settings import KeyFolder, Plugin, Settings
 from decentnode.config.type_check import is_path, parameters_of
+from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
@@ -115,7 +115,7 @@ def digest(settings: Settings, graph: Graph) -> str:
     content["sharing"]["weights"] |= file_hashes(settings.weights)
     content["adjacency"] = graph.adjacency if isinstance(graph, StaticGraph) else None
     content["security"] = agreed_keys(settings)
-    content["version"] = version()
+    content["version"] = __version__
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -150,11 +150,3 @@ def path_options(plugin: Plugin) -> list[str]:
         for name, (hint, _) in parameters.items()
         if is_path(name, hint) and plugin.options.get(name) is not None
     ]
-
-
-def version() -> str:
-    """The version of this package, where it is installed."""
-    try:
-        return metadata.version("decentnode")
-    except metadata.PackageNotFoundError:
-        return "not installed"

@@ -4,6 +4,7 @@ While peers still read the slot that was sent, the mix is written into the other
 parameters look there. So a vector that is sent from where it was trained needs no copy at all.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.errors import BadInput
+
+AdjustGradient = Callable[[Tensor, Tensor, int], None]
+"""Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 
 
 @dataclass(frozen=True)

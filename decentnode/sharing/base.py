@@ -11,7 +11,7 @@ from torch import Tensor
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
@@ -23,8 +23,6 @@ Incoming = Mapping[int, Payload]
 """The payloads that arrived, by source rank. Sources that were late or lost are missing."""
 Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 """Sends payloads by target rank; returns those of the named sources (one neighborhood collective)."""
-AdjustGradient = Callable[[Tensor, Tensor, int], None]
-"""Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 
 
 class Refusal(NamedTuple):

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
 from decentnode.options import Fraction
-from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.public_copy import PublicCopy, refuse_own_payloads
 from decentnode.transforms.chain import Chain

@@ -1,6 +1,6 @@
 """Momentum that does not make heterogeneity's bias larger."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,23 +8,20 @@ from torch import Tensor
 
 from decentnode.core.payload import Form
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import AdjustGradient, Incoming
-from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
-from decentnode.sharing.blocks.local_steps import LocalSteps
+from decentnode.sharing.base import Incoming
+from decentnode.sharing.blocks.momentum import MomentumGossip
 from decentnode.sharing.blocks.stability import refuse_growth
-from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.quasi_global import Decay
 from decentnode.transforms.chain import Chain
 from decentnode.transforms.quantize.cast import Cast
 
 
 @SHARINGS.register("decent_lam")
 @dataclass
-class DecentLam(Gossip):
+class DecentLam(MomentumGossip):
     """Momentum without the bias that it adds to gossip (DecentLaM: Yuan et al., ICCV 2021, Alg. 2).
 
     ghat = (x - W (x - eta g)) / eta,   m+ = beta m + ghat,   x+ = x - eta m+
@@ -41,17 +38,7 @@ class DecentLam(Gossip):
     State: m, d floats. The mean of the models moves by momentum when they are mixed.
     """
 
-    needs_float32: ClassVar = True
-    needs_plain_sgd: ClassVar = True
     mean: ClassVar = "does not keep the mean of all models"
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    state: ClassVar = ("_m", "_guard")
-
-    beta: Decay = 0.9
-
-    _m: Tensor = field(init=False, repr=False)
-    _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use quasi_global, a beta below {self.beta:g}, or an undirected graph that stays the same"
@@ -67,15 +54,6 @@ class DecentLam(Gossip):
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False
-
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._steps = LocalSteps(layout)
-
-    def begin(self, vector: Tensor) -> None:
-        super().begin(vector)
-        self._m = torch.zeros_like(vector)
-        self._guard.begin(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:

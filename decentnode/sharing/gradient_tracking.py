@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
-from decentnode.sharing.base import AdjustGradient, Exchange
+from decentnode.sharing.base import Exchange
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
 from decentnode.sharing.blocks.mean_preserving import MeanPreserving
 from decentnode.sharing.gossip import Gossip

@@ -1,29 +1,20 @@
 """Momentum from how the mixed models move, not from a node's own gradients."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
 
-import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
 from decentnode.core.registry import SHARINGS
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import AdjustGradient
-from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
-from decentnode.sharing.blocks.local_steps import LocalSteps
+from decentnode.sharing.blocks.momentum import Decay, MomentumGossip
 from decentnode.sharing.blocks.stability import refuse_growth
-from decentnode.sharing.gossip import Gossip
-from decentnode.transforms.chain import Chain
-
-Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 @SHARINGS.register("quasi_global")
 @dataclass
-class QuasiGlobal(Gossip):
+class QuasiGlobal(MomentumGossip):
     """Momentum that follows how the mixed models move (QG-DSGDm: Lin et al., ICML 2021, Alg. 1).
 
     l = beta m + g   (Nesterov: g + beta l),   x+ = W (x - eta l),   m+ = mu m + (1 - mu) (x - x+) / eta
@@ -36,32 +27,13 @@ class QuasiGlobal(Gossip):
     State: m, d floats.
     """
 
-    needs_float32: ClassVar = True
-    needs_plain_sgd: ClassVar = True
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    state: ClassVar = ("_m", "_guard")
-
-    beta: Decay = 0.9
     mu: Decay = 0.9
     nesterov: bool = False
-
-    _m: Tensor = field(init=False, repr=False)
-    _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use a mu above {self.mu:g}, or a beta below {self.beta:g}"
         beta = self.beta**2 if self.nesterov else self.beta
         refuse_growth(self, graph, lambda mix, x, u: mix(x - beta * u), self.mu, remedy)
-
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._steps = LocalSteps(layout)
-
-    def begin(self, vector: Tensor) -> None:
-        super().begin(vector)
-        self._m = torch.zeros_like(vector)
-        self._guard.begin(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:

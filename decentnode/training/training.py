@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.core.precision import Precision
 from decentnode.core.rng import generator, key
-from decentnode.core.vector import Vector
+from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
@@ -25,8 +25,6 @@ from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
 from decentnode.training.reducer import Reducer
 
-AdjustGradient = Callable[[Tensor, Tensor, int], None]
-"""Changes the flat gradient in place, given (gradient, vector, step of the round)."""
 Pause = Callable[[], Awaitable[None]]
 """Gives the event loop to other nodes of the process."""
 CLIP_EPSILON = 1e-6

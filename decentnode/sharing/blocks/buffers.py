@@ -8,12 +8,12 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.registry import name_of
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.sharing.all_reduce import AllReduce
-from decentnode.sharing.base import AdjustGradient, Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip

@@ -1,8 +1,43 @@
-"""What a scheme remembers of a round's local steps: the model before them, and how many there were."""
+"""Momentum from how the mixed models of a round move, and what it remembers of the round's local steps."""
 
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from decentnode.core.vector import ParameterLayout
+from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
+from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.chain import Chain
+
+Decay = Annotated[float, Ge(0), Lt(1)]
+
+
+@dataclass
+class MomentumGossip(Gossip):
+    """Gossip of models with a momentum m beside them, of which `accept` learns how the mixed models moved."""
+
+    needs_float32: ClassVar = True
+    needs_plain_sgd: ClassVar = True
+    overlaps: ClassVar = False
+    takes_correction: ClassVar = False
+    state: ClassVar = ("_m", "_guard")
+
+    beta: Decay = 0.9
+
+    _m: Tensor = field(init=False, repr=False)
+    _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
+
+    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
+        super().bind(layout, num_nodes, chain, seed)
+        self._steps = LocalSteps(layout)
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._m = torch.zeros_like(vector)
+        self._guard.begin(vector)
 
 
 class LocalSteps:
