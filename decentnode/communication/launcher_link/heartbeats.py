@@ -4,11 +4,12 @@ A node marks each part of its rounds there, which takes less than a microsecond.
 sees a trainer that is stuck although the threads around it answer: its marks no longer change.
 """
 
-import mmap
 import time
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
+
+from decentnode.communication.launcher_link.shared_array import shared_array
 
 WORDS = 5
 _ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN = range(WORDS)
@@ -92,15 +93,11 @@ class HeartbeatBoard:
     """All nodes of a machine."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        content = memoryview(mmap.mmap(-1, 8 * (1 + WORDS * len(ranks))))
-        words, seconds = content.cast("q"), content.cast("d")
-        self._last_round = words[:1]
+        self._last_round = shared_array((1,))
         self._last_round[0] = GO_ON
-        starts = {rank: 1 + WORDS * row for row, rank in enumerate(ranks)}
-        self._heartbeats = {
-            rank: HeartbeatSlot(words[start : start + WORDS], seconds[start : start + WORDS])
-            for rank, start in starts.items()
-        }
+        # Of memoryviews, unlike arrays, the items are plain numbers.
+        rows = [(row.data, row.view("float64").data) for row in shared_array((len(ranks), WORDS))]
+        self._heartbeats = {rank: HeartbeatSlot(*row) for rank, row in zip(ranks, rows, strict=True)}
         for heartbeat in self._heartbeats.values():
             heartbeat.mark(-1, Activity.START)
 

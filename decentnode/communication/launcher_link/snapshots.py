@@ -3,12 +3,12 @@
 A further reader of the vectors, beside the neighbors, whatever transport carries the models.
 """
 
-import mmap
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.clock import Clock
 
 PATIENCE = 5.0
@@ -23,13 +23,11 @@ class SnapshotBuffers:
         self.elements = elements
         self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
-        flags_bytes = 8 * (1 + 2 * len(ranks))
-        size = flags_bytes + len(ranks) * elements * dtype.itemsize
-        content = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
-        words = content[:flags_bytes].view(torch.int64)
-        self._run_id = words[:1]
-        self._flags = words[1:].view(len(ranks), 2)
-        self._vectors = content[flags_bytes:].view(dtype).view(len(ranks), elements)
+        self._run_id = shared_array((1,))
+        self._flags = shared_array((len(ranks), 2))
+        # As bytes, because numpy has no bfloat16.
+        vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
+        self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
 
     @property
     def run_id(self) -> int:

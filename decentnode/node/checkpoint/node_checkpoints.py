@@ -1,6 +1,5 @@
 """When a node is saved, and how it goes on from what was saved."""
 
-import mmap
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
+from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.state_encoding import UnknownKind
@@ -29,8 +29,8 @@ class RunIdentity:
         """`directory` is that of the checkpoints; `settings` a hash of what decides the models' numbers."""
         self.directory = directory
         self.settings = settings
-        self._absent = mmap.mmap(-1, max(1, ranks))
-        self._words = memoryview(mmap.mmap(-1, 32)).cast("q")
+        self._absent = shared_array((ranks,), "bool")
+        self._words = shared_array((4,))
         self._words[2] = FROM_THE_START
 
     def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
@@ -44,16 +44,16 @@ class RunIdentity:
     @property
     def seconds(self) -> float:
         """How long the run has taken."""
-        return time.monotonic() - self._words[3] / 1e6
+        return time.monotonic() - int(self._words[3]) / 1e6
 
     @property
     def absent(self) -> set[int]:
         """Ranks whose machine has not come yet: they are neither connected to nor waited for."""
-        return {rank for rank, is_absent in enumerate(self._absent[:]) if is_absent}
+        return set(self._absent.nonzero()[0].tolist())
 
     @absent.setter
     def absent(self, ranks: Collection[int]) -> None:
-        self._absent[:] = bytes(rank in ranks for rank in range(len(self._absent)))
+        self._absent[:] = [rank in ranks for rank in range(len(self._absent))]
 
     @property
     def stamp(self) -> RunStamp:

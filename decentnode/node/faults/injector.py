@@ -1,7 +1,6 @@
 """Brings the faults of a configuration about, and says so (after the nemesis of Kingsbury's Jepsen, 2013)."""
 
 import math
-import mmap
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from decentnode.communication.launcher_link.heartbeats import (
     HeartbeatSlot,
 )
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter
+from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
@@ -35,15 +35,13 @@ class InjectionLog:
     the processes that are struck."""
 
     def __init__(self, faults: int, ranks: int) -> None:
-        self._ranks = ranks
-        self._last = memoryview(mmap.mmap(-1, max(8, 8 * faults * ranks))).cast("q")
+        self._last = shared_array((faults, ranks))
 
     def claim(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault has not struck yet at a rank in that round or a later one; from now on it has."""
-        place = fault * self._ranks + rank
-        if self._last[place] > round:
+        if self._last[fault, rank] > round:
             return False
-        self._last[place] = round + 1
+        self._last[fault, rank] = round + 1
         return True
 
 

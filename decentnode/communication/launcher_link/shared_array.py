@@ -1,0 +1,14 @@
+"""Memory between a launcher and the processes it forks: made before the fork, gone with the last of them."""
+
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def shared_array(shape: tuple[int, ...], dtype: str = "int64") -> NDArray[Any]:
+    """Zeros that every process forked from this one reads and writes in place."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, max(1, size)))
