@@ -58,7 +58,6 @@ from decentnode.results.plot_process import Pictures, make_figures
 
 TICK = 0.1
 UNSEEN_END = "its process ended together with the server that forked it"
-RELAY_INTERVAL = 1.0
 PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
 
@@ -119,7 +118,7 @@ class Launcher:
         )  # fmt: skip
         self._signals = 0
         self._unsent: list[Report] = []
-        self._last_relay = self._startup = self._wall = self._command = 0.0
+        self._startup = self._wall = self._command = 0.0
 
     def run(self) -> ExitCode:
         """The whole run; returns the exit code. Whatever happens, nothing is left running."""
@@ -204,7 +203,7 @@ class Launcher:
         """Waits until every local host process can be reached; raises StartError when one cannot start."""
         limit = time.monotonic() + self.experiment.settings.failures.start_deadline
         while len(self._pids) < len(self._positions) and self._signal is None:
-            self._watch(TICK)
+            self._watch(max(0.0, limit - time.monotonic()))
             self._refuse_early_losses()
             if time.monotonic() > limit:
                 silent = sorted(set(self._positions) - self._pids.keys())
@@ -269,7 +268,11 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
-        self._run_monitor.wait([] if self._inflow.closed else [self._inflow.fd], timeout)
+        fds = [] if self._inflow.closed else [self._inflow.fd]
+        if self.run_id:
+            fds += self._assembly.descriptors
+            timeout = 0.0 if self._assembly.has_messages else timeout
+        self._run_monitor.wait(fds, timeout)
         reports = self._run_monitor.complete(self._inflow.read())
         if self._inflow.closed:
             reports += [Failed(r, UNSEEN_END) for r in self.membership.active if r in self._local]
@@ -309,9 +312,9 @@ class Launcher:
 
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
-        if now - self._last_relay > RELAY_INTERVAL or (self.machine and self._unsent):
-            self._assembly.send(RelayedReports(self.machine, self._unsent if self.machine else []))
-            self._last_relay = now
+        unsent = self._unsent if self.machine else []
+        if self._others.is_relay_due(bool(unsent), now):
+            self._assembly.send(RelayedReports(self.machine, unsent))
         self._unsent = []
         notes = self._assembly.receive()
         self._vector_sender.exchange(notes, self._others.listening)

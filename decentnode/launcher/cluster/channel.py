@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
-from decentnode.communication.zmq_poll import has_input
+from decentnode.communication.zmq_poll import descriptor, has_input
 from decentnode.errors import StartError
 
 SLACK_BYTES = 16 << 20
@@ -123,11 +123,24 @@ class LauncherChannel:
     def _refuse(self, reason: str) -> None:
         self.refused[reason] += 1
 
+    @property
+    def descriptors(self) -> list[int]:
+        """What a thread waits for while `has_messages` is false: readable when that may have changed."""
+        return [descriptor(link) for link in self._read]
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something is to be read, or a machine asks to be admitted."""
+        return any(map(has_input, self._read))
+
+    @property
+    def _read(self) -> "list[zmq.Socket[bytes]]":
+        return [*self._sockets, *([self._gate.questions] if self._gate else [])]
+
     def wait(self, timeout: float) -> bool:
         """Whether a message is here, or comes within `timeout` seconds."""
         limit = time.monotonic() + timeout
-        gates = [self._gate.questions] if self._gate else []
-        polled = [(link, zmq.POLLIN) for link in (*self._sockets, *gates)]
+        polled = [(link, zmq.POLLIN) for link in self._read]
         while True:
             zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
             if self._gate is not None:

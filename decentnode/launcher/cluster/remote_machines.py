@@ -27,7 +27,8 @@ from decentnode.launcher.cluster.messages import (
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
 
-LOOK_EVERY = 0.1
+RELAY_INTERVAL = 2.0
+"""Seconds between two relays of a launcher; one without reports says that it is alive."""
 SILENT_MACHINE = 10.0
 """Seconds without a word after which another machine's launcher counts as gone, until it is heard again."""
 GONE_FOR_GOOD = 600.0
@@ -56,6 +57,7 @@ class RemoteMachines:
         self._mapping = experiment.mapping
         self._membership = membership
         self._last_heard = last_heard
+        self._last_relay = 0.0
         self._nodes = experiment.graph.num_nodes
         self._sum_bytes = 8 * experiment.layout.numel
         self._rounds = experiment.settings.rounds
@@ -102,8 +104,18 @@ class RemoteMachines:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look at what others have said, where there are any."""
-        return LOOK_EVERY if len(self._mapping.machines) > 1 else inf
+        """Seconds until the next relay is due, or a machine counts as silent; for one machine infinite."""
+        if len(self._mapping.machines) == 1:
+            return inf
+        now = time.monotonic()
+        silent = [limit for m in self._counterparts if (limit := self._last_heard[m] + SILENT_MACHINE) > now]
+        return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
+
+    def is_relay_due(self, has_reports: bool, now: float) -> bool:
+        """Whether this launcher has something to relay, or has relayed nothing for long enough."""
+        is_due = has_reports or now - self._last_relay >= RELAY_INTERVAL
+        self._last_relay = now if is_due else self._last_relay
+        return is_due
 
     @property
     def gone(self) -> list[int]:
@@ -120,8 +132,12 @@ class RemoteMachines:
 
         Also those whose nodes have all finished: they still observe the last round.
         """
-        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
-        return [m for m in counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
+        now = time.monotonic()
+        return [m for m in self._counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
+
+    @property
+    def _counterparts(self) -> list[int]:
+        return [0] if self._machine else [*self._last_heard][1:]
 
     @property
     def observing(self) -> set[int]:

@@ -217,6 +217,16 @@ class Rendezvous:
         if self._rendezvous is not None:
             self._rendezvous.cut(self._vector_links.pop(machine, NOWHERE))
 
+    @property
+    def descriptors(self) -> list[int]:
+        """What a thread waits for while `has_messages` is false."""
+        return self._rendezvous.descriptors if self._rendezvous else []
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `receive` has something to do."""
+        return self._rendezvous is not None and self._rendezvous.has_messages
+
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """What the other machines sent; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []

@@ -14,7 +14,6 @@ from decentnode.node.farewell import farewell_seconds
 
 SLACK_SECONDS = 5.0
 """How much longer than it should a process may take to end, on a machine that is busy."""
-LOOK_EVERY = 0.1
 SECONDS_TO_DIE = 2.0
 """How long processes that were killed are waited for."""
 
@@ -34,8 +33,12 @@ class ExitMonitor:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look, where some process is still there although its nodes have ended."""
-        return LOOK_EVERY if self._under_way(time.monotonic()) else inf
+        """Seconds until a process is overdue, or not waited for any longer; infinite without one."""
+        limits = self._limit, self._limit + SECONDS_TO_DIE
+        passed = self._under_way(time.monotonic()).values()
+        return min(
+            (limit - seconds for seconds in passed for limit in limits if seconds < limit), default=inf
+        )
 
     def are_awaited(self, now: float) -> bool:
         """Whether some process is still on its way out, and not even a kill has been in vain."""

@@ -250,7 +250,11 @@ class ModelObserver(threading.Thread):
     def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
         self._book(contribution)
         if self._machine != 0:
-            self._send(contribution)
+            self._pass_on(contribution)
+
+    def _pass_on(self, contribution: Contribution) -> None:
+        self._send(contribution)
+        self._said()
 
     def _sum(self, gathering: _RoundParts) -> bytes:
         if not gathering.shown:
@@ -268,7 +272,7 @@ class ModelObserver(threading.Thread):
         mean = np.sum(parts, axis=0) / count
         gathering.averaged = count
         gathering.mean = torch.from_numpy(mean)
-        self._send(MeanVector(round, mean.tobytes()))
+        self._pass_on(MeanVector(round, mean.tobytes()))
 
     def _count(self, gathering: _RoundParts) -> int:
         """Over how many nodes the sums that have come are."""
