@@ -14,8 +14,7 @@ import typer
 from decentnode.cli.exit import explain, leave
 from decentnode.core.streams import fill_standard_streams, print_lines, say
 from decentnode.errors import BadInput, ExitCode
-from decentnode.launcher.cluster.task_followers import Companions, Follower
-from decentnode.mapping.job import SchedulerJob, find_job
+from decentnode.mapping.job import job_of_one_task
 
 if TYPE_CHECKING:
     from decentnode.config.settings import Settings
@@ -68,6 +67,7 @@ def decentnode(
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
+    job_of_one_task()
     launch(read(config, overrides), config, overrides or ())
 
 
@@ -80,11 +80,11 @@ def resume(
     ] = False,
 ) -> None:
     """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    job = job_of_one_task()
     import_torch()
     from decentnode.launcher.cluster.scheduler import own_directory
     from decentnode.launcher.recovery.resume import ResumePlan
 
-    job = find_job()
     if job and os.path.isdir(own_directory(run, job)):  # noqa: PTH112 - it may be too long, or not ours
         run = own_directory(run, job)
     past = ResumePlan(run, overrides or (), accept_code_change)
@@ -360,12 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
     code: int = ExitCode.FAILED
-    companions = None
     try:
-        job = job_of(words)
-        if job is not None and job.local_rank:
-            sys.exit(Follower(job).wait())
-        companions = Companions(job) if job is not None else None
         code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
@@ -373,16 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if len(words) < len(given):
             traceback.print_exc()
         code = explain(error)
-    finally:
-        if companions is not None:
-            companions.dismiss(code)
     leave(code)
-
-
-def job_of(words: Sequence[str]) -> SchedulerJob | None:
-    """What torchrun or srun has started to run nodes, where several processes of it are on this machine."""
-    job = find_job() if words[:1] in (["run"], ["resume"]) else None
-    return job if job is not None and job.followers else None
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from decentnode.core.registry import (  # fmt: skip
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
-from decentnode.mapping.environment import takes_over
+from decentnode.mapping.environment import started_machines
 from decentnode.training.training import Factory, TrainingSettings
 
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
@@ -224,9 +224,9 @@ def communication_parameters() -> dict[str, tuple[Any, Any]]:
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:
-    """The machines that torchrun or srun has started; else all nodes on this one."""
-    if takes_over():
-        return {"name": "environment"}
+    """Equal shares of the machines that torchrun or srun has started; else all nodes on this one."""
+    if (machines := started_machines()) > 1:
+        return {"name": "environment", "nodes_per_machine": max(1, graph.num_nodes // machines)}
     return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
 
 

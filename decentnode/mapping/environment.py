@@ -19,12 +19,11 @@ MOST_ON_LOOPBACK = 254
 class Environment(Consecutive):
     """The machines of torchrun (PyTorch Elastic, 2020) or srun (SLURM: Yoo et al., JSSPP 2003).
 
-    Each machine carries a node for each process that was started there, or `nodes_per_machine`. It is taken
-    by itself where there are several such processes and the configuration says nothing of machines.
+    Each machine carries `nodes_per_machine` nodes, forked by the one process that was started there. It is
+    taken by itself, with equal shares, where there are several machines and the configuration lists none.
     """
 
-    nodes_per_machine: Positive | None = None
-    """null: as many as processes were started there."""
+    nodes_per_machine: Positive = 1
     rendezvous_port: Port = 29550
     """Where machine 0 waits for the others; torchrun itself has 29500 and 29400."""
 
@@ -44,14 +43,12 @@ class Environment(Consecutive):
     @cached_property
     def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
         """All of them; an address that is to be learned is none yet."""
-        counts = [self.nodes_per_machine or count for count in self.job.processes]
-        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(counts))]
-        return tuple(map(Machine, addresses, counts))
+        addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(self.job.processes))]
+        return tuple(Machine(address, self.nodes_per_machine) for address in addresses)
 
     @property
     def origin(self) -> str:
-        each = f", {self.nodes_per_machine} nodes on each" if self.nodes_per_machine else ""
-        return f"{self.job}{each}"
+        return f"{self.job}, nodes_per_machine: {self.nodes_per_machine}"
 
 
 def known_addresses(job: SchedulerJob) -> list[str]:
@@ -69,7 +66,7 @@ def known_addresses(job: SchedulerJob) -> list[str]:
     return []
 
 
-def takes_over(environ: Environ = os.environ) -> bool:
-    """Whether several processes were started, so that a configuration without machines means those."""
+def started_machines(environ: Environ = os.environ) -> int:
+    """On how many machines torchrun or srun has started this; they are used where none are listed."""
     job = find_job(environ)
-    return job is not None and job.is_started and job.size > 1
+    return len(job.processes) if job is not None and job.is_started else 1

@@ -9,10 +9,9 @@ from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
 
 Environ = Mapping[str, str]
 TORCHRUN = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
-    "MASTER_PORT",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_NODEID")
+SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID")
 BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 """What the script of a job finds, which srun has not started."""
 
@@ -29,8 +28,6 @@ class SchedulerJob:
     """How many each machine has."""
     machine: int
     """The index of this machine."""
-    local_rank: int
-    """The index of this process on its machine."""
     label: str = ""
     """The job's number, where it has one that all machines know."""
     hosts: tuple[str, ...] = ()
@@ -47,11 +44,6 @@ class SchedulerJob:
         """How many processes there are."""
         return sum(self.processes)
 
-    @property
-    def followers(self) -> int:
-        """How many other processes of this machine wait for the first one."""
-        return self.processes[self.machine] - 1 if self.is_started else 0
-
     def __str__(self) -> str:
         counts = " + ".join(map(str, self.processes))
         count = len(self.processes)
@@ -66,13 +58,23 @@ def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
     if all(environ.get(name) for name in SRUN):
         return _of_srun(environ)
     if all(environ.get(name) for name in BATCH) and not environ.get("SLURM_STEP_ID"):
-        return _of_srun({name: environ[name] for name in BATCH} | {"SLURM_NODEID": "0", "SLURM_LOCALID": "0"})
+        return _of_srun({name: environ[name] for name in BATCH} | {"SLURM_NODEID": "0"})
     return None
 
 
+def job_of_one_task() -> SchedulerJob | None:
+    """The same; raises MappingError where a machine has several processes: one forks all nodes."""
+    job = find_job()
+    if job is not None and job.is_started and max(job.processes) > 1:
+        raise MappingError(
+            f"{job}; start one task per machine, with mapping: {{name: environment, nodes_per_machine: N}}"
+        )
+    return job
+
+
 def _of_torchrun(environ: Environ) -> SchedulerJob:
-    rank, local_rank, size, local_size, machine, machines = (_number(environ, n) for n in TORCHRUN[:6])
-    if size != machines * local_size or machine >= machines or local_rank >= local_size or rank >= size:
+    size, local_size, machine, machines = (_number(environ, name) for name in TORCHRUN[:4])
+    if size != machines * local_size or machine >= machines:
         raise MappingError(
             f"torchrun sets WORLD_SIZE={size}, GROUP_WORLD_SIZE={machines}, LOCAL_WORLD_SIZE={local_size}, "
             "which do not fit; start every machine with the same --nproc-per-node"
@@ -80,7 +82,7 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
     words = (environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
     return SchedulerJob(
-        "torchrun", "/".join([*words, host, str(port)]), (local_size,) * machines, machine, local_rank,
+        "torchrun", "/".join([*words, host, str(port)]), (local_size,) * machines, machine,
         meeting=(host, port), hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
 
@@ -89,17 +91,17 @@ def _of_srun(environ: Environ) -> SchedulerJob:
     """The step's own machines where srun names them, else those of the whole job."""
     hosts = expand_hosts(_first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     counts = expand_counts(_first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    machine, local_rank = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
-    if len(hosts) != len(counts) or machine >= len(hosts) or local_rank >= counts[machine]:
+    machine = _number(environ, "SLURM_NODEID")
+    if len(hosts) != len(counts) or machine >= len(hosts):
         raise MappingError(
-            f"SLURM names {len(hosts)} hosts, tasks for {len(counts)}, and names this process task "
-            f"{local_rank} of machine {machine}, which does not fit; start with srun in one allocation"
+            f"SLURM names {len(hosts)} hosts, tasks for {len(counts)}, and names this machine "
+            f"{machine}, which does not fit; start with srun in one allocation"
         )
     step = environ.get("SLURM_STEP_ID", "")
     words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
     label = ".".join(word for word in words if word)
     return SchedulerJob(
-        "srun", label, tuple(counts), machine, local_rank, label, tuple(hosts), is_started=bool(step)
+        "srun", label, tuple(counts), machine, label, tuple(hosts), is_started=bool(step)
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The same file under torchrun and srun: two machines that are this host, each with two processes."""
+"""The same file under torchrun and srun: two machines that are this host, each with two nodes."""
 
 import json
 import os
@@ -20,31 +20,27 @@ def words(run_dir: Path, base_port: int, *overrides: str) -> list[str]:
 
 
 def rendezvous(port: int) -> str:
-    return f"mapping={{name: environment, rendezvous_port: {port}}}"
+    return f"mapping={{name: environment, nodes_per_machine: 2, rendezvous_port: {port}}}"
 
 
 def model_hash(run_dir: Path) -> str:
     return json.loads((run_dir / "summary.json").read_text())["model_hash"]
 
 
-def step(machine: int, local_rank: int, job: str) -> dict[str, str]:
-    """What srun would say to a task."""
+def step(machine: int, tasks: int, job: str) -> dict[str, str]:
+    """What srun would say to the first task of a machine."""
     return {
-        "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(2 * machine + local_rank),
-        "SLURM_LOCALID": str(local_rank), "SLURM_NODEID": str(machine),
-        "SLURM_STEP_NODELIST": "127.0.0.1,127.0.0.2", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NODEID": str(machine),
+        "SLURM_STEP_NODELIST": "127.0.0.1,127.0.0.2", "SLURM_STEP_TASKS_PER_NODE": f"{tasks}(x2)",
     }  # fmt: skip
 
 
-def start_tasks(out: Path, arguments: list[str]) -> list[Command]:
-    tasks = [(machine, local_rank) for machine in range(2) for local_rank in range(2)]
+def start_tasks(out: Path, arguments: list[str], tasks: int = 1) -> list[Command]:
     return [
         start_command(
-            out.with_suffix(f".{machine}{local}"),
-            *arguments,
-            **step(machine, local, f"{os.getpid()}{out.name}"),
+            out.with_suffix(f".{machine}"), *arguments, **step(machine, tasks, f"{os.getpid()}{out.name}")
         )
-        for machine, local in tasks
+        for machine in range(2)
     ]
 
 
@@ -57,7 +53,7 @@ def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
     for machine in range(2):
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={machine}"]
         command += [
-            "--nproc-per-node=2",
+            "--nproc-per-node=1",
             "--master-addr=127.0.0.1",
             "--master-port=31286",
             "-m",
@@ -73,7 +69,7 @@ def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
     srun = words(tmp_path / "srun", PORTS["srun"], rendezvous(31288))
     tasks = start_tasks(tmp_path / "tasks", srun)
     assert run_command(tmp_path / "plain.out", *words(tmp_path / "plain", PORTS["plain"])) == 0
-    assert ended(tasks) == [0] * 4, (tmp_path / "tasks.00").read_text()
+    assert ended(tasks) == [0] * 2, (tmp_path / "tasks.0").read_text()
     codes = [agent.wait(120) for agent in agents]
     assert codes == [0, 0], (tmp_path / "agent0.out").read_text()
     hashes = {model_hash(tmp_path / name) for name in ("plain", "torchrun/machine-0", "srun/machine-0")}
@@ -85,19 +81,17 @@ def test_all_processes_end_when_the_job_is_asked_to(tmp_path):
     tasks = start_tasks(tmp_path / "tasks", forever)
     record = tmp_path / "run" / "machine-0" / "records" / "00000.jsonl"
     wait_until(
-        lambda: record.exists() and record.stat().st_size, 60, lambda: (tmp_path / "tasks.00").read_text()
+        lambda: record.exists() and record.stat().st_size, 60, lambda: (tmp_path / "tasks.0").read_text()
     )
     for task in tasks:
         task.send_signal(signal.SIGTERM)
-    assert ended(tasks) == [143] * 4
-    assert "to go on" in (tmp_path / "tasks.00").read_text()
+    assert ended(tasks) == [143] * 2
+    assert "to go on" in (tmp_path / "tasks.0").read_text()
 
 
-def test_a_bad_number_of_processes_is_one_line_and_ends_all(tmp_path):
-    arguments = words(tmp_path / "run", PORTS["stopped"], "graph={name: ring, nodes: 6}")
-    assert ended(start_tasks(tmp_path / "tasks", arguments)) == [2] * 4
-    said = "".join(path.read_text() for path in tmp_path.glob("tasks.*")).splitlines()
-    assert len(said) == 2  # by each machine
-    assert all(
-        "carry 4 nodes (srun has started 2 + 2 processes on 2 machines), the graph has 6" in s for s in said
-    )
+def test_several_tasks_on_a_machine_are_refused_in_one_line(tmp_path):
+    arguments = words(tmp_path / "run", PORTS["stopped"])
+    assert ended(start_tasks(tmp_path / "tasks", arguments, tasks=2)) == [2] * 2
+    said = [path.read_text() for path in tmp_path.glob("tasks.*")]
+    line = "srun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
+    assert said == [f"{line}{{name: environment, nodes_per_machine: N}}\n"] * 2

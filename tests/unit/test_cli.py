@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import typer
@@ -23,7 +22,7 @@ from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
 from decentnode.graph.families import Ring, Star
 from decentnode.launcher import preflight
-from decentnode.mapping.job import SchedulerJob
+from decentnode.mapping import job
 from decentnode.sharing import Gossip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,11 +186,11 @@ cli.main(["list"])
     assert (answer.returncode, answer.stdout, answer.stderr) == (3, "done\n", "")
 
 
-@pytest.mark.parametrize("words", ["run x.yaml", "run x.yaml --debug", "--debug run x.yaml"])
-def test_a_companion_of_a_job_follows_the_first_process_wherever_debug_stands(call, monkeypatch, words):
-    monkeypatch.setattr(cli, "find_job", lambda: SchedulerJob("torchrun", "7", (2, 2), 0, 1))
-    monkeypatch.setattr(cli, "Follower", lambda job: SimpleNamespace(wait=lambda: 40 + job.local_rank))
-    assert call(*words.split()) == (41, "", "")
+@pytest.mark.parametrize("words", ["run x.yaml", "resume x"])
+def test_several_tasks_on_a_machine_are_refused_before_anything_is_read(call, monkeypatch, words):
+    monkeypatch.setattr(job, "find_job", lambda: job.SchedulerJob("torchrun", "7", (2, 2), 0))
+    says = "torchrun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
+    assert call(*words.split()) == (2, "", f"{says}{{name: environment, nodes_per_machine: N}}\n")
 
 
 # Graphs.

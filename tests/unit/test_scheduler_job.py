@@ -12,21 +12,21 @@ from decentnode.mapping import environment
 from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
-from decentnode.mapping.job import SchedulerJob, find_job
+from decentnode.mapping.job import SchedulerJob, find_job, job_of_one_task
 from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
 from decentnode.mapping.torchrun_store import learned_addresses
 from tests.contract.troupe import free_ports
 from tests.integration.running import QUICKSTART
 
 TORCHRUN = {
-    "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "4", "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True",
 }  # fmt: skip
 SRUN = {
-    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "9", "SLURM_LOCALID": "1", 
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
     "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "a[1-9]", "SLURM_TASKS_PER_NODE": "4(x9)",
-    "SLURM_STEP_NODELIST": "a[1-3]", "SLURM_STEP_TASKS_PER_NODE": "6(x2),4",
+    "SLURM_STEP_NODELIST": "a[1-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
 }  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def test_counts_are_spelled_out():
 
 def test_a_process_of_torchrun():
     job = find_job(TORCHRUN)
-    assert (job.processes, job.machine, job.local_rank) == ((4, 4, 4, 4), 1, 1)
-    assert (job.size, job.followers, job.hosts, job.meeting) == (16, 3, (), ("host0", 29500))
+    assert (job.processes, job.machine) == ((1, 1, 1, 1), 1)
+    assert (job.size, job.hosts, job.meeting) == (4, (), ("host0", 29500))
     assert not job.hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
@@ -102,15 +102,32 @@ def test_a_process_of_torchrun():
 
 def test_a_process_of_srun_knows_its_step():
     job = find_job(SRUN)
-    assert (job.processes, job.machine, job.local_rank) == ((6, 6, 4), 2, 1)
-    assert (job.hosts, job.label, job.followers) == (("a1", "a2", "a3"), "77.2", 3)
+    assert (job.processes, job.machine) == ((1, 1, 1), 2)
+    assert (job.hosts, job.label) == (("a1", "a2", "a3"), "77.2")
 
 
-def test_a_batch_script_may_ask_but_leads_nobody():
+@pytest.mark.parametrize(
+    "several",
+    [
+        TORCHRUN | {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4"},
+        SRUN | {"SLURM_STEP_TASKS_PER_NODE": "1(x2),2"},
+    ],
+)
+def test_several_tasks_on_any_machine_are_refused_on_all(started, several):
+    started(several)
+    with pytest.raises(
+        MappingError, match=r"machines; start one task per machine, with mapping: \{name: env"
+    ):
+        job_of_one_task()
+
+
+def test_a_batch_script_may_ask_what_the_job_has(started):
     script = {name: SRUN[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")}
     job = find_job(script)
-    assert (len(job.hosts), job.followers, job.is_started) == (9, 0, False)
-    assert not environment.takes_over(script)
+    assert (len(job.hosts), job.is_started) == (9, False)
+    assert environment.started_machines(script) == 1
+    started(script)
+    assert job_of_one_task() == job
 
 
 def test_torchrun_inside_srun_is_torchrun():
@@ -122,12 +139,12 @@ def test_torchrun_inside_srun_is_torchrun():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (TORCHRUN | {"WORLD_SIZE": "15"}, "WORLD_SIZE=15, GROUP_WORLD_SIZE=4, LOCAL_WORLD_SIZE=4"),
+        (TORCHRUN | {"WORLD_SIZE": "15"}, "WORLD_SIZE=15, GROUP_WORLD_SIZE=4, LOCAL_WORLD_SIZE=1"),
         (TORCHRUN | {"GROUP_RANK": "4"}, "which do not fit"),
-        (TORCHRUN | {"RANK": "one"}, "RANK=one, no whole number"),
+        (TORCHRUN | {"GROUP_RANK": "one"}, "GROUP_RANK=one, no whole number"),
         (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT=, no whole number"),
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and names"),
-        (SRUN | {"SLURM_LOCALID": "4"}, "task 4 of machine 2, which does not fit"),
+        (SRUN | {"SLURM_NODEID": "3"}, "names this machine 3, which does not fit"),
         (SRUN | {"SLURM_STEP_NODELIST": "a["}, "Invalid hostlist: a"),
         (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM sets none of"),
     ],
@@ -144,6 +161,16 @@ def test_a_configuration_without_machines_takes_those_of_the_job(started):
     assert isinstance(mapping, Environment)
     assert [machine.nodes for machine in mapping.machines] == [4] * 4
     assert [mapping.machine_of(rank) for rank in (0, 3, 4, 15)] == [0, 0, 1, 3]
+
+
+def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_told(started):
+    started(SRUN)
+    with pytest.raises(
+        ConfigError, match=r"the machines carry 15 nodes .*, nodes_per_machine: 5\), the graph"
+    ):
+        config.load(QUICKSTART)
+    settings = config.load(QUICKSTART, ["graph={name: ring, nodes: 6}"])
+    assert [machine.nodes for machine in settings.mapping.make().machines] == [2] * 3
 
 
 def test_outside_a_job_and_alone_in_one_nothing_changes(started):
@@ -176,18 +203,19 @@ def test_numbers_that_do_not_fit_the_graph_are_told_with_their_origin(started):
     with pytest.raises(ConfigError) as error:
         config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 2}"])
     assert str(error.value).splitlines() == [
-        "command line: mapping: the machines carry 8 nodes (torchrun has started 4 + 4 + 4 + 4 processes on "
-        "4 machines, 2 nodes on each), the graph has 16; correct either, they must be equal"
+        "command line: mapping: the machines carry 8 nodes (torchrun has started 1 + 1 + 1 + 1 processes on "
+        "4 machines, nodes_per_machine: 2), the graph has 16; correct either, they must be equal"
     ]
 
 
 def test_srun_names_its_machines(started):
     started(SRUN)
-    settings = settle(config.load(QUICKSTART, ["run_dir=here"]))
+    small = "graph={name: ring, nodes: 6}"
+    settings = settle(config.load(QUICKSTART, ["run_dir=here", small]))
     machines = settings.mapping.make().machines
-    assert [(m.address, m.nodes) for m in machines] == [("a1", 6), ("a2", 6), ("a3", 4)]
+    assert [(m.address, m.nodes) for m in machines] == [("a1", 2), ("a2", 2), ("a3", 2)]
     assert (settings.machine, settings.run_dir, settings.mapping.name) == (2, "here/machine-2", "linear")
-    assert settle(config.load(QUICKSTART)).run_dir == "runs/quickstart-77.2/machine-2"
+    assert settle(config.load(QUICKSTART, [small])).run_dir == "runs/quickstart-77.2/machine-2"
 
 
 def test_a_directory_is_a_machines_own_once(tmp_path):
@@ -212,7 +240,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
 
     def one(machine):
         job = SchedulerJob(
-            "torchrun", "test", (2,) * count, machine, 0, meeting=("127.0.0.1", port), hosts_store=hosts_store
+            "torchrun", "test", (1,) * count, machine, meeting=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:
             found[machine] = learned_addresses(job, seconds)
