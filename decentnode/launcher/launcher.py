@@ -349,10 +349,7 @@ class Launcher:
         self._observer.expect_late(machine)
 
     def _end_hung_nodes(self) -> None:
-        """Ends processes that hang when nobody here gets on unless they end, or whose nodes have long ended.
-
-        So a run always ends.
-        """
+        """Kills processes that hang, or whose nodes have long ended. So a run always ends."""
         hung = self._run_monitor.hung()
         for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
             self._take(verdict)

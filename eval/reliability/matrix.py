@@ -3,8 +3,8 @@
 Acceptance figure R3, 270 runs. Node 2 is struck in one round (messages: whatever it receives during the
 activity in ten rounds). A run is right when it ends in time, when the nodes that were not struck finish with
 models near those of an undisturbed run (the very same where nothing was lost), and when the fault was
-reported. A scheme that tolerates no loss is right, too, when it ends with exit code 4 and says why. Twenty
-rounds are over before a stop of a minute is: `--faults long_stop --rounds 40000` shows what comes after it.
+reported. A scheme that tolerates no loss is right, too, when it ends with exit code 4 and says why. The long
+stop outlasts the watchdog, which kills the node: `--faults stop --rounds 40000` shows one that rejoins.
 """
 
 import argparse

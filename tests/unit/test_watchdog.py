@@ -122,19 +122,22 @@ def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(m
     assert machine.waits()[2] == [1, 3]
 
 
-def test_nodes_that_hang_in_training_are_stuck_and_ended(machine):
+def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(DEADLINE - 1)
     assert machine.stuck() == set()
-    assert machine.watchdog.hung() == []
-    machine.pass_time(2.5)
+    machine.pass_time(1.5)
     assert machine.stuck() == set(range(8))
+    machine.pass_time(DEADLINE - 1)
+    assert machine.watchdog.hung() == []
+    machine.pass_time(1)
     assert machine.watchdog.hung() == list(range(8))
 
 
 def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
-    machine.pass_time(DEADLINE + 1.5)
+    machine.pass_time(2 * DEADLINE + 1.5)
+    machine.watchdog.look_soon()
     machine.watchdog.begin_anew(3)
     assert machine.watchdog.hung() == [0, 1, 2, 4, 5, 6, 7]
     machine.pass_time(DEADLINE - 1)
@@ -172,24 +175,28 @@ def test_time_spent_waiting_for_others_grants_nothing(machine):
     assert machine.stuck() == {2}
 
 
-def test_those_that_wait_for_the_stuck_may_give_them_up_first(machine):
+def test_a_node_that_hangs_is_killed_whatever_the_others_do(machine):
+    machine.mark(3, TRAIN, *range(8))
+    others = [rank for rank in range(8) if rank != 3]
+    machine.pass_time(2 * DEADLINE - 1, busy=others)
+    assert machine.stuck() == {3} and machine.watchdog.hung() == []
+    machine.pass_time(1.5, busy=others)
+    assert machine.watchdog.hung() == [3]
+
+
+def test_those_that_wait_for_the_stuck_are_not(machine):
     hold_up(machine, 3, 3)
-    machine.pass_time(DEADLINE + 1)
+    machine.pass_time(2 * DEADLINE + 1)
     assert machine.stuck() == {3}
-    assert machine.watchdog.hung() == []
-    machine.mark(4, TRAIN, 2, 4)  # they have given it up, and go on
-    machine.pass_time(DEADLINE / 2 + 1, busy=[2, 4])
-    assert machine.watchdog.hung() == []
-    wait_for(machine, 4, 3)
-    machine.pass_time(2.5 + DEADLINE / 2)
     assert machine.watchdog.hung() == [3]
 
 
-def test_the_last_one_here_is_ended_at_once(machine):
-    machine.mark(3, TRAIN, 3)
-    machine.membership.lose(set(range(8)) - {3}, "gone")
-    machine.pass_time(DEADLINE + 1)
-    assert machine.watchdog.hung() == [3]
+def test_time_spent_waiting_does_not_count_once_nobody_is_behind(machine):
+    hold_up(machine, 3, 3)
+    machine.pass_time(50 * DEADLINE, busy=[3])
+    machine.mark(9, RECEIVE, 3)
+    machine.pass_time(DEADLINE - 3)
+    assert machine.stuck() == set()
 
 
 def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
@@ -200,15 +207,6 @@ def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
     assert machine.stuck() == {3}
     assert [report.doing for report in machine.found if isinstance(report, Stuck)] == ["is stopped"]
     assert 3 not in machine.waits()
-
-
-def test_a_process_that_computes_without_a_mark_gets_ten_times_as_long(machine):
-    machine.states = dict.fromkeys(range(8), "R")
-    machine.mark(0, TRAIN, *range(8))
-    machine.pass_time(8 * DEADLINE)
-    assert machine.stuck() == set()
-    machine.pass_time(3 * DEADLINE)
-    assert machine.stuck() == set(range(8))
 
 
 def test_time_in_which_the_launcher_stood_still_counts_for_nobody(machine):
@@ -236,13 +234,13 @@ def test_nobody_is_stuck_while_the_last_round_is_undecided(machine):
 
 def test_a_circle_of_waiting_nodes_does_not_last_for_ever(machine):
     machine.mark(5, RECEIVE, *range(8))
-    machine.pass_time(2.9 * DEADLINE)
+    machine.pass_time(DEADLINE - 0.5)
     assert machine.stuck() == set()
-    machine.pass_time(DEADLINE)
+    machine.pass_time(DEADLINE + 1)
     assert machine.watchdog.hung() == list(range(8))
 
 
-def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeypatch):
+def test_whoever_may_wait_for_another_machine_is_not_stuck(monkeypatch):
     machine = Machine(monkeypatch, here=range(4))
     machine.mark(5, RECEIVE, 0, 3)
     machine.mark(5, TRAIN, 1, 2)
@@ -255,9 +253,6 @@ def test_whoever_may_wait_for_another_machine_is_no_part_of_a_standstill(monkeyp
     )  # a run that goes on, whose other nodes nothing is told of here
     assert machine.watchdog.behind(0, 5) == [1]
     assert machine.watchdog.behind(3, 5) == [4]  # as far as is known here
-    assert machine.watchdog.hung() == []
-    machine.membership.lose([4], "gone")
-    machine.pass_time(DEADLINE)
     assert machine.watchdog.hung() == [1]
 
 

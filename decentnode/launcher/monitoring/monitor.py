@@ -120,7 +120,7 @@ class RunMonitor:
         return self._run_dir / log_name(process.ranks[0])
 
     def hung(self) -> dict[int, list[Failed]]:
-        """What is to be said of processes that are to be ended now, because else nobody here gets on."""
+        """What is to be said of processes that are to be killed now."""
         return {position: self._verdicts(position) for position in self.watchdog.hung()}
 
     def _verdicts(self, position: int) -> list[Failed]:

@@ -19,7 +19,7 @@ SOME_LOOKS = 4.0
 GROWTH, LONGEST_PAUSE = 4.0, 60.0
 """How many times as late, and at the latest."""
 LATE = 1.5
-"""Whatever a look is later than this is time in which the launcher itself stood still."""
+"""Whatever a look is later than this is time in which the launcher itself was suspended."""
 NOTICE = 2.0
 """Seconds of waiting before which nothing is said; or twice a usual round, where that is longer."""
 TELL_EVERY = 1.0
@@ -27,14 +27,13 @@ TOLD_FOR = 2.0
 """Seconds beyond the next look for which a wait that was told goes on, as far as others know."""
 MOST_PEERS = 8
 STAT_BYTES = 4096
-BUSY = 0.1
-"""How much of a silent second counts against a process that computes, or waits for a CPU or a disk."""
 NEVER = float("inf")
 UNKNOWN_ROUND = 1 << 62
 """Later than any."""
-PATIENCE_FACTOR = 5.0
-NOBODY_FACTOR = 3.0
-"""How many times the patience a node may wait while nobody is behind it."""
+INTERVALS = 5.0
+"""How many times its longest silence so far a process may be silent, where the deadline is shorter."""
+KILL_FACTOR = 2.0
+"""A process that is silent for so many times its limit is killed."""
 DOING = {
     Activity.START: "gets ready",
     Activity.BEGIN: "is about to begin",
@@ -63,22 +62,14 @@ class _Watched:
     ranks: Sequence[int]
     marks: int = -1
     silent: float = 0.0
-    """Seconds without a mark."""
-    idle: float = 0.0
-    """The same, with busy seconds counted by a part."""
+    """Seconds without a mark, in which it did not wait for another node."""
     longest: float = 0.0
-    """The longest silence that was none of waiting."""
+    """The longest silence so far."""
     condition: Condition = Condition.MOVING
     told: bool = False
-    in_vain: float = 0.0
-    """Seconds of waiting while nobody was behind it."""
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank the earliest round that it was seen at work in, and when that was first."""
-    waits_here: bool = True
-    """While it waits: for nodes of this machine alone."""
     stopped: bool = False
-    patience: float = 0.0
-    """Idle seconds after which it counts as stuck, as of the last time that this was asked."""
 
 
 class Watchdog:
@@ -115,8 +106,6 @@ class Watchdog:
         """Whom nodes wait for, as long as no node here gets on."""
         self._active: set[int] = set()
         self._given_up: dict[int, set[int]] = {}
-        self._halted = 0.0
-        """Seconds in which nobody here has got on, and somebody was stuck."""
 
     def look(self, now: float) -> list[Report]:
         """What is new; called often, it looks when it is time for that."""
@@ -133,8 +122,6 @@ class Watchdog:
         for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
             if not has_moved:
                 self._observe(position, watched, elapsed)
-        standstill = self._is_standstill()
-        self._halted = self._halted + elapsed if standstill else 0.0
         self._pause = self._next_pause()
         self.next_look = now + self._pause
         found: list[Report] = [*self._newly_stuck()]
@@ -171,21 +158,20 @@ class Watchdog:
         return max(LOOK_EVERY, min([GROWTH * self._pause, LONGEST_PAUSE, *left]))
 
     def _left(self, watched: _Watched) -> float:
-        """Seconds until a process counts as stuck, if it goes on like this."""
-        if watched.condition is Condition.MOVING:
-            watched.patience = self._patience(watched, self._sightings(watched))
-        left = watched.patience - watched.idle
-        if watched.condition is Condition.WAITING:
-            hopeless = NOBODY_FACTOR * (left + watched.idle) - watched.in_vain if watched.in_vain else NEVER
-            return min(left if left > 0.0 else NEVER, hopeless)
-        return left
+        """Seconds until a process would count as stuck, or would be killed, if it stays silent."""
+        limit = self._limit(watched)
+        return min(
+            (due - watched.silent for due in (limit, KILL_FACTOR * limit) if due > watched.silent),
+            default=NEVER,
+        )
 
     def hung(self) -> list[int]:
-        """Positions of processes to be ended, because nobody here gets on any more unless they do."""
-        stuck = [i for i, watched in self._watched.items() if watched.condition is Condition.STUCK]
-        waits = any(watched.condition is Condition.WAITING for watched in self._watched.values())
-        # Those that wait first have the time to give the others up.
-        return stuck if self._halted > (self._failures.deadline / 2 if waits else 0.0) else []
+        """Positions of processes that are to be killed."""
+        return [
+            position
+            for position, watched in self._watched.items()
+            if watched.condition is Condition.STUCK and watched.silent >= KILL_FACTOR * self._limit(watched)
+        ]
 
     def begin_anew(self, position: int) -> None:
         """A host process was started again: what was seen of the one before does not count against it."""
@@ -238,9 +224,9 @@ class Watchdog:
         if watched.condition is not Condition.WAITING:
             # How long it was silent after the last look is known of the last of its marks since then alone.
             since = max(sighting.since for sighting in sightings.values()) - self._looked_before
-            watched.longest = max(watched.longest, watched.idle + max(0.0, since) / (marks - watched.marks))
-        watched.marks, watched.silent, watched.idle, watched.told = marks, 0.0, 0.0, False
-        watched.condition, watched.stopped, watched.in_vain = Condition.MOVING, False, 0.0
+            watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
+        watched.marks, watched.silent, watched.told = marks, 0.0, False
+        watched.condition, watched.stopped = Condition.MOVING, False
         return True
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
@@ -248,63 +234,38 @@ class Watchdog:
         return [self._heartbeats.of(rank).read() for rank in watched.ranks if rank in self._active]
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
-        watched.silent += elapsed
-        if self._goes_on_waiting(watched, elapsed):
-            watched.idle += elapsed
-            return
-        sightings = self._sightings(watched)
-        if watched.silent < NOTICE or not sightings:
-            watched.idle += elapsed
-            watched.condition = Condition.MOVING
-            return
-        peers: set[int] = set()
-        if all(seen.activity is Activity.RECEIVE for seen in sightings):
-            peers = {
-                peer for rank in watched.ranks if rank in self._active for peer in self._behind_now(rank)
-            }
-        patience = watched.patience = self._patience(watched, sightings)
-        # A process that has been found waiting for somebody counts as that until its patience ends.
-        is_settled = watched.condition is Condition.WAITING and watched.idle + elapsed <= patience
-        is_asked = not (peers and is_settled)
-        state = thread_state(self._pid_of(position)) if is_asked else ""
-        watched.stopped = state in ("T", "t")
-        watched.idle += elapsed * (BUSY if state in ("R", "D") else 1.0)
-        if watched.stopped or any(seen.activity is not Activity.RECEIVE for seen in sightings):
-            watched.condition = Condition.STUCK if watched.idle > patience else Condition.MOVING
-        else:
-            watched.condition = self._judge_wait(watched, peers, patience, elapsed)
+        """Judges a process that has made no mark since the last look."""
+        if watched.condition is Condition.WAITING:
+            # What passed while it waited for another node does not count.
+            elapsed = min(elapsed, LOOK_EVERY)
+        watched.condition = Condition.MOVING
+        silent = watched.silent + elapsed
+        if silent >= NOTICE and not self._active.isdisjoint(watched.ranks):
+            watched.stopped = thread_state(self._pid_of(position)) in ("T", "t")
+            if not watched.stopped and self._is_blocked(watched):
+                watched.condition = Condition.WAITING
+                return
+            if silent >= self._limit(watched):
+                watched.condition = Condition.STUCK
+        watched.silent = silent
 
-    def _goes_on_waiting(self, watched: _Watched, elapsed: float) -> bool:
-        """Whether nothing has changed since it was found waiting for somebody, and its patience lasts."""
-        is_known = watched.condition is Condition.WAITING and self._peers.keys() >= set(watched.ranks)
-        return is_known and not watched.in_vain and watched.idle + elapsed <= watched.patience
+    def _is_blocked(self, watched: _Watched) -> bool:
+        """Whether all its nodes wait, and another node is behind one of them."""
+        if any(seen.activity is not Activity.RECEIVE for seen in self._sightings(watched)):
+            return False
+        return any(self._behind_now(rank) for rank in self._active.intersection(watched.ranks))
 
-    def _judge_wait(self, watched: _Watched, peers: set[int], patience: float, elapsed: float) -> Condition:
-        """Of a process all of whose nodes wait, for these `peers` together."""
-        watched.waits_here = peers <= self._local.keys()
-        watched.in_vain = watched.in_vain + elapsed if not peers else 0.0
-        hopeless = watched.in_vain > NOBODY_FACTOR * patience
-        return Condition.STUCK if hopeless else Condition.WAITING
-
-    def _patience(self, watched: _Watched, sightings: list[Heartbeat]) -> float:
-        failures = self._failures
-        patience = max(failures.deadline, PATIENCE_FACTOR * watched.longest)
-        activities = {seen.activity for seen in sightings}
+    def _limit(self, watched: _Watched) -> float:
+        """Seconds of silence after which a process counts as stuck."""
+        limit = max(self._failures.deadline, INTERVALS * watched.longest)
+        activities = {seen.activity for seen in self._sightings(watched)}
         if Activity.START in activities:
-            patience += failures.start_deadline
+            limit += self._failures.start_deadline
         if Activity.EVALUATE in activities:
-            patience += snapshots.PATIENCE
+            limit += snapshots.PATIENCE
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # bounded by the nodes themselves
-        return patience
-
-    def _is_standstill(self) -> bool:
-        """Whether all that are still at work here are stuck, or wait for nodes of this machine alone."""
-        found = [w for w in self._watched.values() if not self._active.isdisjoint(w.ranks)]
-        return any(w.condition is Condition.STUCK for w in found) and all(
-            w.condition is Condition.STUCK or (w.condition is Condition.WAITING and w.waits_here)
-            for w in found
-        )
+        return limit
 
     def _newly_stuck(self) -> Iterable[Stuck]:
         for watched in self._watched.values():
