@@ -225,7 +225,6 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         self._assembly.introductions = self._introductions.said()
-        self._assembly.lacking = self._run_state.lacking
         start = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
             return

@@ -141,23 +141,6 @@ def test_the_newest_round_of_all_is_taken(offers, round):
     assert newest_of_all(offers, range(2)) == round
 
 
-@pytest.mark.parametrize(
-    ("offers", "lacking", "round"),
-    [
-        ({0: [3, 4], 1: [3, 4]}, [4], 3),
-        ({0: [3, 4], 1: [4]}, [4], 4),
-        ({0: [49, 99], 1: [89, 99]}, [99], 99),
-        ({0: [49, 95], 1: [89, 95]}, [59, 69, 79, 89], 95),
-        ({0: [4, 9, 14], 1: [4, 9, 14]}, [2, 7, 12], 4),
-        ({0: [4, 9, 14], 1: [4, 9, 14]}, [19], 14),
-    ],
-)
-def test_evaluations_that_can_be_made_again_are_and_no_others_keep_a_run_from_going_on(
-    offers, lacking, round
-):
-    assert newest_of_all(offers, range(2), lacking) == round
-
-
 def test_without_a_round_of_all_it_is_said_who_lacks_what():
     with pytest.raises(StartError, match=r"round 10 is lacking here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))

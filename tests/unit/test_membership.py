@@ -376,46 +376,6 @@ class TestMeeting:
         assert found[0] == found[1]
         assert (found[0].round, found[0].starts) == (round, [20, 4, round])
 
-    def resume(self, meeting, machine, **says):
-        offers = {rank: [4] for rank in meeting.mapping.ranks_of(machine)}
-        return meeting.come(machine, deadline=1.5, run_id=f"{77:016x}", offers=offers, **says)
-
-    @pytest.mark.parametrize(
-        ("says", "reason"),
-        [
-            (
-                {"incarnation": INCARNATIONS[-1]},
-                "says that the run was started again 2147483647 times; machine 0 knows of 3, "
-                "so it must be at most 1003",
-            ),
-            (
-                {"incarnation": 4, "starts": [9] * 5},
-                "names 5 rounds after which the run went on; it was started again 4 times, "
-                "so it must be at most 4",
-            ),
-        ],
-        ids=["incarnation", "starts"],
-    )
-    def test_who_tells_of_starts_that_cannot_have_been_keeps_only_itself_out(
-        self, monkeypatch, capsys, says, reason
-    ):
-        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.3)
-        with Meeting(3, "at_least 4") as meeting:
-            host, liar = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 2, **says)
-            told = refusal(liar)
-            start = self.resume(meeting, 1, incarnation=5).result(10.0)
-        assert told == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) {reason}"
-        assert host.result(10.0) == start
-        assert (start.incarnation, start.starts, start.absent) == (6, [4], [2])
-        assert meeting.assemblies[0]._started.keys() == {1}, "it may still come, late"
-        assert capsys.readouterr().out == f"{told.removeprefix('machine 0: ')}; it is turned away\n"
-
-    def test_starts_that_machine_0_did_not_write_down_count(self):
-        with Meeting(2) as meeting:
-            most = 3 + module.MOST_UNKNOWN
-            both = self.resume(meeting, 0, incarnation=3), self.resume(meeting, 1, incarnation=most)
-            assert [future.result(10.0).incarnation for future in both] == [most + 1] * 2
-
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
         alone = Rendezvous(
             mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)

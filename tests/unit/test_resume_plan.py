@@ -4,7 +4,6 @@ import errno
 import json
 import os
 
-import msgspec
 import pytest
 
 from decentnode.config import loader as config
@@ -23,7 +22,7 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.results import records
-from decentnode.results.reader import SCHEMA, CodeVersion, EvaluationRow
+from decentnode.results.reader import SCHEMA, CodeVersion
 from decentnode.results.records import cut_back
 
 CONFIG = """
@@ -111,31 +110,14 @@ def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):
         cut_back(path, 2)
 
 
-@pytest.mark.parametrize(
-    ("rows", "overrides", "lacking"),
-    [
-        ([6, 13], [], [19]),
-        ([6, 19], [], [13]),
-        ([6, 13, 19], [], []),
-        ([6, 13], ["rounds=30"], []),
-        ([], ["evaluation.every=0"], [19]),
-        ([], ["evaluation.every=14"], [13, 19]),
-    ],
-)
-def test_a_machine_offers_all_that_is_good_and_says_which_evaluations_it_lacks(
-    tmp_path, rows, overrides, lacking
-):
-    """The last round counts, and what is missing between others; not what was never due, or is not now."""
-    (tmp_path / "config.yaml").write_text(f"{CONFIG}evaluation: {{every: 7}}\n")
+def test_a_machine_offers_all_that_is_good(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": f"{9:016x}", "incarnation": 0}))
-    lines = [msgspec.json.encode(EvaluationRow(round, 0.0, {}, {}, {}, {})) for round in rows]
-    (tmp_path / "evaluations.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
         state = {"seconds": float(round)}
         checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
-    past = ResumePlan(tmp_path, overrides)
+    past = ResumePlan(tmp_path)
     assert past.greeting(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
-    assert past.lacking == lacking
 
 
 def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):

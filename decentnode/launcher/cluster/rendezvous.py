@@ -14,7 +14,6 @@ import msgspec
 
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
-from decentnode.core.streams import say
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import NOWHERE, SLACK_BYTES, Arrival, Connection, LauncherChannel
 from decentnode.launcher.cluster.messages import (
@@ -47,9 +46,6 @@ LEFT_SECONDS = 5.0
 """How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
 as missing again."""
 
-MOST_UNKNOWN = 1000
-"""Starts of a run that machine 0 may not know of, because it ended each time before it wrote that down."""
-
 
 class Rendezvous:
     """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
@@ -69,8 +65,6 @@ class Rendezvous:
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
         self.introductions: dict[int, bytes] = {}
         """What the nodes say of themselves: before the meeting those of this machine, after it all."""
-        self.lacking: list[int] = []
-        """On machine 0, whose file covers all nodes: the rounds whose evaluation is not on record."""
         self._mapping = mapping
         self._greeting = greeting
         self._offers = dict(greeting.offers)
@@ -87,8 +81,6 @@ class Rendezvous:
         """Where the launchers answer that were given the start."""
         self._joined: set[int] = set()
         """Machines that have come to this start, at it or late; known to machine 0."""
-        self._turned_away: set[int] = set()
-        """Machines that were refused alone, of which that was said."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
         self._rendezvous: LauncherChannel | None = None
@@ -124,9 +116,6 @@ class Rendezvous:
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
                         self._refuse(refusal)
-                    if reason := self._exaggeration(note):
-                        self._turn_away(note.machine, reason)
-                        continue
                     self._introduce(note)
                     self.send(Wait(sorted(self._missing())), note.machine)
         start = self._agree(sorted(missing))
@@ -313,25 +302,6 @@ class Rendezvous:
                 return Refuse(f"{name} has {differs}")
         return None
 
-    def _exaggeration(self, join: Join) -> str:
-        """Which of the starts that a machine tells of cannot have been; empty when all can."""
-        known, told, named = self._greeting.incarnation, join.incarnation, len(join.starts)
-        if told > (most := known + MOST_UNKNOWN):
-            says = f"says that the run was started again {told} times; machine 0 knows of {known}"
-        elif named > (most := told):
-            says = f"names {named} rounds after which the run went on; it was started again {told} times"
-        else:
-            return ""
-        return f"{self._name({join.machine})} {says}, so it must be at most {most}"
-
-    def _turn_away(self, machine: int, reason: str) -> None:
-        """Refuses a machine alone, which does not count as one that has come, and says so once."""
-        self.send(Refuse(reason), machine)
-        self._routes.pop(machine, None)
-        if machine not in self._turned_away:
-            self._turned_away.add(machine)
-            say(f"{reason}; it is turned away")
-
     def _introduce(self, join: Join) -> None:
         """Takes over what a machine says of its nodes, and nothing that it says of others."""
         self._joined.add(join.machine)
@@ -377,7 +347,7 @@ class Rendezvous:
         starts = max(self._starts.values(), key=len)
         try:
             here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
-            round = newest_of_all(self._valid_offers(starts), here, self.lacking)
+            round = newest_of_all(self._valid_offers(starts), here)
         except StartError as error:
             self._refuse(str(error))
         run_id = int(self._greeting.run_id, 16)

@@ -85,19 +85,12 @@ class CheckpointRetention:
         return [round for round in rounds if round < first]
 
 
-def newest_of_all(
-    offers: Mapping[int, Iterable[int]], ranks: Iterable[int], lacking: Iterable[int] = ()
-) -> int:
-    """The newest round that all ranks have a checkpoint of; raises StartError saying who lacks what.
-
-    Of these one before the first of the `lacking` rounds that can be done again.
-    """
+def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
+    """The newest round that all ranks have a checkpoint of; raises StartError saying who lacks what."""
     have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
     shared = set.intersection(*map(set, have.values()))
     if shared:
-        # What lies before all that they share cannot be done again, so it is no reason to go back.
-        first = min((round for round in lacking if round > min(shared)), default=None)
-        return max(round for round in shared if first is None or round < first)
+        return max(shared)
     latest = max((rounds[-1] for rounds in have.values() if rounds), default=None)
     if latest is None:
         raise StartError("no rank has a checkpoint to go on from")

@@ -32,10 +32,9 @@ from decentnode.mapping.base import Consecutive
 from decentnode.node import model_records
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint
-from decentnode.node.evaluation import is_due
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
-from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_evaluations, read_object, read_value
+from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 
 LOCK_SECONDS = 3.0
@@ -98,7 +97,7 @@ class ResumePlan:
         if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
         self.lock = RunLock(self.run_dir)
-        self._before = before = config.load(self.config)
+        before = config.load(self.config)
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
@@ -109,8 +108,6 @@ class ResumePlan:
         self._accepts_other_code = accepts_other_code
         self.seconds = 0.0
         """How long the run has taken, up to where it goes on."""
-        self.lacking: list[int] = []
-        """Rounds up to the newest checkpoint whose evaluation is not on record; known after the greeting."""
         self._seconds: dict[int, float] = {}
 
     def settle(self, settings: Settings) -> None:
@@ -139,7 +136,6 @@ class ResumePlan:
         self._compare_code(join.code)
         self._try(ranks)
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
-        self.lacking = self._unevaluated(max(self._seconds, default=-1))
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
@@ -205,20 +201,6 @@ class ResumePlan:
         if not isinstance(seconds, float):
             raise BadCheckpoint(f"{path}: does not say how long the run has taken")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
-
-    def _unevaluated(self, newest: int) -> list[int]:
-        """Rounds up to `newest` that lack their row: not those that were not tested, or would not be now."""
-        path = self.run_dir / "evaluations.jsonl"
-        known = {row.round for row in read_evaluations(path)} if path.exists() else set()
-        plans = [
-            (plan.evaluation.every, plan.rounds, plan.evaluation.final)
-            for plan in (self._before, self.settings)
-        ]
-        return [
-            round
-            for round in range(newest + 1)
-            if round not in known and all(is_due(round, *plan) for plan in plans)
-        ]
 
     def is_behind(self, start: Start) -> bool:
         """Whether the run was started again without this machine."""

@@ -84,11 +84,6 @@ class RunState:
         return self._past is not None
 
     @property
-    def lacking(self) -> list[int]:
-        """Rounds of the run that goes on whose evaluation is not on record here; known after the greeting."""
-        return self._past.lacking if self._past else []
-
-    @property
     def seconds(self) -> float:
         """How long the run took before."""
         return self._past.seconds if self._past else 0.0
