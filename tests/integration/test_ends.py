@@ -2,9 +2,11 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections import Counter
 
@@ -12,7 +14,7 @@ import pytest
 
 from decentnode.results.reader import read_evaluations, read_events
 from decentnode.results.records import read_records
-from tests.integration.running import Run, wait_until
+from tests.integration.running import QUICKSTART, Run, wait_until
 
 FEW = ["graph={name: ring, nodes: 4}"]
 LONG = [*FEW, "rounds=100000", "evaluation.every=100000"]
@@ -124,6 +126,28 @@ def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
     assert answer.stdout.strip() == (
         f"{run.run_dir}: has ended: quickstart: all 4 nodes finished 60 rounds (exit code 0)"
     )
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "xterm"])
+def test_nodes_finish_although_nobody_reads_their_terminal(tmp_path, terminal):
+    leader, follower = pty.openpty()
+    termios.tcflow(follower, termios.TCOOFF)
+    words = [
+        str(QUICKSTART),
+        f"run_dir={tmp_path}/run",
+        *FEW,
+        "rounds=30",
+        "evaluation={every: 1, figures: false}",
+    ]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "decentnode", "run", *words],
+        stdout=follower,
+        env=os.environ | {"TERM": terminal},
+    )
+    assert run.wait(120) == 0
+    for end in (leader, follower):
+        os.close(end)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished_nodes"] == 4
 
 
 def records(run: Run, rank: int) -> list:

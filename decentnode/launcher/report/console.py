@@ -13,7 +13,7 @@ from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
-from decentnode.launcher.report.final_lines import ENDED_BY_SIGNAL, closing_lines, headline
+from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.node.experiment import Experiment
 from decentnode.results.plot_process import Pictures
 from decentnode.results.reader import EvaluationRow
@@ -23,9 +23,8 @@ HEADING = " round  accuracy %  lowest highest average    loss distance     sent 
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always in sight."""
 PATIENCE = 1.0
-"""Seconds that a line waits for its reader, who may have stopped the terminal, before it is left out."""
-LAST_PATIENCE = 60.0
-"""The same of how a run ended, which holds nobody up any more."""
+"""Seconds that a line waits for its reader, who may have halted the terminal, before it is dropped. Lines
+after that one do not wait, because meanwhile nobody watches the nodes."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
@@ -38,7 +37,7 @@ class LiveConsole:
     def __init__(self, output: TextIO) -> None:
         self.output = output
         self._evaluations = 0
-        self._unshown = 0
+        self._is_read = True
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         """The first round has begun, `startup` seconds after the command."""
@@ -70,9 +69,6 @@ class LiveConsole:
 
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
         """The run is over; `summary` is what summary.json holds."""
-        with self.dropping():
-            if not self.has_room(PATIENCE if code in ENDED_BY_SIGNAL else LAST_PATIENCE):
-                raise TimeoutError
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
@@ -83,15 +79,11 @@ class LiveConsole:
         """Gives the terminal back as it was; may be called twice."""
 
     def line(self, text: str, style: str = "") -> None:
-        """Shows a line, which is left out when nobody reads; `style` is for screens that have one."""
+        """Shows a line, which is dropped when nobody reads; `style` is for screens that have one."""
         with self.dropping():
-            if not self.has_room(0.0 if self._unshown else PATIENCE):
-                self._unshown += 1
-                return
-            if self._unshown:
-                self._show(f"({counted(self._unshown, 'line')} left out, because nobody read)", "dim")
-                self._unshown = 0
-            self._show(text, style)
+            self._is_read = self.has_room(PATIENCE if self._is_read else 0.0)
+            if self._is_read:
+                self._show(text, style)
 
     def has_room(self, seconds: float) -> bool:
         """Whether something can be shown within so many seconds; else who shows it would wait for ever."""

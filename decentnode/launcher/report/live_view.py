@@ -218,6 +218,8 @@ class LiveScreen(LiveConsole):
         self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic(), is_tested=is_tested)
         self._terminal.enter_context(quiet_control_keys(self.output))
         with self.dropping():
+            if not self.has_room(PATIENCE):
+                return
             self._live = self._terminal.enter_context(
                 Live(console=self.console, auto_refresh=False, transient=True)
             )
@@ -234,9 +236,8 @@ class LiveScreen(LiveConsole):
         self._drawn = now
         self.dashboard.update(standing, now)
         with self.dropping():
-            if not self.has_room(0.0):
-                return
-            self._live.update(self.dashboard.panel(now), refresh=True)
+            if self.has_room(0.0):
+                self._live.update(self.dashboard.panel(now), refresh=True)
 
     def evaluated(self, row: EvaluationRow) -> None:
         if self._live is not None:
