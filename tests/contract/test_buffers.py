@@ -19,7 +19,7 @@ from tests.contract.test_resume import check_resume
 
 CONFIG = """
 seed: 3
-rounds: 20
+rounds: 8
 graph: {graph}
 dataset: {{name: digits, train_size: 200}}
 model: tests.contract.test_buffers:Normalized

@@ -33,7 +33,7 @@ model: {{name: mlp, hidden: [8]}}
 training: {{optimizer: {{name: SGD, lr: 0.1}}, batch_size: 8, steps_per_round: 2, dtype: {dtype}}}
 sharing: gossip
 communication: {communication}
-evaluation: {{every: 1}}
+evaluation: {{every: 1, figures: false}}
 """
 WAYS = {
     "float64": ("zeromq", "torch_distributed"),

@@ -1,9 +1,12 @@
 """What every sharing scheme owes, and the closed forms of those that are linear."""
 
 import asyncio
+import copy
 import importlib
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,7 @@ from decentnode.testing import Lockstep, bound
 from decentnode.transforms import Cast
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
-from tests.contract.scheme_cases import CASES, OPTIMUM8, q8_gradient, random_models
+from tests.contract.scheme_cases import CASES, OPTIMUM8, Case, q8_gradient, random_models
 
 
 class Changing(Graph):
@@ -62,13 +65,12 @@ ON_GRAPHS = [
 ]
 LINEAR = [one for one in ON_GRAPHS if one.values[0].matrix is not None]
 CHAINED = [
-    pytest.param(case, graph, chain, id=f"{name}-{type(graph).__name__}-{chain.__name__}")
+    pytest.param((case, graph, chain), id=f"{name}-{type(graph).__name__}-{chain.__name__}")
     for name, case in CASES.items()
     for graph in case.graphs
     for chain in case.chains
 ]
 on_every_graph = pytest.mark.parametrize(("case", "graph"), ON_GRAPHS)
-with_every_chain = pytest.mark.parametrize(("case", "graph", "chain"), CHAINED)
 
 
 def weighted(graph):
@@ -121,10 +123,39 @@ def test_one_round_is_one_product_with_the_matrix(case, graph, dtype, error):
     assert np.allclose(lockstep(case, graph, models).mix().numpy(), expected, rtol=0, atol=error)
 
 
-@with_every_chain
-def test_what_is_sent_fits_the_layout_that_was_declared(case, graph, chain):
+@dataclass
+class Straight:
+    """Six rounds of a case, as they are without a stop."""
+
+    case: Case
+    graph: Graph
+    chain: Callable
+    network: Lockstep = field(init=False)
+    means: list = field(init=False, default_factory=list)
+    """Of all models before and after each round's mixing."""
+
+    def __post_init__(self):
+        self.network = self.again()
+        for round in range(6):
+            self.network.train(some_gradient(round), 0.05)
+            before = self.network.models.mean(0)
+            self.means.append((before, self.network.mix().mean(0)))
+            if round == 2:
+                self.models = self.network.models.clone()
+                self.states = copy.deepcopy([scheme.state_dict() for scheme in self.network.schemes])
+
+    def again(self, models=None, **options):
+        return lockstep(self.case, self.graph, models, self.chain, **options)
+
+
+@pytest.fixture(scope="module", params=CHAINED)
+def straight(request):
+    return Straight(*request.param)
+
+
+def test_what_is_sent_fits_the_layout_that_was_declared(straight):
     """Lockstep compares each payload with the layout, its size, and the targets; this says it happened."""
-    network = run(lockstep(case, graph, chain=chain), 3)
+    network = straight.network
     scheme = network.schemes[0]
     layouts = [scheme.payload_layout(phase) for phase in range(scheme.phases)]
     if type(scheme).sends == "nothing":
@@ -134,66 +165,38 @@ def test_what_is_sent_fits_the_layout_that_was_declared(case, graph, chain):
     assert network.models.isfinite().all()
 
 
-@with_every_chain
-def test_a_round_works_in_float32(case, graph, chain):
-    models = case.start(graph.num_nodes).float()
-    mixed = run(lockstep(case, graph, models, chain), 3).models
+def test_a_round_works_in_float32(straight):
+    models = straight.case.start(straight.graph.num_nodes).float()
+    mixed = run(straight.again(models), 3).models
     assert mixed.dtype == torch.float32 and mixed.isfinite().all()
 
 
-@on_every_graph
-def test_equal_models_stay_equal(case, graph):
-    if not case.keeps_equal:
-        pytest.skip("the case says that they do not")
-    network = lockstep(case, graph)
-    start = network.models.clone()
-    assert torch.allclose(network.run(4), start, rtol=0, atol=case.tolerance)
-
-
-@with_every_chain
-def test_the_mean_of_all_models_is_kept_in_every_round(case, graph, chain):
-    network = lockstep(case, graph, chain=chain)
-    scheme = network.schemes[0]
+def test_the_mean_of_all_models_is_kept_in_every_round(straight):
+    scheme = straight.network.schemes[0]
     if not scheme.preserves_mean(scheme.chain):
         pytest.skip("the scheme does not claim it with that chain")
-    for round in range(6):
-        network.train(some_gradient(round), 0.05)
-        before = network.models.mean(0)
-        assert torch.allclose(network.mix().mean(0), before, rtol=0, atol=case.tolerance)
+    for before, after in straight.means:
+        assert torch.allclose(after, before, rtol=0, atol=straight.case.tolerance)
 
 
-@with_every_chain
-def test_no_memory_is_kept_that_belongs_to_others(case, graph, chain):
+def test_the_same_seed_gives_the_same_bytes_and_no_memory_is_kept_that_belongs_to_others(straight):
     """The same run once more, with all memory overwritten that a scheme may not keep."""
-    straight = run(lockstep(case, graph, chain=chain), 4)
-    scribbled = run(lockstep(case, graph, chain=chain, scribbles=True), 4)
-    assert torch.equal(straight.models, scribbled.models)
-    assert bytes_of(straight) == bytes_of(scribbled)
+    scribbled = run(straight.again(scribbles=True), 6)
+    assert torch.equal(straight.network.models, scribbled.models)
+    assert bytes_of(straight.network) == bytes_of(scribbled)
 
 
-@with_every_chain
-def test_the_same_seed_gives_the_same_bytes(case, graph, chain):
-    first, second = (run(lockstep(case, graph, chain=chain, seed=5), 3) for _ in range(2))
-    assert bytes_of(first) == bytes_of(second)
-    assert torch.equal(first.models, second.models)
-
-
-@with_every_chain
-def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(case, graph, chain):
-    straight = run(lockstep(case, graph, chain=chain), 3)
-    again = lockstep(case, graph, straight.models.clone(), chain)
-    again.round = straight.round
-    for scheme, stopped in zip(again.schemes, straight.schemes, strict=True):
-        scheme.load_state_dict(stopped.state_dict())
-    run(straight, 1)
-    run(straight, 2)
+def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(straight):
+    again = straight.again(straight.models.clone())
+    again.round = 3
+    for scheme, state in zip(again.schemes, straight.states, strict=True):
+        scheme.load_state_dict(copy.deepcopy(state))
     run(again, 3)
-    assert torch.equal(again.models, straight.models)
-    assert bytes_of(again) == bytes_of(straight)
+    assert torch.equal(again.models, straight.network.models)
+    assert bytes_of(again) == bytes_of(straight.network)
 
 
-@with_every_chain
-def test_a_state_is_made_of_plain_things(case, graph, chain):
+def test_a_state_is_made_of_plain_things(straight):
     """What a file can hold without code: numbers, texts, tensors, and dicts and lists of these."""
 
     def plain(value):
@@ -203,8 +206,16 @@ def test_a_state_is_made_of_plain_things(case, graph, chain):
             return all(map(plain, value))
         return value is None or isinstance(value, bool | int | float | str | torch.Tensor)
 
-    network = run(lockstep(case, graph, chain=chain), 2)
-    assert all(plain(scheme.state_dict()) for scheme in network.schemes)
+    assert all(map(plain, straight.states))
+
+
+@on_every_graph
+def test_equal_models_stay_equal(case, graph):
+    if not case.keeps_equal:
+        pytest.skip("the case says that they do not")
+    network = lockstep(case, graph)
+    start = network.models.clone()
+    assert torch.allclose(network.run(4), start, rtol=0, atol=case.tolerance)
 
 
 UNFIT = {
