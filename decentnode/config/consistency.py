@@ -15,9 +15,8 @@ from decentnode.communication.base import Communication
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.config.settings import FailureSettings
 from decentnode.config.yaml_source import Document
-from decentnode.core.precision import DTYPES, HALVES, needs_float32
 from decentnode.core.registry import name_of
-from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import Mixing, WeightedGraph

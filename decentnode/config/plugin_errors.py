@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from torch import nn
 from torch.optim import Optimizer
 
-from decentnode.core.frames import explained, is_foreign
 from decentnode.core.registry import REGISTRIES
-from decentnode.errors import BadInput, DecentnodeError, is_out_of_memory
+from decentnode.errors import BadInput, DecentnodeError, explained, is_foreign, is_out_of_memory
 from decentnode.training.objective import Objective
 
 KEYS = {"weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition"}

@@ -7,6 +7,7 @@ parameters look there. So a vector that is sent from where it was trained needs 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,12 @@ from decentnode.errors import BadInput
 
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
+Precision = Literal["float64", "float32", "bfloat16"]
+"""The number format of a vector."""
+DTYPES: dict[Precision, torch.dtype] = {
+    "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16
+}  # fmt: skip
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -164,3 +171,14 @@ class Vector:
     def _look_at(self, views: list[Tensor]) -> None:
         for tensor, view in zip(self._tensors, views, strict=True):
             tensor.data = view
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What sums of numbers of that format are made in, and kept in from round to round: float32 at least."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def needs_float32(dtype: torch.dtype) -> str:
+    """What is said of a part that cannot work in a half."""
+    name = str(dtype).removeprefix("torch.")
+    return f"needs the precision of float32, not {name}; set training.dtype: float32, and cast for the wire"

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from decentnode.core.frames import explained
-from decentnode.core.precision import accumulator
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.core.text import counted
-from decentnode.errors import BadInput, DatasetError, is_out_of_memory
+from decentnode.core.vector import accumulator
+from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
 from decentnode.options import Positive
 
 ID_TYPES = (torch.int16, torch.int32, torch.int64)

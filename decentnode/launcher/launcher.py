@@ -37,9 +37,8 @@ from decentnode.launcher.cluster.messages import (
     RelayedReports,
     VectorAck,
 )
-from decentnode.launcher.cluster.quorum import StartQuorum
 from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD, RemoteMachines
-from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
 from decentnode.launcher.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
 from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
 from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMonitor

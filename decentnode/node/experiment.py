@@ -19,9 +19,8 @@ from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
-from decentnode.core.precision import DTYPES
 from decentnode.core.registry import name_of
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import DTYPES, ParameterLayout, Vector
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph

@@ -32,10 +32,9 @@ from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
-from decentnode.core.frames import explained
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
-from decentnode.errors import DecentnodeError, ExitCode, is_out_of_memory
+from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment, NodeResources

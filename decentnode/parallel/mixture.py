@@ -6,7 +6,7 @@ from math import isfinite
 
 from torch import Tensor
 
-from decentnode.core.precision import accumulator
+from decentnode.core.vector import accumulator
 from decentnode.parallel.buckets import BucketMemory
 from decentnode.sharing.blocks.weighted_sum import in_pieces, is_finite, weighted_sum
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
-from decentnode.core.precision import accumulator
 from decentnode.core.registry import SHARINGS
+from decentnode.core.vector import accumulator
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Sharing

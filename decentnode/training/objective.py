@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from decentnode.core.precision import accumulator
+from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 
 PER_CLASS_LOSSES = (

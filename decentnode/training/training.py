@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from decentnode.core.precision import Precision
 from decentnode.core.rng import generator, key
-from decentnode.core.vector import AdjustGradient, Vector
+from decentnode.core.vector import AdjustGradient, Precision, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
-from decentnode.core.precision import HALVES, needs_float32
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import HALVES, ParameterLayout, needs_float32
 from decentnode.errors import BadInput, RunFailed
 from decentnode.transforms.base import Context, Transform, values_field
 

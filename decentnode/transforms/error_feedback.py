@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Form, Layout, Payload
-from decentnode.core.precision import accumulator
 from decentnode.core.registry import TRANSFORMS, name_of
+from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 from decentnode.transforms.base import VECTOR, Context
 from decentnode.transforms.chain import Wrapper

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from decentnode.core.payload import Payload
-from decentnode.core.precision import DTYPES
+from decentnode.core.vector import DTYPES
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
 from decentnode.launcher.memory_estimate import bytes_needed

@@ -250,6 +250,17 @@ def test_the_packages_are_those_of_the_table():
     assert found == set(MAY_IMPORT)
 
 
+CORE = {
+    "atomic_files", "byte_counters", "clock", "line_file", "payload", "polling", "process_setup", "registry",
+    "rng", "signals", "state", "streams", "text", "vector", "version",
+}  # fmt: skip
+"""What belongs to no other package; nothing is added here."""
+
+
+def test_the_ground_is_a_closed_list():
+    assert {path.stem for path in (ROOT / "decentnode" / "core").glob("[!_]*.py")} == CORE
+
+
 def test_no_modules_import_each_other_in_a_circle():
     graph = nx.DiGraph((module, name) for module, names in direct_imports().items() for name in names)
     circles = [sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1]

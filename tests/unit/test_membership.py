@@ -39,8 +39,7 @@ from decentnode.launcher.cluster.messages import (
     RelayedReports,
     Start,
 )
-from decentnode.launcher.cluster.quorum import StartQuorum
-from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.contract.troupe import free_ports

@@ -14,6 +14,7 @@ import msgspec
 
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
+from decentnode.config.settings import FailureSettings
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import NOWHERE, SLACK_BYTES, Arrival, Connection, LauncherChannel
 from decentnode.launcher.cluster.messages import (
@@ -26,7 +27,6 @@ from decentnode.launcher.cluster.messages import (
     Wait,
     has_vector,
 )
-from decentnode.launcher.cluster.quorum import StartQuorum
 from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import difference
@@ -45,6 +45,34 @@ TWIN_SECONDS = 3.0
 LEFT_SECONDS = 5.0
 """How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
 as missing again."""
+
+
+class StartQuorum:
+    """Machine 0's rule: all machines; or enough nodes, and some time in which the others may still come."""
+
+    def __init__(self, mapping: Mapping, failures: FailureSettings | None = None) -> None:
+        """All machines, unless `failures` names a number of nodes; the others then have the grace time."""
+        failures = failures or FailureSettings()
+        start = failures.start
+        self._mapping = mapping
+        self._least = mapping.num_nodes if start == "all" else int(start.removeprefix("at_least "))
+        self._grace = failures.grace
+        self._since: float | None = None
+
+    def suffices(self, missing: Iterable[int]) -> bool:
+        """Whether the nodes of the other machines are enough."""
+        without = sum(len(self._mapping.ranks_of(machine)) for machine in missing)
+        return self._mapping.num_nodes - without >= self._least
+
+    def is_met(self, missing: Iterable[int], is_last_chance: bool) -> bool:
+        """Whether the run may begin without these machines; at the last chance nobody is waited for."""
+        if not self.suffices(missing):
+            self._since = None
+            return False
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return is_last_chance or now - self._since > self._grace
 
 
 class Rendezvous:

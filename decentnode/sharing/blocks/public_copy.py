@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.core.precision import accumulator
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
+from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import Weights

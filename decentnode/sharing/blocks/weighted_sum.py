@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from decentnode.core.precision import HALVES, accumulator
+from decentnode.core.vector import HALVES, accumulator
 
 
 def pieces(second_level_bytes: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import HOST, PayloadError
-from decentnode.core.precision import accumulator
+from decentnode.core.vector import accumulator
 from decentnode.transforms.base import (
     Context,
     Field,

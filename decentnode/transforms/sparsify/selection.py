@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Field, Payload, PayloadError
-from decentnode.core.precision import accumulator
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import ParameterLayout, accumulator
 from decentnode.errors import BadInput
 
 Spans = tuple[tuple[int, int], ...]
