@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose, as one tree.
+"""Every error that this package raises itself, as one tree.
 
 DecentnodeError
 ├── BadInput            something the user wrote is wrong; found before anything starts (exit 2)
@@ -7,10 +7,10 @@ DecentnodeError
 │   ├── DatasetError    data that is missing, broken, or cannot be partitioned as asked
 │   ├── MappingError    machines and addresses that do not fit the graph or this host
 │   └── UnknownPlugin   a name that no registry knows
-├── StartError          the nodes could not meet (exit 4): who is missing, which hashes differ
+├── StartError          the rendezvous failed (exit 4): missing nodes, hashes that differ
 ├── RunFailed           the run ended without a usable result (exit 4)
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
-    ├── PeerLost        the peer is gone
+    ├── PeerLost        the peer is lost
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
 """
@@ -53,7 +53,7 @@ STOPPED_BY = {
 
 
 class DecentnodeError(Exception):
-    """The root: catches everything this package raises on purpose."""
+    """The root of all errors that this package raises itself."""
 
     exit_code = ExitCode.FAILED
 
@@ -89,7 +89,7 @@ class UnknownPlugin(BadInput):
 
 
 class StartError(DecentnodeError):
-    """The nodes could not meet: says who is missing and where, or what differs."""
+    """The rendezvous failed; the message names the missing nodes and machines, or what differs."""
 
 
 class RunFailed(DecentnodeError):
@@ -106,7 +106,7 @@ class PeerError(DecentnodeError):
 
 
 class PeerLost(PeerError):
-    """The peer is gone: its process ended or its link broke."""
+    """The peer is lost: its process ended or its link broke."""
 
 
 class PeerTimeout(PeerError):

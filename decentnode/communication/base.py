@@ -1,7 +1,7 @@
 """The seam between a node and whatever carries its payloads.
 
-One operation, `exchange`, is a neighborhood collective: send to my targets, hear from my sources.
-It fits transports that cannot receive from just anyone (NCCL) as well as those that can.
+Its one operation, `exchange`, is a neighborhood collective: send to the targets, receive from the sources.
+It fits transports that must know the sender first (NCCL), too.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
-    """Each payload once, with everybody still here who gets it."""
+    """Each payload once, with all of its targets that are not gone."""
     groups: dict[int, tuple[Payload, list[int]]] = {}
     for target, payload in outgoing.items():
         if target not in gone:
@@ -45,9 +45,9 @@ class BufferSpec:
     parts: int = 1
     """How many exchanges of one round, each of another part of the vector, are in flight at once."""
     device: torch.device = CPU
-    """Where the vector lives; transports that carry host memory alone keep their slots there all the same."""
+    """The device of the vector; transports that carry only host memory keep their slots there."""
     peers: frozenset[int] | None = None
-    """Who may ever send to this node; None: anybody. What others send is not kept."""
+    """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
 
     def slots(self, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
         """Two vectors of zeros, shape (vector_elements,), whose memory begins at equal multiples.
@@ -62,7 +62,7 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class HostProcess:
-    """One operating-system process of the run: which nodes it carries and where they can be reached."""
+    """One operating-system process of the run: its nodes and its address."""
 
     machine: int
     index: int
@@ -74,7 +74,7 @@ class HostProcess:
 
 @dataclass(frozen=True)
 class ProcessDirectory:
-    """Where this host process stands among all host processes of the run."""
+    """All host processes of the run, and which of them is this one."""
 
     processes: tuple[HostProcess, ...]
     own: int
@@ -82,15 +82,15 @@ class ProcessDirectory:
     directory: str
     """A private directory of this run on this machine, for ipc sockets; short, as their paths are limited."""
     grace: float = 5.0
-    """Seconds that a broken link between machines may take to come back."""
+    """Seconds that a broken link between machines may take to reconnect."""
     incarnation: int = 0
-    """How often this process was started before."""
+    """How often this process was restarted."""
     credentials: Credentials | None = None
-    """What links over TCP are guarded with; None: they are plain."""
+    """The keys of links over TCP; None: links are plain."""
     interceptor: MessageInterceptor | None = None
-    """What messages from other processes go through before they are taken in; None: they all count."""
+    """Filter of messages from other processes, for fault injection; None: all are delivered."""
     meets_anybody: bool = False
-    """Whether its nodes may exchange with all others, because nobody knows what the graph will be."""
+    """Whether its nodes may exchange with all others, because the graph has no period."""
 
     @property
     def process(self) -> HostProcess:
@@ -108,7 +108,7 @@ class ProcessDirectory:
 
 
 class Inbox(Mapping[int, Payload]):
-    """What one exchange brought: payloads by source, and for every other source the reason.
+    """The result of one exchange: payloads by source, and for every other source the reason.
 
     Payloads may be views of the senders' memory: they are valid until `release`.
     """
@@ -139,15 +139,15 @@ class Inbox(Mapping[int, Payload]):
         return len(self._payloads)
 
     def is_sound(self) -> bool:
-        """Whether no payload has been written over since it arrived.
+        """Whether no payload was invalidated since it arrived.
 
-        That happens to a node that stood still for so long that a sender gave it up.
+        A sender invalidates the payload of a node that was suspended for longer than its timeout.
         """
         self._endpoint.finish_reading()
         return self._handle.is_sound()
 
     def release(self) -> None:
-        """Tells every sender that its memory may be written again; the payloads are void from here on."""
+        """Acknowledges every payload: senders may write their memory again, and the payloads are invalid."""
         self._endpoint.finish_reading()
         self._payloads = {}
         self._handle.release()
@@ -159,9 +159,9 @@ class Endpoint(ABC):
     rank: int
     counters: ByteCounters
     refused: Counter[str]
-    """Messages that could not be used, by reason; another thread may add to them."""
+    """Refused messages by reason; another thread may add to them."""
     device: torch.device = torch.device("cpu")
-    """Where the node's vector lives."""
+    """The device of the node's vector."""
 
     slots: tuple[Tensor, Tensor]
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
@@ -174,106 +174,106 @@ class Endpoint(ABC):
         key: tuple[int, int, int],
         timeout: float,
     ) -> ExchangeHandle:
-        """Starts sending at once; the handle is done when every source has been heard or given up.
+        """Starts to send at once; the handle is done when every source has sent or is lost.
 
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
-        part is free to be written again. `timeout` is how long, in seconds, a silent peer is waited for.
+        part may be written again. `timeout` is that for a silent peer, in seconds.
         """
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
-        """What an exchange brought, by source, where the node's vector lives."""
+        """The received payloads by source, on the device of the node's vector."""
         return {source: payload.to(self.device) for source, payload in payloads.items()}
 
     def finish_reading(self) -> None:
-        """Waits until nothing reads the memory of what came any more, because it is to be released."""
+        """Waits until nothing reads the memory of received payloads, before it is released."""
         return None
 
     @abstractmethod
     def leave(self) -> None:
-        """Tells the peers that this node sends nothing more, so that nobody waits for it."""
+        """Announces to the peers that this node sends nothing more, so that no peer waits for it."""
 
     def expect(self, layout: Layout) -> None:
-        """Says what the payloads of the next exchanges look like, for transports that have to know first."""
+        """Announces the layout of the next payloads, for transports that must know it first."""
         return None
 
     def admit(self, round: int) -> list[int]:
-        """Begins the exchanges of a round; returns peers that are met anew from there on.
+        """Starts the exchanges of a round; returns the peers that rejoin in it.
 
-        They were lost, or another process has taken the place of theirs, or of this one, unnoticed.
+        They were lost, or their process or this one was restarted before a timeout.
         """
         return []
 
     @property
     def ahead(self) -> int:
-        """The round in which a node should go on whose peers are far ahead; 0: wherever it is."""
+        """The round to continue in when the peers are far ahead; 0: the next one."""
         return 0
 
     def skip_to(self, round: int) -> None:
-        """Tells the peers that this node goes on in `round` and sends nothing before it."""
+        """Announces to the peers that this node continues in `round` and sends nothing before it."""
         raise NotImplementedError(f"{type(self).__name__} is never ahead")
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
-        """Sends a copy of the node's model, shape (d,), to peers that have asked for it and may have it."""
+        """Sends a copy of the node's model, shape (d,), to peers that requested it and may have it."""
         return None
 
 
 class Communication(ABC):
-    """One transport in one host process, carrying the nodes that live there."""
+    """One transport in one host process, for all nodes of that process."""
 
     one_process: ClassVar[bool] = False
     """True when all nodes of the run must live in one host process."""
     has_group: ClassVar[bool] = False
     """True when payloads go through a process group, where no message can be held back."""
     news: str = ""
-    """What whoever watches should know after `open`, in one line."""
+    """One line for the console after `open`; empty: none."""
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
-        """How many of a machine's nodes one host process carries."""
+        """How many of a machine's nodes share one host process."""
         return local_nodes
 
     @abstractmethod
     def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
-        """Takes its place and binds what peers will connect to; called once, after the process was forked.
+        """Binds the sockets that peers connect to; called once, after the fork.
 
         `most_bytes` is the largest payload that any peer may send. Raises StartError.
         """
 
     @abstractmethod
     def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
-        """The end of a local node; all are made before `open`."""
+        """The endpoint of a local node; all are created before `open`."""
 
     @abstractmethod
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
-        """Connects to `peers`, the ranks met first; raises StartError naming those that stay silent.
+        """Connects to `peers`, the first neighbors; raises StartError that names those that do not answer.
 
-        Ranks that are `absent` count as lost until they come.
+        Ranks that are `absent` count as lost until they join.
         """
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
-        """The latest round that one of the `peers` is about to begin, or any after `enough`; after `open`.
+        """The latest round that one of the `peers` starts next, or any after `enough`; called after `open`.
 
-        It binds nobody. `enough + 1` where that is not known; raises StartError when no peer answers.
+        `enough + 1` where that is unknown; raises StartError when no peer answers.
         """
         return enough + 1
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        """The round in which the nodes of a process that was started again take part; after `open`.
+        """The round in which the nodes of a restarted process rejoin; called after `open`.
 
-        `peers` are those of each local rank. Raises StartError when none answers, or none could.
+        `peers` are those of each local rank. Raises StartError when no peer answers.
         """
         raise StartError(f"{type(self).__name__} carries all nodes in one process: none can rejoin alone")
 
     def start_at(self, round: int) -> None:
-        """Has the nodes of a process that was started again take part from `round` on; after `open`.
+        """Lets the nodes of a restarted process rejoin in `round`, when all their peers are in that process.
 
-        Where all their peers are in it, too, and nobody else can be asked.
+        Called after `open`.
         """
         return None
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
-        """The model of a peer, shape (d,), for a local rank that comes back without one; None: not sent."""
+        """The model of a peer, shape (d,), for a local rank that rejoins without one; None: not sent."""
         return None
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Delivers what was sent, in at most `timeout` seconds, and frees sockets, memory and threads."""
+        """Delivers what was sent within `timeout` seconds, and frees sockets, memory and threads."""

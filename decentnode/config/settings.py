@@ -34,7 +34,7 @@ def check_start(start: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin(Factory):
-    """A class that YAML names, with its checked options; `make()` gives a fresh instance each time."""
+    """A class that YAML names, with its checked options; `make()` returns a new instance each time."""
 
     kind: str
     name: str
@@ -137,7 +137,7 @@ class KeyFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that a run needs; two runs with equal settings give equal models."""
+    """The settings of a run; runs with equal settings end with equal models."""
 
     name: Annotated[str, AfterValidator(check_name)]
     rounds: Positive
@@ -148,9 +148,9 @@ class Settings:
     partition: Plugin
     model: Plugin
     coupling: Plugin
-    """How the local steps of all nodes belong together: `training.name` and its own options."""
+    """The gradient sync: `training.name` and its options."""
     training: TrainingSettings
-    """Numbers per round are one for all ranks or one for each rank."""
+    """Steps and epochs per round are one number for all ranks or one for each."""
     mix_buffers: bool = False
     """Whether float buffers (running statistics) are part of the shared vector."""
     sharing: Plugin
@@ -164,7 +164,7 @@ class Settings:
     checkpoint: CheckpointSettings = CheckpointSettings()
     records: RecordSettings = RecordSettings()
     faults: tuple[Plugin, ...] = ()
-    """What goes wrong on purpose."""
+    """Injected faults."""
     security: Literal["auto", "none"] | KeyFolder = "auto"
     """Keys for links between machines; auto: those in `keys` beside the file, where others can reach them."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"

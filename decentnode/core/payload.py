@@ -20,7 +20,7 @@ HOST = torch.device("cpu")
 
 
 class Form(StrEnum):
-    """What the numbers of a payload are, so that a chain of transforms can be checked when built."""
+    """The kind of numbers in a payload, so that a chain of transforms can be checked when it is built."""
 
     DENSE = "dense"
     SPARSE = "sparse"
@@ -30,14 +30,14 @@ class Form(StrEnum):
 
 
 class Role(StrEnum):
-    """How the bytes of a field are booked in the records."""
+    """How the records count the bytes of a field."""
 
     VALUES = "payload"
     INDEX = "index"
 
 
 class PayloadError(ValueError):
-    """A buffer that does not fit its Layout, or whose content makes no sense."""
+    """A buffer that does not fit its Layout, or has invalid content."""
 
     counted_as: ClassVar[str] = "payload"
     """How the records name it."""
@@ -80,12 +80,12 @@ class Layout:
 
     @cached_property
     def variable(self) -> tuple[Field, ...]:
-        """The fields whose length travels with the payload."""
+        """The fields whose length is part of the payload."""
         return tuple(f for f in self.fields if f.variable)
 
     @cached_property
     def has_indices(self) -> bool:
-        """True when some bytes tell positions, not values."""
+        """Whether some bytes are positions, not values."""
         return any(f.role is Role.INDEX for f in self.fields)
 
     @cached_property
@@ -195,7 +195,7 @@ class Payload:
 
     @property
     def index_bytes(self) -> int:
-        """The part of `nbytes` that tells positions, not values."""
+        """The part of `nbytes` that is positions, not values."""
         if not self.layout.has_indices:
             return 0
         spans, _ = self.layout.spans(self.counts)

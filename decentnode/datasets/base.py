@@ -1,4 +1,4 @@
-"""What a dataset gives: labelled samples that are loaded once per machine and read by all its processes.
+"""Labelled samples that are loaded once per machine and read by all its processes.
 
 The launcher loads before it forks, so the tensors below are shared copy-on-write: nothing here may write
 to them, and nothing may make a float copy of a whole image set.
@@ -34,9 +34,9 @@ class Samples:
     """Float32; broadcasts against one sample. Not for ids."""
     std: Tensor = field(default_factory=lambda: torch.ones(()))
     groups: Tensor | None = None
-    """Shape (n,), int64: who the sample came from (a writer, a client), where the dataset knows."""
+    """Shape (n,), int64: the writer or client of each sample; None: unknown."""
     dtype: torch.dtype = torch.float32
-    """What inputs of a batch are given in that are no ids: that of the model."""
+    """The dtype of the inputs of a batch that are no ids: that of the model."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,7 +48,7 @@ class Samples:
 
     @property
     def batch_dtype(self) -> torch.dtype:
-        """What the inputs of a batch are made of."""
+        """The dtype of the inputs of a batch."""
         return torch.int64 if self.has_ids else self.dtype
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,15 +85,16 @@ class Dataset(ABC):
     """A source of samples; the fields of a subclass are its YAML options."""
 
     train_size: Positive | None = None
-    """Use only that many training samples, drawn by the seed."""
+    """The number of training samples, drawn by the seed; null: all."""
     test_size: Positive | None = None
+    """The number of test samples, drawn by the seed; null: all."""
 
     @abstractmethod
     def read(self, seed: int) -> LoadedDataset:
-        """Everything there is; raises DatasetError when it is missing or broken."""
+        """All samples; raises DatasetError when they are missing or broken."""
 
     def load(self, seed: int) -> LoadedDataset:
-        """What the experiment uses: all of it, or the subsets that `train_size` and `test_size` ask for.
+        """The samples of the experiment: all, or as many as `train_size` and `test_size` name.
 
         Raises DatasetError, with a line for each defect of what was read.
         """

@@ -1,4 +1,4 @@
-"""Who trains on which samples: every sample is given out exactly once over the training ranks."""
+"""Distributes samples to ranks: every sample goes to exactly one training rank."""
 
 import heapq
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ Indices = NDArray[np.int64]
 
 @dataclass(kw_only=True)
 class Partition(ABC):
-    """A rule that deals samples to ranks; the fields of a subclass are its YAML options."""
+    """A rule that distributes samples to ranks; the fields of a subclass are its YAML options."""
 
     ranks: tuple[NonNegative, ...] | None = None
-    """The ranks that train; all by default. The others get no samples and do not train."""
+    """The ranks that train; all by default. The others have no samples and do not train."""
 
     @abstractmethod
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:

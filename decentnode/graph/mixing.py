@@ -1,4 +1,4 @@
-"""Mixing weights: what each node gives to the models it hears, and to its own.
+"""Mixing weights: the weight of each received model and of the node's own in a mix.
 
 W is doubly stochastic where rows and columns sum to 1; then mixing keeps the mean of all models.
 """
@@ -29,11 +29,11 @@ class Mixing(ABC):
     """A rule for the weights of one round."""
 
     def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
-        """Raises BadInput when this rule cannot serve that graph."""
+        """Raises BadInput when this rule does not fit that graph."""
 
     @abstractmethod
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
-        """What `rank` gives to each model it hears in `round` and to its own: row `rank` of W."""
+        """The weights of the models that `rank` receives in `round` and of its own: row `rank` of W."""
 
 
 @MIXINGS.register("metropolis_hastings")
@@ -55,7 +55,7 @@ class MetropolisHastings(Mixing):
 @MIXINGS.register("uniform")
 @dataclass(frozen=True)
 class Uniform(Mixing):
-    """The plain mean of what a node hears and its own model (De Vos et al., 2023, Algorithm 1).
+    """The plain mean of the received models and the node's own (De Vos et al., 2023, Algorithm 1).
 
     w_ij = 1/(1 + deg_i): doubly stochastic only where all degrees are equal.
     """
@@ -82,7 +82,7 @@ class FromGraph(Mixing):
 
 
 def default_weights(graph: Graph) -> str:
-    """The rule that a graph is mixed with unless another is asked for."""
+    """The default rule of a graph."""
     if graph.has_weights:
         return "from_graph"
     return "uniform" if graph.directed else "metropolis_hastings"
@@ -93,7 +93,7 @@ def default_weights(graph: Graph) -> str:
 class WeightFile(Mixing):
     """W from a text file: n rows of n numbers, or one `i j w_ij` per line (Xiao and Boyd, 2004: any W).
 
-    Row i is what node i gives to the models it hears. Rows sum to 1 within 1e-6; what rounding in the
+    Row i has the weights of node i. Rows sum to 1 within 1e-6; what rounding in the
     file left over goes to self.
     """
 
@@ -137,7 +137,7 @@ class WeightedGraph:
     """A graph with its mixing weights: one node's view of each round."""
 
     def __init__(self, graph: Graph, mixing: Mixing) -> None:
-        """Raises BadInput when the weights cannot serve the graph, or it does not know whether it changes."""
+        """Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict."""
         if graph.static != (graph.period == 1):
             raise BadInput(
                 f"graph {name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
@@ -153,11 +153,11 @@ class WeightedGraph:
         self._views: dict[tuple[int, int], View] = {}
 
     async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
-        """One node's place in one round, with its learning rate, as a node of the run asks for it."""
+        """One node's view of one round, with its learning rate; what a node of a run awaits."""
         return self.view_now(rank, round, learning_rate)
 
     def view_now(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
-        """One node's place in one round, with its learning rate; computed once where the graph repeats."""
+        """One node's view of one round, with its learning rate; computed once where the graph repeats."""
         if self._period is None:
             view = self._compute(rank, round)
         else:
@@ -197,7 +197,7 @@ class WeightedGraph:
 
 
 def complete(given: Mapping[int, float], rank: int) -> Weights:
-    """Adds the own weight, 1 minus what others are given, in its place by rank."""
+    """Adds the node's own weight, 1 minus all others, in its place by rank."""
     own = 1 - fsum(given.values())
     return {j: given[j] if j != rank else own for j in sorted((*given, rank))}
 

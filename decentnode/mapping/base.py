@@ -1,4 +1,4 @@
-"""Which machine carries which rank, and how a machine recognizes itself in the list.
+"""Which machine runs which rank, and how a machine finds itself in the list.
 
 rank <-> (machine, local_rank) is a bijection that every process computes alone from the settings.
 """
@@ -27,7 +27,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 Resolve = Callable[[Sequence[str]], dict[str, list[str]]]
-"""IP addresses by name, an empty list for a name that nobody knows."""
+"""IP addresses by name; an empty list for an unknown name."""
 
 
 def check_address(address: str) -> str:
@@ -76,7 +76,7 @@ Address = Annotated[str, AfterValidator(check_address)]
 
 @dataclass(frozen=True)
 class Machine:
-    """One host: the address that the others reach it by, and how many nodes it carries."""
+    """One host: the address at which others reach it, and its number of nodes."""
 
     address: Address
     nodes: Positive
@@ -87,24 +87,24 @@ class Mapping(ABC):
 
     machines: tuple[Machine, ...]
     rendezvous_port: int
-    """Where machine 0 waits for the others before the start."""
+    """The port at machine 0 for the rendezvous."""
 
     @abstractmethod
     def ranks_of(self, machine: int) -> Sequence[int]:
-        """The ranks that a machine carries, by local_rank."""
+        """The ranks of a machine, by local_rank."""
 
     @abstractmethod
     def machine_of(self, rank: int) -> int:
-        """The index of the machine that carries `rank`."""
+        """The index of the machine that runs `rank`."""
 
     @property
     def origin(self) -> str:
-        """Who says which machines there are, where it is not the configuration; else empty."""
+        """Where the list of machines comes from, such as torchrun; empty: the configuration."""
         return ""
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes all machines carry together."""
+        """The number of nodes of all machines."""
         return sum(machine.nodes for machine in self.machines)
 
     def local_rank(self, rank: int) -> int:
@@ -116,7 +116,7 @@ class Mapping(ABC):
         return self.ranks_of(machine)[local_rank]
 
     def address(self, machine: int) -> str:
-        """The address that other machines reach this one by."""
+        """The address at which other machines reach this one."""
         return self.machines[machine].address
 
     def describe(self, machine: int) -> str:

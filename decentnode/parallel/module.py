@@ -33,10 +33,10 @@ STATE_VERSION = 1
 
 
 class DecentralizedDataParallel(nn.Module):
-    """Wraps a module: after every backward pass it is updated, and averaged with those of its neighbors.
+    """Wraps a module: every backward pass updates it, and averages it with those of its neighbors.
 
     `optimizer` makes an optimizer of a list of (name, parameter), once per bucket. `topology` is a name, a
-    mapping of a name and options, a Graph, or a matrix of weights. Everybody must wrap an equal module in the
+    mapping of a name and options, a Graph, or a matrix of weights. All ranks must wrap an equal module in the
     same way. The other keywords are those of `Options`. Raises BadInput and StartError, one line each.
     """
 
@@ -69,7 +69,7 @@ class DecentralizedDataParallel(nn.Module):
         trained = [b for b in blocks if not b.bucket.is_buffers]
         optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
         self.optimizer = AllBuckets(optimizers, self._update)
-        """All buckets' optimizers as one, for loops that want to look at it."""
+        """All buckets' optimizers as one."""
         self._engine = MixingEngine(blocks, optimizers, graph, exchanges, chosen)
         self._register_state_dict_hooks()
         self._accumulating = self._averaged = False
@@ -81,7 +81,7 @@ class DecentralizedDataParallel(nn.Module):
     # Training.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives; in training, its parameters are on their way to the neighbors by then."""
+        """Calls the module; in training, the exchange of its parameters has started by then."""
         if not (self.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
         if self._averaged:
@@ -100,7 +100,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only add to the gradients; the first one outside makes the step."""
+        """A context whose backward passes only accumulate gradients; the next one after it makes a step."""
         before, self._accumulating = self._accumulating, True
         try:
             yield
@@ -109,12 +109,12 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def step(self) -> int:
-        """How many steps have been made: the topology's round."""
+        """The number of steps so far; the graph's round."""
         return self._engine.step
 
     @property
     def options(self) -> Options:
-        """What was chosen."""
+        """All options with their values."""
         return self._engine.options
 
     @property
@@ -139,7 +139,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @contextmanager
     def averaged(self) -> Iterator[float]:
-        """In here the model is the average of all; gives this rank's distance from it. For all at once."""
+        """A context in which the model is the average of all ranks; yields this rank's distance from it."""
         distance = self._average()
         before = [buffer.clone() for buffer in self.module.buffers()]
         self._flip()
@@ -153,7 +153,7 @@ class DecentralizedDataParallel(nn.Module):
                 buffer.copy_(content)
 
     def average(self) -> float:
-        """Makes the average of all models that of every rank; gives the distance from it before."""
+        """Replaces every rank's model by the average of all; returns this rank's distance from it."""
         distance = self._average()
         self._engine.exchanges.drop_all()
         self._flip()
@@ -165,7 +165,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @torch.no_grad()
     def resend(self) -> None:
-        """To be called on all ranks when parameters were changed by hand: what was sent of them is void."""
+        """Sends the parameters again after they were changed by hand; for all ranks at once."""
         self._check_sound()
         self._engine.withdraw()
 

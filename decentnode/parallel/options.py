@@ -1,4 +1,4 @@
-"""What can be chosen beside the module, the optimizer and the topology; docs/library.md tells it all."""
+"""All options of DecentralizedDataParallel (docs/library.md)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -41,7 +41,7 @@ class Options:
     update_in: UpdateIn = "backward"
     """Whether buckets are updated as soon as their gradients are there, or all in `optimizer.step()`."""
     mixing_strength: float | Callable[[int], float] = 1.0
-    """a of (1 - a) x + a W x, or a function that gives it for each step; the same on all ranks."""
+    """a of (1 - a) x + a W x, or a function of the step; the same on all ranks."""
     bucket_mb: float = 25.0
     """Megabytes after which a bucket is closed; results do not depend on it."""
     in_flight: int | None = None
@@ -53,15 +53,15 @@ class Options:
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     """Makes the schedule of an optimizer's learning rate, stepped once per step."""
     before_mixing: "Callable[[MixInput], None] | None" = None
-    """Sees, and may change, what is about to be mixed."""
+    """Called with each MixInput before it is mixed; may change it."""
     buffers: Buffers = "average"
     """Float buffers: never exchanged; part of averages over all ranks; or mixed in every step, too."""
     broadcast: bool = True
-    """Whether all ranks begin with rank 0's parameters and buffers."""
+    """Whether all ranks start with the parameters and buffers of rank 0."""
     deadline: float = 300.0
-    """Seconds for which a peer may be silent."""
+    """Timeout for a silent peer, in seconds."""
     keep_freed_memory: bool = True
-    """Whether malloc keeps what gradients leave free, 128 MB at most: the kernel would clear it anew."""
+    """Whether malloc keeps the memory that gradients free, 128 MB at most."""
     on_loss: OnLoss = "stop"
     """Whether the loss of a peer is an error, or its weight goes to the own model."""
     communication: str | Mapping[str, Any] = "auto"

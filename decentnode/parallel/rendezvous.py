@@ -70,21 +70,21 @@ class Link:
 
 
 class RankRendezvous(ABC):
-    """One rank's way to the others."""
+    """The rendezvous of one rank with all others."""
 
     rank: int
     size: int
 
     @abstractmethod
     def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
-        """Meets all ranks; raises StartError naming those that do not come or mean something else.
+        """Connects to all ranks; raises StartError that names those that do not join or differ.
 
         Raises BadInput where the transport cannot carry ranks that meet in this way.
         """
 
 
 class Hall:
-    """Where ranks meet that are threads of one process: for tests and simulations."""
+    """A rendezvous of ranks that are threads of one process, for tests and simulations."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -93,7 +93,7 @@ class Hall:
         self.barrier = threading.Barrier(size)
 
     def seat(self, rank: int) -> "ThreadRanks":
-        """The way of one of the threads."""
+        """The rendezvous of one of the threads."""
         return ThreadRanks(rank, self)
 
 

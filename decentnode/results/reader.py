@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class EvaluationRow(msgspec.Struct):
-    """All nodes' tests after one round, as they came; one line of `evaluations.jsonl`."""
+    """The tests of all nodes after one round; one line of `evaluations.jsonl`."""
 
     round: int
     """Counted from 0."""
@@ -36,14 +36,14 @@ class EvaluationRow(msgspec.Struct):
 
 
 class Event(msgspec.Struct, omit_defaults=True):
-    """Something that happened in a run beside its rounds; one line of `events.jsonl`."""
+    """One event of a run; one line of `events.jsonl`."""
 
     seconds: float
-    """Since the command began to make the run directory."""
+    """Since the command started to make the run directory."""
     kind: str
     text: str = ""
     rank: int | None = None
-    """Whom it happened to, or who tells it."""
+    """The rank that the event concerns, or that reports it."""
     round: int | None = None
     """Counted from 0."""
     peer: int | None = None

@@ -37,7 +37,7 @@ def push_weights(network: Lockstep) -> Tensor:
 
 
 def residuals(network: Lockstep) -> Tensor:
-    """What compression has kept back of each node's signal, shape (n, d): bounded, or the scheme diverges.
+    """The part of each node's signal that compression has not sent, shape (n, d); it must stay bounded.
 
     x_i - h_i for choco, the error e_i of deep_squeeze, else that of `error_feedback` in the chain.
     """

@@ -36,7 +36,7 @@ def bound(
 
 @dataclass
 class Lockstep:
-    """A run of all nodes; each round holds the schemes to their rules (AssertionError where one is broken).
+    """A run of all nodes; each round checks the rules for schemes (AssertionError where one is broken).
 
     Payloads fit the layout that was declared and go to targets alone, what was sent is not written before the
     next exchange, `vector` is not written at all, and `out` is written whole.
@@ -51,14 +51,14 @@ class Lockstep:
     """A fresh chain; called once for every node."""
     weights: Mixing = field(default_factory=MetropolisHastings)
     is_live: Callable[[int, int], bool] = lambda i, j: True
-    """Whether what j sends reaches i."""
+    """Whether messages from j reach i."""
     parameters: ParameterLayout | None = None
-    """Names and shapes of what the models consist of; None: nothing is known of them."""
+    """Names and shapes of the parameters; None: unknown."""
     seed: int = 0
     scribbles: bool = False
-    """Memory that a scheme may not keep is overwritten once it is void."""
+    """Whether memory that a scheme may not keep is overwritten when it becomes invalid."""
     round: int = field(default=0, init=False)
-    """How many rounds were done."""
+    """The number of completed rounds."""
     eta: float = field(default=0.0, init=False)
     """The learning rate of the last step."""
     sent: int = field(default=0, init=False)
@@ -85,7 +85,7 @@ class Lockstep:
         """What each node sent last, with copies."""
 
     def run(self, rounds: int, gradient: Gradient | None = None, eta: float = 0.0) -> Tensor:
-        """Rounds of a gradient step, where there is a gradient, and communication; gives the models."""
+        """Rounds of a gradient step (if there is a gradient) and communication; returns the models."""
         for _ in range(rounds):
             if gradient is not None:
                 self.train(gradient, eta)
@@ -107,7 +107,7 @@ class Lockstep:
             x -= eta * g
 
     def mix(self) -> Tensor:
-        """One round of communication; gives the models."""
+        """One round of communication; returns the models."""
         mixed, before = torch.full_like(self.models, float("nan")), self.models.clone()
         self.payloads, self._phase, self._arrived = [], 0, []
         schemes, models = dict(enumerate(self.schemes)), dict(enumerate(self.models))
@@ -126,7 +126,7 @@ class Lockstep:
         return mixed
 
     def state(self, name: str) -> list[Any]:
-        """What each scheme keeps under this name of its `state`, by rank."""
+        """That attribute of each scheme's `state`, by rank."""
         return [scheme.state_dict()[name] for scheme in self.schemes]
 
     @property

@@ -28,16 +28,16 @@ class Hold(Protocol):
 
 @dataclass(kw_only=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One injected fault: where and when it strikes."""
 
     ranks: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
-    """The nodes that it strikes."""
+    """The ranks of the nodes that it strikes."""
     machine: NonNegative | None = None
     """Only the nodes of this machine."""
     rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
     """One round, or the first and the last, counted from 0; null: all."""
     probability: Probability = 1.0
-    """Of each chance to strike, how many it takes."""
+    """The probability that it strikes, at each opportunity."""
 
     def __post_init__(self) -> None:
         if isinstance(self.rounds, tuple) and self.rounds[0] > self.rounds[1]:
@@ -50,7 +50,7 @@ class Fault:
         return min(self.rounds) if isinstance(self.rounds, tuple) else self.rounds or 0
 
     def strikes_in(self, round: int) -> bool:
-        """Whether this is one of its rounds; what happens before the first round is in none."""
+        """Whether this is one of its rounds; the time before the first round is in none."""
         if self.rounds is None:
             return round >= 0
         first, last = self.rounds if isinstance(self.rounds, tuple) else (self.rounds, self.rounds)
@@ -78,38 +78,38 @@ class Fault:
 
 @dataclass(kw_only=True)
 class NodeFault(Fault, ABC):
-    """Goes wrong in a node itself, once in each of its rounds."""
+    """Strikes in a node itself, once in each of its rounds."""
 
     activity: ActivityName = "train"
-    """It strikes when the node begins this."""
+    """It strikes when the node starts this activity."""
 
     @abstractmethod
     def strike(self) -> None:
-        """Goes wrong, in the thread of the node, which has just begun the activity."""
+        """Strikes, in the thread of the node, at the start of the activity."""
 
     def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
-        """The activity ends after so many seconds; faults that last as long as it end here."""
+        """Called when the activity ends, after so many seconds; faults that last as long end here."""
 
 
 @dataclass(kw_only=True)
 class MessageFault(Fault, ABC):
-    """Goes wrong between two processes, where a message arrives; `ranks` are those that it is for."""
+    """Strikes messages between two processes where they arrive; `ranks` are the receivers."""
 
     activity: ActivityName | None = None
-    """Only while the receiving node does this."""
+    """Strikes only during this activity of the receiving node; null: always."""
     peers: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
-    """Only what these nodes send."""
+    """Strikes only messages of these ranks."""
 
     @abstractmethod
     def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
-        """What the message becomes: nothing, itself, several; `hold` keeps it for later."""
+        """The messages to deliver instead: none, itself, or several; `hold` delivers one later."""
 
     def separates(self, sender: int, receiver: int) -> bool:
         """Whether it may strike a message from one to the other, both among its ranks."""
         return True
 
     def pursue(self, round: int, now: float) -> bool:
-        """Whether it goes on at that time in that round."""
+        """Whether it is active at that time in that round."""
         return self.strikes_in(round)
 
     def named_ranks(self) -> Iterator[int]:
