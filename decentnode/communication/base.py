@@ -224,12 +224,29 @@ class Communication(ABC):
     """True when all nodes of the run must live in one host process."""
     has_group: ClassVar[bool] = False
     """True when payloads go through a process group, where no message can be held back."""
+    group_ranks: tuple[int, ...] | None = None
+    """The nodes in that group where they are named."""
     news: str = ""
     """One line for the console after `open`; empty: none."""
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""
         return local_nodes
+
+    def ports(self, nodes: int, several: bool) -> dict[str, range]:
+        """The TCP ports that a machine with so many nodes binds, by the option that names the first.
+
+        `several`: whether there are other machines.
+        """
+        return {}
+
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        """Whether payloads would travel in plain between such machines without anybody having allowed it."""
+        return False
+
+    def defect(self, device: str, ranks: Sequence[int]) -> str:
+        """Why a machine with these nodes on such a device cannot take part; empty when it can."""
+        return ""
 
     @abstractmethod
     def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:

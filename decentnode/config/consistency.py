@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 
 from decentnode.communication.base import Communication
-from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.config.settings import FailureSettings
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import name_of
@@ -229,7 +228,7 @@ def _one_model(
         what = f"{name} overlaps its all-reduce with the backward pass by itself; leave it out"
         document.add(("communication", "overlap"), what)
     fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
-    if isinstance(communication, TorchDistributed):
+    if communication.has_group:
         document.add(
             ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
         )
@@ -297,7 +296,7 @@ def _faults(
 
 
 def _one_process(document: Document, communication: Communication, mapping: Mapping) -> None:
-    if getattr(communication, "one_process", False) and len(mapping.machines) > 1:
+    if communication.one_process and len(mapping.machines) > 1:
         what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
         document.add(("communication",), what)
 
@@ -305,19 +304,20 @@ def _one_process(document: Document, communication: Communication, mapping: Mapp
 def _ports_of_training(
     document: Document, coupling: GradientSync, communication: Communication, mapping: Mapping
 ) -> None:
-    first, nodes = vars(communication).get("base_port"), mapping.machines[0].nodes
     if coupling.port is None or len(mapping.machines) == 1:
         return
     key = ("training", "port")
     if coupling.port == mapping.rendezvous_port:
         document.add(key, f"{coupling.port} is mapping.rendezvous_port; take another")
-    elif first is not None and first <= coupling.port < first + nodes:
-        what = f"{coupling.port} is one of the ports from communication.base_port on; take another"
-        document.add(key, what)
+        return
+    for option, ports in communication.ports(mapping.machines[0].nodes, several=True).items():
+        if coupling.port in ports:
+            what = f"{coupling.port} is one of the ports from communication.{option} on; take another"
+            document.add(key, what)
 
 
 def _members(document: Document, communication: Communication, graph: Graph) -> None:
-    ranks = getattr(communication, "group_ranks", None) or ()
+    ranks = communication.group_ranks or ()
     if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
         key = ("communication", "group_ranks")
         document.add(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
@@ -332,37 +332,23 @@ def _trust(
         "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
         "where nobody else is in that network, or use"
     )
-    if isinstance(communication, TorchDistributed) and communication.crosses_network(addresses):
+    if communication.crosses_network(addresses):
         document.add(("communication", "trusted_network"), f"{what} zeromq")
     if coupling.crosses_network(addresses):
         document.add(("training", "trusted_network"), f"{what} training.name: local")
 
 
 def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
-    options = vars(communication)
     several = len(mapping.machines) > 1
-    if "base_port" not in options or not (several or options.get("local") == "tcp"):
-        return
+    uses = {mapping.rendezvous_port: "is mapping.rendezvous_port"} if several else {}
     nodes = max(machine.nodes for machine in mapping.machines)
-    first, processes = options["base_port"], -(-nodes // options.get("nodes_per_process", 1))
-    key, needed = ("communication", "base_port"), range(first, first + processes)
-    if needed[-1] > LAST_PORT:
-        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
-    elif several and mapping.rendezvous_port in needed:
-        port = mapping.rendezvous_port
-        document.add(
-            key, f"the ports {first}..{needed[-1]} are needed, but {port} is mapping.rendezvous_port"
-        )
-    if several and isinstance(communication, TorchDistributed):
-        _group_ports(document, communication.group_port, nodes, {*needed, mapping.rendezvous_port})
-
-
-def _group_ports(document: Document, first: int, nodes: int, others: set[int]) -> None:
-    key, needed = ("communication", "group_port"), range(first, first + nodes)
-    if needed[-1] > LAST_PORT:
-        document.add(key, f"the ports {first}..{needed[-1]} are needed, the last that exists is {LAST_PORT}")
-    elif taken := others & set(needed):
-        document.add(key, f"the ports {first}..{needed[-1]} are needed, but {min(taken)} has another use")
+    for option, ports in communication.ports(nodes, several).items():
+        key, needed = ("communication", option), f"the ports {ports[0]}..{ports[-1]} are needed"
+        if ports[-1] > LAST_PORT:
+            document.add(key, f"{needed}, the last that exists is {LAST_PORT}")
+        elif taken := uses.keys() & set(ports):
+            document.add(key, f"{needed}, but {min(taken)} {uses[min(taken)]}")
+        uses |= dict.fromkeys(ports, "has another use")
 
 
 CHECKS: tuple[Callable[..., None], ...] = (

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from decentnode.communication.torch_distributed.plugin import TorchDistributed
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.base import Communication
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.mapping.base import Mapping, is_loopback
 from decentnode.training.gradient_sync import GradientSync
@@ -59,14 +58,11 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
     if several and coupling.port is not None and machine == mapping.machine_of(0):
         needed.append(Ports(address, coupling.port, 1, "training.port"))
-    communication = settings.communication.make()
-    if isinstance(communication, ZeroMQ) and (several or communication.local == "tcp"):
-        nodes = len(mapping.ranks_of(machine))
-        processes = -(-nodes // communication.nodes_in_one_process(nodes))
-        needed.append(Ports(address, communication.base_port, processes, "communication.base_port"))
-        if isinstance(communication, TorchDistributed) and several:
-            needed.append(Ports(address, communication.group_port, nodes, "communication.group_port"))
-    return needed
+    communication: Communication = settings.communication.make()
+    return needed + [
+        Ports(address, ports.start, len(ports), f"communication.{option}")
+        for option, ports in communication.ports(len(mapping.ranks_of(machine)), several).items()
+    ]
 
 
 def bind_error(address: str, port: int) -> OSError | None:

@@ -7,7 +7,6 @@ import zmq
 
 from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
-from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.errors import BadInput
@@ -22,8 +21,7 @@ FILES_PER_NEIGHBOR = 7
 def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, when this machine cannot take part in the process group."""
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
-    group = communication if isinstance(communication, TorchDistributed) else None
-    if group is not None and (defect := group.defect(settings.device, ranks)):
+    if defect := communication.defect(settings.device, ranks):
         raise BadInput(f"communication.backend: {defect}")
     coupling: GradientSync = settings.coupling.make()
     if defect := coupling.defect(settings.device, len(ranks)):

@@ -56,13 +56,15 @@ class TorchDistributed(ZeroMQ):
         self._place, self._most_bytes = place, most_bytes
         super().prepare(place, most_bytes)
 
+    def ports(self, nodes: int, several: bool) -> dict[str, range]:
+        of_group = {"group_port": range(self.group_port, self.group_port + nodes)} if several else {}
+        return super().ports(nodes, several) | of_group
+
     def crosses_network(self, addresses: Sequence[str]) -> bool:
-        """Whether payloads would travel in plain between such machines without anybody having allowed it."""
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
         return reachable and not self.trusted_network
 
     def defect(self, device: str, ranks: Sequence[int]) -> str:
-        """Why a machine with these nodes on such a device cannot take part; empty when it can."""
         return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
 
     def takes_part(self, rank: int, memory: BufferSpec) -> bool:

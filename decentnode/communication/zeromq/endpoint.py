@@ -257,6 +257,11 @@ class ZeroMQ(Communication):
     def nodes_in_one_process(self, local_nodes: int) -> int:
         return min(self.nodes_per_process, local_nodes)
 
+    def ports(self, nodes: int, several: bool) -> dict[str, range]:
+        processes = -(-nodes // self.nodes_in_one_process(nodes))
+        used = several or self.local == "tcp"
+        return {"base_port": range(self.base_port, self.base_port + processes)} if used else {}
+
     def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         self._sockets = IoThread(place, lambda process: self._endpoint_of(place, process), most_bytes)
         if self.local == "shared_memory":
