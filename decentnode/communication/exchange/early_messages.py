@@ -1,41 +1,41 @@
-"""What has arrived for exchanges that have not begun: a peer may be ahead."""
+"""Messages of exchanges that have not opened yet: a peer may be ahead."""
 
 from collections.abc import Callable
 
 from decentnode.communication.exchange.handle import Key, Message
 
 NEVER = 1 << 32
-"""A round that does not come."""
+"""A round that no run reaches."""
 
 
 class EarlyMessages:
-    """By exchange and source; guarded by the lock of the node's mailbox. What is dropped is acknowledged."""
+    """Messages by exchange and source, guarded by the mailbox's lock. Dropped ones are acknowledged."""
 
     def __init__(self, acknowledge: Callable[[int, Message], None]) -> None:
         self._acknowledge = acknowledge
         self._messages: dict[Key, dict[int, Message]] = {}
         self._late: set[tuple[int, Key]] = set()
-        """Those that came when their source was lost, and may not have heard of it."""
+        """Messages that arrived while their source counted as lost: it may not know yet that it does."""
 
     def add(self, source: int, key: Key, message: Message, is_lost: bool) -> None:
-        """Keeps a message for later; `is_lost`: its source counts as lost."""
+        """Keeps a message for a later exchange; `is_lost`: its source counts as lost."""
         self._messages.setdefault(key, {})[source] = message
         if is_lost:
             self._late.add((source, key))
 
     def has(self, source: int, key: Key) -> bool:
-        """Whether that of a source is here."""
+        """Whether a source's message for this exchange is here."""
         return source in self._messages.get(key, ())
 
     def count(self, source: int) -> int:
-        """How many of a source are here."""
+        """How many messages of a source are here."""
         return sum(source in messages for messages in self._messages.values())
 
     def take(self, key: Key, late: bool) -> list[tuple[int, Message]]:
-        """Gives out those for an exchange that begins, with their sources: the late ones, or all others.
+        """Removes and returns (source, message) of an exchange that opens: the late ones, or all others.
 
-        Who is lost still counts with what it had sent before, but not with what came after that: it does not
-        get ours.
+        What a lost source sent before its loss still counts. Late messages do not: that source does not
+        receive this node's payload either.
         """
         messages = self._messages.get(key, {})
         sources = [source for source in messages if ((source, key) in self._late) == late]
@@ -46,7 +46,7 @@ class EarlyMessages:
         return taken
 
     def drop_before(self, key: Key) -> int:
-        """Drops those for exchanges that were left out; says how many."""
+        """Drops messages of skipped exchanges; returns how many."""
         dropped = 0
         for old in [k for k in self._messages if k < key]:
             for source in list(self._messages[old]):
@@ -56,11 +56,12 @@ class EarlyMessages:
         return dropped
 
     def drop_from(self, source: int, until: int) -> None:
-        """Drops those of a source for rounds before that one."""
+        """Drops messages of a source for rounds before `until`."""
         for key, messages in self._messages.items():
             if key[0] < until and source in messages:
                 self._drop(source, key)
 
     def _drop(self, source: int, key: Key) -> None:
         self._late.discard((source, key))
+        # The sender waits for this acknowledgement before it writes the memory again.
         self._acknowledge(source, self._messages[key].pop(source))

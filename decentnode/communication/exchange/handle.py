@@ -1,4 +1,4 @@
-"""An exchange in flight, and what it is made of."""
+"""An exchange in flight, and the protocols that it needs."""
 
 import asyncio
 import math
@@ -13,11 +13,11 @@ from decentnode.core.payload import Layout, Payload
 from decentnode.errors import PeerError, RunFailed
 
 Key = tuple[int, int, int]
-"""(round, phase, part): which exchange a message belongs to, ordered."""
+"""(round, phase, part): the exchange that a message belongs to; keys are ordered."""
 
 
 class Message(Protocol):
-    """One received message, still unread."""
+    """One received message that has not been read."""
 
     @property
     def seq(self) -> int:
@@ -25,38 +25,38 @@ class Message(Protocol):
 
     @property
     def is_void(self) -> bool:
-        """Whether its memory may have been written again, because the sender gave this node up."""
+        """Whether its memory is invalidated: the sender timed out on this node and may have written there."""
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
-        """The payload, or why it cannot be used."""
+        """The payload, or the reason why it cannot be used."""
 
 
 class ExchangeOwner(Protocol):
-    """What an exchange needs of the mailbox that it belongs to."""
+    """What an exchange needs from its mailbox."""
 
     @property
     def alone(self) -> bool:
-        """Whether the node shares its event loop with no other."""
+        """Whether no other node shares the event loop."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What broke the transport."""
+        """The error that broke the transport."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Is held while an exchange changes."""
+        """Held while an exchange changes."""
 
     @property
     def timer(self) -> RetransmissionTimer:
-        """Says when to ask for what is missing."""
+        """When to request what is missing."""
 
     @property
     def look(self) -> Callable[[], None] | None:
-        """Has another thread do what is due while the node waits; None where nothing is ever lost."""
+        """Makes another thread do what is due while the node waits; None where no message can be lost."""
 
     @property
     def attend(self) -> Callable[["ExchangeHandle", float], bool] | None:
-        """Waits for an exchange so many seconds and takes in what comes; None: other threads take it in."""
+        """Waits up to so many seconds and receives by itself; None: other threads receive."""
 
     def release(self, handle: "ExchangeHandle") -> None:
         """Acknowledges every message of a finished exchange."""
@@ -66,7 +66,7 @@ class ExchangeOwner(Protocol):
 
 
 class ExchangeHandle:
-    """One exchange in flight. `await` it in the node's loop or `wait` for it in any other thread."""
+    """One exchange in flight. `await` it in the node's event loop, or call `wait` in any other thread."""
 
     def __init__(
         self, mailbox: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], timeout: float
@@ -98,56 +98,59 @@ class ExchangeHandle:
         return self
 
     def finish_within(self, seconds: float) -> bool:
-        """As awaiting it, for a thread that runs no event loop; false when it took longer."""
+        """Like `await`, for a thread without an event loop; returns False after `seconds` seconds."""
         if not self.done:
             pause, limit = self._begin_to_wait(), time.monotonic() + seconds
             if not self.wait(min(pause, seconds)) and self._mailbox.look is not None:
-                self._mailbox.look()  # from here on another thread knows what is due
+                self._mailbox.look()  # from here on another thread has the timer
             while not self.done and (left := limit - time.monotonic()) > 0:
                 self.wait(left)
+            # It runs only while the node waits: a node that computes requests nothing.
             self._mailbox.timer.stop()
         self._check()
         return self.done
 
     def wait(self, timeout: float) -> bool:
-        """Blocks a thread that runs no event loop; false when it took longer than `timeout` seconds."""
+        """Blocks a thread without an event loop; returns False after `timeout` seconds."""
         if self.opened == math.inf:
             self.opened = time.monotonic()
         attend = self._mailbox.attend
         return self.sleep(timeout) if attend is None else attend(self, timeout)
 
     def sleep(self, timeout: float) -> bool:
-        """Waits for other threads to take in what comes; false when it took longer."""
+        """Waits while other threads receive; returns False after `timeout` seconds."""
+        # A bare lock costs less than a threading.Event, which makes a new lock for each wait.
         finished = threading.Lock()
         finished.acquire()
         self.call_when_done(finished.release)
         return finished.acquire(timeout=-1 if timeout == math.inf else timeout)
 
     def hold(self) -> None:
-        """Has no deadline run until somebody waits: the node does something else in the meantime."""
+        """Suspends the deadline until a thread waits for this exchange: the node computes in the meantime."""
         self.opened = math.inf
 
     def is_sound(self) -> bool:
-        """Whether everything that arrived can still be read."""
+        """Whether nothing that arrived has been invalidated."""
         return not any(message.is_void for message in self.arrived.values())
 
     def release(self) -> None:
-        """Tells the senders of this exchange that their memory is free again."""
+        """Acknowledges the messages of this exchange: their senders may write that memory again."""
         self._mailbox.release(self)
 
     def refuse(self, reason: str) -> None:
-        """Counts one of its messages that cannot be used."""
+        """Counts one of its messages as unusable."""
         self._mailbox.refuse(reason)
 
     def finish(self) -> None:
-        """Wakes whoever waits; the mailbox calls it with its lock held."""
+        """Wakes the waiting threads; the mailbox calls it with its lock held."""
         self.done = True
         for wake in self._wake:
             wake()
 
     def _begin_to_wait(self) -> float:
-        """Returns for how many seconds nothing is to be done about it."""
+        """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
+        # After `hold` the deadline counts from the first wait, not from the send.
         self.opened = min(self.opened, now)
         return self._mailbox.timer.start(self.timeout, now)
 
@@ -156,7 +159,7 @@ class ExchangeHandle:
             raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
 
     def call_when_done(self, wake: Callable[[], Any]) -> None:
-        """Has `wake` called in the thread that finishes the exchange; at once where that was done."""
+        """Calls `wake` in the thread that finishes the exchange, or at once if it is done."""
         with self._mailbox.lock:
             if not self.done:
                 self._wake.append(wake)
@@ -165,5 +168,6 @@ class ExchangeHandle:
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:
+    # The node may have been cancelled between the call from the other thread and this one.
     if not future.done():
         future.set_result(None)

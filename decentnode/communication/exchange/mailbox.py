@@ -1,9 +1,9 @@
-"""What has arrived for one node, and what its peers have not yet read.
+"""What has arrived for one node, and what its peers have not acknowledged.
 
-Any thread may deliver; the node waits on handles. Payloads of later rounds are parked: a sender runs
-ahead by one exchange at most, because it may not write memory again that a reader still holds. Where a
-vector travels in parts, each part has memory of its own, and so all of this holds for each part alone.
-Exchanges begin, and are released, in the order of their keys at every node.
+Any thread may deliver; the node waits on handles. A sender is at most one exchange ahead, because it may not
+write memory that a reader still holds. Payloads of later exchanges wait in `EarlyMessages`. If a vector
+travels in parts, each part has its own memory, and all of this holds for each part separately. Every node
+opens and releases exchanges in the order of their keys.
 """
 
 import threading
@@ -23,16 +23,17 @@ MOST_PARKED = 4
 
 
 class Mailbox(MailboxTransport):
-    """The arrivals of one node. `acknowledge(source, seq)` is called when a source's memory is free again.
+    """The arrivals of one node. `acknowledge(source, message)` is called when a source's memory is free
+    again.
 
-    `alone` says that no other node shares the event loop: awaiting then blocks the thread, which is quicker.
+    `alone`: no other node shares the event loop, so `await` may block the thread, which is faster.
     """
 
     def __init__(
         self, rank: int, acknowledge: Callable[[int, Message], None], alone: bool = False,
         numbered_from: int = 0,
     ) -> None:  # fmt: skip
-        """`numbered_from`: the exchanges of this node are numbered with higher numbers."""
+        """`numbered_from`: the exchanges of this node have higher numbers than this one."""
         super().__init__()
         self.rank = rank
         self.alone = alone
@@ -41,25 +42,25 @@ class Mailbox(MailboxTransport):
         self.gone: dict[int, PeerError] = {}
         self.refused: Counter[str] = Counter()
         self.left: set[int] = set()
-        """Peers that have ended, and do not come back by themselves."""
+        """Peers that finished; they rejoin only as a new process."""
         self.ended = False
-        """Whether this node itself has done its last exchange."""
+        """Whether this node has done its last exchange."""
         self.parts = 1
-        """How many exchanges, each of another part, are in flight at once."""
+        """How many exchanges of one round, each of another part, are in flight at once."""
         self.ahead = 0
-        """The round in which this node should go on because its peers are there already."""
+        """The round to continue in because the peers are there already; 0: the next one."""
         self.sent_last: Key | None = None
-        """The exchange that was begun last; None before any was."""
+        """The exchange that was opened last; None before the first."""
         self.asked: dict[int, Key] = {}
-        """The latest exchange whose payload a peer was asked for: it may come twice."""
+        """By peer the latest exchange whose payload was requested: it may arrive twice."""
         self.anew: dict[int, int] = {}
-        """From which round on both ends of an edge that came back know nothing of each other."""
+        """By rejoining peer the round from which both ends start with empty state of each other."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._agreed: dict[int, int] = {}
-        """The round from which on it was agreed with a peer, the last time, to exchange again."""
+        """By peer the round of the last agreement to rejoin."""
         self._leaving: dict[int, Key] = {}
-        """The last exchange of peers that have ended, while something of it is on its way."""
+        """By leaving peer its last exchange, while some of its payloads are still on the way."""
         self._open: dict[Key, ExchangeHandle] = {}
         self._parked = EarlyMessages(acknowledge)
         self._unread = SendWindow()
@@ -71,7 +72,7 @@ class Mailbox(MailboxTransport):
 
     @property
     def position(self) -> Key:
-        """The exchange that was sent last; who has sent nothing in a round yet is still in that before it."""
+        """The last exchange sent. Until a node sends in a round, its position is in the round before."""
         round, phase, part = self._last
         return (round, phase, part) if phase >= 0 <= round else (max(0, round - 1), 0, 0)
 
@@ -82,12 +83,13 @@ class Mailbox(MailboxTransport):
 
     @property
     def spot(self) -> tuple[int, Key | None]:
-        """Changes whenever the node gets on: begins a round, or an exchange."""
+        """Changes whenever the node makes progress: starts a round, or an exchange."""
         return self.upcoming, self.sent_last
 
     def admit(self, round: int) -> list[int]:
-        """Begins the exchanges of a round; returns the peers that are met anew from there on."""
+        """Opens the exchanges of a round; returns the peers that rejoin in it with empty state."""
         with self.lock:
+            # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
             for peer in [peer for peer, first in self._returning.items() if first <= round]:
                 del self._returning[peer], self.gone[peer]
@@ -97,16 +99,17 @@ class Mailbox(MailboxTransport):
             return met
 
     def start_at(self, round: int) -> None:
-        """Nobody is told of an earlier round to take part in: this node comes back in this one."""
+        """Lets this restarted node take part from `round` on; earlier rounds are closed for it."""
         with self.lock:
             self._last = max(self._last, (round - 1, -1, -1))
 
     def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
-        """Exchanges with a lost peer, which begins `theirs` next, from `round` on; false if too late."""
+        """Agrees that a lost peer, which starts `theirs` next, rejoins in `round`; False if too late."""
         with self.lock:
             if round < self.upcoming:
-                # What is proposed once more was agreed to, but the answer did not come.
+                # The peer repeats its proposal if our REJOIN_ACCEPT was lost: the agreement still holds.
                 return peer not in self.gone and self._agreed.get(peer) == round
+            # The peer may rejoin in an earlier round than the one it was last seen in.
             self._signs.forget(peer)
             self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = self._agreed[peer] = round
@@ -115,12 +118,14 @@ class Mailbox(MailboxTransport):
             return True
 
     def returns_in(self, peer: int) -> int | None:
-        """The round from which on a lost peer takes part again; None where none was agreed on."""
+        """The round in which a lost peer rejoins; None without an agreement."""
         with self.lock:
             return self._returning.get(peer)
 
     def skip_to(self, round: int, peers: Iterable[int]) -> set[int]:
-        """Which of these peers wait for this node in some round before that one, and meet it anew then."""
+        """Returns the peers that expect this node in a round before `round`; they rejoin with empty state
+        there.
+        """
         with self.lock:
             waiting = set(peers) - self.gone.keys() - {self.rank}
             waiting |= {peer for peer, first in self._returning.items() if first < round}
@@ -128,29 +133,31 @@ class Mailbox(MailboxTransport):
             return waiting
 
     def has_dropped(self, peer: int, round: int) -> bool:
-        """Whether the edge to a peer that is still there does not count in this round."""
+        """Whether the edge to a peer that has not left is dropped in this round."""
         with self.lock:
             back = self._returning.get(peer, round + 1)
             return peer in self.gone and peer not in self.left and back > round
 
     def lost(self) -> list[int]:
-        """Peers that were given up, and neither ended nor have agreed to come back."""
+        """Lost peers that have neither left nor agreed to rejoin."""
         with self.lock:
             return [peer for peer in self.gone if peer not in self.left and peer not in self._returning]
 
     def is_unread(self, reader: int, seq: int) -> bool:
-        """Whether a reader still has to read what was sent under this number."""
+        """Whether a reader has not acknowledged the exchange with this number."""
         with self.lock:
             return self._unread.awaits(reader, seq)
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
     ) -> ExchangeHandle:
-        """Starts waiting for `sources`; `seq` numbers this node's own sending, read by `targets`."""
+        """Starts to wait for `sources`; `seq` is the number of this node's own payload, read by `targets`."""
         handle = ExchangeHandle(self, key, seq, sources, timeout)
         with self.lock:
             self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
+            # The order matters: what was sent before a loss is settled first. Late messages then find their
+            # source missing, and are not mixed.
             for source, message in self._parked.take(key, late=False):
                 self._settle(handle, source, message)
             for source, last in list(self._leaving.items()):
@@ -170,7 +177,7 @@ class Mailbox(MailboxTransport):
         return handle
 
     def deliver(self, source: int, key: Key, message: Message) -> None:
-        """Takes a message in: for an open exchange, or parked for a later one; anything else is dropped."""
+        """Accepts a message for an open exchange, or keeps it for a later one; drops any other."""
         with self.lock:
             self._signs.reach(source, key[0], time.monotonic())
             handle = self._open.get(key)
@@ -181,6 +188,7 @@ class Mailbox(MailboxTransport):
                 self._note_surplus(source, key, "stale")
             elif self._parked.has(source, key):
                 self._note_surplus(source, key, "repeated")
+            # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif self._parked.count(source) < MOST_PARKED * self.parts:
                 self._parked.add(source, key, message, source in self.gone)
                 self._infer_loss(source, key)
@@ -193,8 +201,9 @@ class Mailbox(MailboxTransport):
             self.refused[reason] += 1
 
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
-        """Notes that `reader` no longer reads what was sent up to number `seq`, in that part or in any."""
+        """Records that `reader` has released everything up to `seq`, in one part or in all."""
         with self.lock:
+            # A number that was never sent: it would free memory of the next exchange before it is read.
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
@@ -202,12 +211,13 @@ class Mailbox(MailboxTransport):
             self._finish_complete()
 
     def lose(self, peer: int, error: PeerError) -> None:
-        """Stops waiting for a peer, now and in every later exchange; what it had sent still counts."""
+        """Stops waiting for a peer in this and every later exchange; what it had sent still counts."""
         with self.lock:
             self._returning.pop(peer, None)
             self._leaving.pop(peer, None)
             if peer in self.gone:
                 return
+            # First, because `strike` may finish an exchange whose memory the peer is still reading.
             self.make_void(peer)
             self.gone[peer] = error
             self._unread.strike(peer)
@@ -217,36 +227,39 @@ class Mailbox(MailboxTransport):
             self._finish_complete()
 
     def give_up(self, peer: int, error: PeerError, until: int = NEVER) -> None:
-        """Loses a peer that may be alive: of an edge that one end has dropped the other mixes nothing more.
+        """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
 
-        Else W would not be symmetric in rounds whose payloads were there before. Those of round `until` and
-        later ones count again.
+        Otherwise W would not be symmetric in rounds whose payloads had arrived before. Payloads of round
+        `until` and later ones count again.
         """
         with self.lock:
             self.lose(peer, error)
             self.forget(peer, until)
 
     def forget(self, peer: int, until: int = NEVER) -> None:
-        """Drops what a peer sent ahead for rounds before that one."""
+        """Drops early messages of a peer for rounds before `until`."""
         with self.lock:
             self._parked.drop_from(peer, until)
 
     def want_model(self, peer: int) -> None:
-        """Notes that a peer wants this node's model: at once in an exchange, where nobody writes to it."""
+        """Records a peer's request for this node's model; during an exchange the vector is not written, so
+        sends it then.
+        """
         with self.lock:
             self.wanted.add(peer)
             if self._open:
                 self.give_model()
 
     def depart(self, peer: int, last: Key | None) -> None:
-        """Notes that a peer has ended after exchange `last`, and is not asked to come back; None: before any.
+        """Records that a peer finished after exchange `last`; None: it has sent nothing.
 
-        What it sent until then is still waited for.
+        What it sent until then is still awaited.
         """
         with self.lock:
             self.left.add(peer)
             awaited = [handle.key for handle in self._open.values() if peer in handle.awaited]
-            # What goes another way than the goodbye may come later, also to an exchange still to begin.
+            # Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
+            # exchange that has not opened.
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
             if owes and last is not None and peer not in self.gone:
                 self._leaving[peer] = last
@@ -256,7 +269,7 @@ class Mailbox(MailboxTransport):
                 self.lose(peer, left(peer, last[0] if last else -1))
 
     def fail(self, error: BaseException) -> None:
-        """Ends every exchange, now and later, with an error of the transport itself."""
+        """Ends every exchange, open or future, with an error of the transport itself."""
         with self.lock:
             self.failure = error
             for handle in self._open.values():
@@ -264,31 +277,31 @@ class Mailbox(MailboxTransport):
             self._open.clear()
 
     def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
-        """Notes that `peer` is alive and itself waits in exchange `key`; for this node, or for others."""
+        """Records that `peer` is alive and waits in exchange `key`; `for_us`: for this node."""
         with self.lock:
             self._signs.wait(peer, key, time.monotonic())
-            # Two that wait for each other in the same exchange would ask each other without a pause.
+            # Two nodes that wait for each other in the same exchange would otherwise request without a pause.
             self._infer_loss(peer, key if for_us else (*key[:2], key[2] + 1))
 
     def note_progress(self, peer: int, key: Key) -> None:
-        """Notes that `peer` is behind, in exchange `key`, and whether it got on since the last time."""
+        """Records that `peer` is behind, in exchange `key`, and whether it made progress."""
         with self.lock:
             self._signs.get_on(peer, key, time.monotonic())
             behind = [handle for handle in self._open.values() if peer in handle.awaited and key < handle.key]
             self.timer.was_needless = self.timer.was_needless or bool(behind)
 
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
-        """Open exchanges, and whom each waits for: sources, and readers of what was sent before."""
+        """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
             return [(handle, handle.awaited | self._readers_before(handle)) for handle in self._open.values()]
 
     def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
-        """From when on the deadline of a peer counts that this exchange waits for."""
+        """The time from which the deadline of a peer counts in this exchange."""
         with self.lock:
             return self._signs.silent_since(peer, handle)
 
     def forgive(self, seconds: float) -> None:
-        """Extends every deadline by a time in which this process itself stood still."""
+        """Extends every deadline by the seconds for which this process was suspended."""
         with self.lock:
             self._signs.forgive(seconds)
             for handle in self._open.values():
@@ -301,7 +314,7 @@ class Mailbox(MailboxTransport):
             self._acknowledge(source, message)
 
     def is_read(self) -> bool:
-        """True when no living peer still has to read anything of ours."""
+        """True when no live peer has unread payloads of this node."""
         with self.lock:
             return self._unread.is_empty()
 
@@ -314,7 +327,7 @@ class Mailbox(MailboxTransport):
             self._note_surplus(source, handle.key, reason)
 
     def _note_surplus(self, source: int, key: Key, reason: str) -> None:
-        """Counts a message that came for nothing, unless it was asked for."""
+        """Counts a message without use, unless this node requested it."""
         if key > self.asked.get(source, (-1, 0, 0)):
             self.refuse(reason)
 
@@ -329,17 +342,20 @@ class Mailbox(MailboxTransport):
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
         if handle.awaited or self._readers_before(handle):
             return
+        # The send window of one exchange: done means that all earlier memory of this part is free.
         self._unread.drop_before(handle.key[2], handle.seq)
         del self._open[handle.key]
         self.timer.learn(time.monotonic() - handle.opened)
         handle.finish()
 
     def _readers_before(self, handle: ExchangeHandle) -> set[int]:
-        """Who still has to read what was sent in earlier exchanges of the same part."""
+        """Peers that have not acknowledged earlier exchanges of the same part."""
         return self._unread.before(handle.key[2], handle.seq)
 
     def _infer_loss(self, peer: int, key: Key) -> None:
-        """Links keep the order: who is in a later exchange than one it is awaited in has sent its payload."""
+        """Requests what must have been lost: links keep the order, so a peer in a later exchange has sent its
+        payload.
+        """
         for handle in self._open.values():
             if handle.key < key and peer in handle.awaited:
                 self.ask_for(peer, handle.key)

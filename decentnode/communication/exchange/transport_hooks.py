@@ -1,4 +1,4 @@
-"""What the mailbox of a node has its transport do; a transport leaves out what it has no need of."""
+"""What a mailbox needs from its transport; a transport sets only the hooks it needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,19 +8,19 @@ from decentnode.communication.exchange.handle import ExchangeHandle, Key
 
 @dataclass
 class MailboxTransport:
-    """By default nothing is done."""
+    """Hooks that do nothing by default."""
 
     send_again: Callable[[int, Key], bool] = lambda peer, key: False
-    """Sends a peer once more what it misses in an exchange; false when that was never sent."""
+    """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
     ask_for: Callable[[int, Key], None] = lambda peer, key: None
-    """Asks a peer for what it has sent in an exchange and was lost on the way."""
+    """Requests a peer's lost payload of an exchange."""
     look: Callable[[], None] | None = None
-    """Has another thread do what is due for the node while it waits; None where nothing is ever lost."""
+    """Makes another thread do what is due while the node waits; None where no message can be lost."""
     make_void: Callable[[int], None] = lambda peer: None
-    """Says to a peer that is given up that what it was sent may be written again."""
+    """Invalidates, for a peer that timed out, the memory it may still read."""
     give_model: Callable[[], None] = lambda: None
-    """Gives this node's model to those that want it."""
+    """Sends this node's model to the peers that requested it."""
     wanted: set[int] = field(default_factory=set)
-    """Peers that have asked for this node's model."""
+    """Peers that have requested this node's model."""
     attend: Callable[[ExchangeHandle, float], bool] | None = None
-    """Waits for an exchange and takes in what comes by itself; None: another thread takes it in."""
+    """Waits for an exchange and receives by itself; None: another thread receives."""
