@@ -16,9 +16,9 @@ from decentnode.sharing.gossip import Gossip
 class AllReduce(Gossip):
     """Averages all models exactly, over a complete graph (as PyTorch DDP does: Li et al., VLDB 2020).
 
-    x_i <- (1/m) sum_j y_j over the m nodes that were heard, whatever the graph's weights say. So survivors
-    have the mean of the survivors. A link that is lost while both its ends live leaves these with the mean of
-    fewer models than the others, which moves the mean of all; gossip keeps it.
+    x_i <- (1/m) sum_j y_j over the m nodes whose models arrived, whatever the graph's weights are. So
+    survivors have the mean of the survivors. If a link breaks while both ends are live, its ends average
+    fewer models than the others, which changes the mean of all models; gossip keeps it.
     """
 
     needs_complete_graph: ClassVar = True

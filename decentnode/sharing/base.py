@@ -47,20 +47,21 @@ class Sharing(Stateful, ABC):
     needs_tree: ClassVar[bool] = False
     """Correct only on a tree."""
     needs_plain_sgd: ClassVar[bool] = False
-    """Its equations are those of gradient steps: torch.optim.SGD without momentum and weight decay."""
+    """Its equations assume gradient steps: torch.optim.SGD without momentum and weight decay."""
     needs_float32: ClassVar[bool] = False
-    """What it accumulates from round to round would be lost in models of lower precision (bfloat16)."""
+    """Models of lower precision (bfloat16) would lose what it accumulates from round to round."""
     tolerates_loss: ClassVar[bool] = True
     """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     takes_back: ClassVar[bool] = True
     """A node that was lost and has no state may rejoin."""
     protects: ClassVar[bool] = False
-    """Protects models from peers: nothing of a model travels beside what the scheme sends."""
+    """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
     mean: ClassVar[str] = "keeps the mean of all models, whatever transforms lose"
-    """What `preserves_mean` says, in words; all that where the columns of W sum to 1, too. Not in the round
-    in which an edge is given up: one end may have mixed (docs/reliability.md, "What a lost edge costs")."""
+    """What `preserves_mean` promises, as text; "all" where the columns of W sum to 1, too. It does not hold
+    in the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
+    costs")."""
     carries_errors: ClassVar[bool] = False
-    """What the chain drops is part of what is sent next; error feedback would count it twice."""
+    """What the chain drops is part of the next payload; error feedback would count it twice."""
     sends_one_payload: ClassVar[bool] = True
     """One payload for all neighbors; false when each neighbor receives its own."""
     sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
@@ -68,8 +69,8 @@ class Sharing(Stateful, ABC):
     takes_correction: ClassVar[bool] = False
     """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
     overlaps: ClassVar[bool] = False
-    """Correct, too, if models are mixed as before the local steps, whose change is then added to the mix
-    (`communication.overlap`)."""
+    """Also correct if models are mixed as before the local steps, and the change of these steps is then added
+    to the mix (`communication.overlap`)."""
     phases: ClassVar[int] = 1
     """Exchanges in a round."""
     wire: ClassVar[str] = "deg * C(d)"
@@ -86,7 +87,7 @@ class Sharing(Stateful, ABC):
     def gives_model(self) -> bool:
         """Whether a neighbor that rejoins without a checkpoint receives this node's whole model.
 
-        Not where nodes cannot rejoin, nor where a stage of the chain protects models from peers.
+        False where nodes cannot rejoin, or where a stage of the chain protects models from peers.
         """
         return self.tolerates_loss and self.takes_back and not self.chain.protects
 
@@ -171,8 +172,8 @@ class Sharing(Stateful, ABC):
         """Called once, before the first round in which that peer takes part again, with new state per peer.
 
         If the process of the peer or of this node is restarted, `on_peer_lost` and this are called in turn,
-        at both ends before the same round, although no payload was missed. After a payload that could not
-        be used, this is called after the first one that could.
+        at both ends before the same round, although no payload was missed. After an unusable payload, this is
+        called after the first usable one.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -187,14 +188,14 @@ class Sharing(Stateful, ABC):
     def _encoded(
         self, signal: Tensor, view: View, chain: Chain | None = None, phase: int = 0
     ) -> dict[int, Payload]:
-        """A signal through the chain for each target; the same payload for all where the chain allows it."""
+        """Encodes a signal for each target; the payload is the same for all where the chain allows it."""
         chain = chain or self.chain
         return self._encoded_coefficients(chain.to_basis(signal), view, chain, phase)
 
     def _encoded_coefficients(
         self, coefficients: Tensor, view: View, chain: Chain, phase: int = 0
     ) -> dict[int, Payload]:
-        """`_encoded` for a signal that is in the chain's basis already."""
+        """As `_encoded`, for a signal that is in the chain's basis already."""
         if not view.targets:
             return {}
         context = Context(self.seed, view.round, view.rank, phase=phase)
@@ -208,8 +209,8 @@ class Sharing(Stateful, ABC):
     ) -> dict[int, Tensor]:
         """The signals that arrived, ascending by rank, with zeros for what was not sent.
 
-        They may be of lower precision than the model. A payload that makes no sense is left out, and said so;
-        it ends the run of a scheme that tolerates no loss.
+        They may be of lower precision than the model. A payload that cannot be decoded is left out and
+        recorded in `refusals`. With a scheme that tolerates no loss it ends the run.
         """
         chain = chain or self.chain
         found: dict[int, Tensor] = {}
@@ -225,10 +226,10 @@ class Sharing(Stateful, ABC):
         self, heard: dict[int, Tensor], own: Tensor, terms: Callable[[Mapping[int, Tensor]], Terms],
         view: View, out: Tensor, origin: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Writes the weighted sum of `terms(heard)` into `out`; what is not finite is taken out of `heard`.
+        """Writes the weighted sum of `terms(heard)` into `out`; removes what is not finite from `heard`.
 
-        `origin` is that of `weighted_sum`. Nothing is looked at twice unless the sum is not finite. Raises
-        RunFailed where the own signal is not.
+        `origin` is that of `weighted_sum`. Single signals are checked only if the sum is not finite. Raises
+        RunFailed if the own signal is not finite.
         """
         while not weighted_sum(terms(heard), out, origin):
             if not is_finite(own):
@@ -237,7 +238,7 @@ class Sharing(Stateful, ABC):
             for j in unsound:
                 self._refused(j, view, NotFinite(f"its {self._flaw_of(heard.pop(j))}"))
             if not unsound:
-                # Large numbers, which nobody is to blame for.
+                # All signals are finite: the sum of large numbers overflowed, so no neighbor is refused.
                 return
 
     def _flaw_of(self, signal: Tensor) -> str:

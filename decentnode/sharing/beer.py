@@ -30,11 +30,10 @@ class Beer(Sharing):
     v_i <- v_i + gamma sum_j w_ij (b_j - b_i) + g_i(new) - g_i(old),    b_i <- b_i + C(v_i - b_i)
 
     (b_i is the G_i of the paper.) Reaches the optimum of the mean loss however different the losses of the
-    nodes are, where CHOCO stalls. The sum of all v_i is the sum of all last gradients. Of several local steps
-    in a round each goes along v_i, which takes in every change of g_i; a node that makes none, because it has
-    no samples, goes one step along v_i, as its g_i = 0 says.
-    State: h_i, b_i, their mixed sums, v_i and the last g_i, 6 d. Two exchanges a round. Needs a static graph,
-    doubly stochastic weights and plain SGD.
+    nodes are, where CHOCO stalls. The sum of all v_i is the sum of all last gradients. Each local step of a
+    round follows v_i, to which every change of g_i is added. A node without samples has g_i = 0 and makes one
+    step along v_i per round. State: h_i, b_i, their mixed sums, v_i and the last g_i, 6 d. Two exchanges a
+    round. Needs a static graph, doubly stochastic weights and plain SGD.
     """
 
     needs_static_graph: ClassVar = True

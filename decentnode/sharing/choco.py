@@ -20,14 +20,14 @@ from decentnode.transforms.chain import Chain
 @SHARINGS.register("choco")
 @dataclass
 class Choco(Sharing):
-    """Sends compressed differences to what is known (CHOCO-SGD: Koloskova et al., ICML 2019, Alg. 2).
+    """Sends compressed differences to public copies (CHOCO-SGD: Koloskova et al., ICML 2019, Alg. 2).
 
     q_i = C(y_i - h_i),   h_i <- h_i + q_i,   x_i <- y_i + gamma sum_j w_ij (h_j - h_i)
 
-    y_i is the model after the local steps; all h_i start at the common initial model. What was not sent
-    stays in y_i - h_i, so every chain may be lossy, and needs no error feedback.
-    State: h_i and the sum, 2 d. Needs a static graph. gamma must fit W and C: on a ring of 8, for 10 % of all
-    coordinates, 0.2 is good and 0.4 diverges; `decentnode tune` finds it. A run that diverges is ended.
+    y_i is the model after the local steps; all h_i start at the common initial model. What was not sent stays
+    in y_i - h_i, so every chain may be lossy, and needs no error feedback. State: h_i and the sum, 2 d. Needs
+    a static graph. gamma must fit W and C: on a ring of 8, for 10 % of all coordinates, 0.2 is good and 0.4
+    diverges. `decentnode tune` finds it. A run that diverges is ended.
     """
 
     needs_static_graph: ClassVar = True

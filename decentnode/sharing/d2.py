@@ -1,4 +1,4 @@
-"""The first form of diffusion with a correction, which some graphs let diverge."""
+"""The original form of exact diffusion (D^2), which diverges on some graphs."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Momentum that does not make heterogeneity's bias larger."""
+"""Momentum that does not increase the bias of heterogeneous data."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,14 +26,14 @@ class DecentLam(MomentumGossip):
 
     ghat = (x - W (x - eta g)) / eta,   m+ = beta m + ghat,   x+ = x - eta m+
 
-    So the limit is that of gossip without momentum, whatever beta, where local momentum would have that of a
-    step eta / (1 - beta). In a round of H local steps H eta stands for eta; a node that makes none has g = 0
-    and counts one. With eta = 0 models are only mixed.
+    So the limit is that of gossip without momentum, whatever beta is. Local momentum would have the limit of
+    a step eta / (1 - beta). In a round of H local steps H eta stands for eta. A node without samples has g =
+    0 and counts one step. With eta = 0 models are only mixed.
 
-    Its analysis is for one symmetric W and exact models. What models differ by enters the momentum whole, so
-    where W changes or is not symmetric it may grow without end, as it does with transforms that select or
-    quantize: such graphs and chains are refused, casts and lossless stages are not. `quasi_global` takes in
-    1 - mu of it.
+    Its analysis assumes one symmetric W and exact models. All differences between models enter the momentum.
+    It may grow without bound where W changes or is not symmetric, or where transforms select or quantize.
+    Such graphs and chains are refused; casts and lossless stages are not. `quasi_global` adds only 1 - mu of
+    the differences.
 
     State: m, d floats. The mean of the models moves by momentum when they are mixed.
     """

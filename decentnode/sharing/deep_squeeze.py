@@ -22,13 +22,13 @@ from decentnode.transforms.chain import Chain
 @SHARINGS.register("deep_squeeze")
 @dataclass
 class DeepSqueeze(Sharing):
-    """Sends compressed models and makes up for the error later (DeepSqueeze: Tang et al., 2019, Alg. 1).
+    """Sends compressed models and corrects the error later (DeepSqueeze: Tang et al., 2019, Alg. 1).
 
     v_i = y_i + e_i,   c_i = C(v_i),   e_i <- v_i - c_i,   x_i <- y_i + gamma sum_j w_ij (c_j - c_i)
 
-    State: the error e_i, d. Nothing is kept per neighbor, so the graph may change and nodes may be lost.
-    The stronger C, the smaller gamma must be; at equal bytes CHOCO comes closer to the mean. gamma:
-    `decentnode tune` finds it. A run that diverges is ended.
+    State: the error e_i, d. It keeps no state per neighbor, so the graph may change and nodes may be lost.
+    The stronger C, the smaller gamma must be; `decentnode tune` finds it. At equal bytes CHOCO is closer to
+    the mean. A run that diverges is ended.
     """
 
     carries_errors: ClassVar = True
@@ -45,7 +45,7 @@ class DeepSqueeze(Sharing):
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
-        # In bfloat16 the small errors would be lost against what they are added to.
+        # bfloat16 would lose the small errors against what they are added to.
         self._e = torch.zeros_like(vector, dtype=accumulator(vector.dtype))
         self._guard.begin(vector)
 

@@ -1,4 +1,4 @@
-"""Diffusion with a correction that takes heterogeneity's bias away."""
+"""Diffusion with a correction that removes the bias of heterogeneous data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,16 +28,16 @@ class ExactDiffusion(Sharing):
 
     psi = x - eta g,   phi = psi + c,   x+ = (I + W)/2 phi,   c+ = x+ - psi
 
-    psi is the model after the local steps, be they several and of any optimizer: with one gradient step a
-    round the limit is the optimum of the sum of all f_i; with more it is where the nodes' displacements
-    cancel. A node without samples has psi = x. Each change of the learning rate is felt once, as a push.
+    psi is the model after the local steps, of any number and any optimizer. With one gradient step a round
+    the limit is the optimum of the sum of all f_i. With more it is where the nodes' displacements cancel. A
+    node without samples has psi = x. Each change of the learning rate disturbs the models once.
 
-    c is a sum over all rounds, so no rounding error of a model may enter it. With
-    delta_i = sum_j w_ij (phi_j - phi_i) / 2 the same is c+ = c + delta, x+ = phi + delta; what two nodes give
-    each other is opposite to the bit, and where all phi are equal nothing changes any more.
+    c is a sum over all rounds, so no rounding error of a model may enter it. With delta_i = sum_j w_ij (phi_j
+    - phi_i) / 2 the same is c+ = c + delta, x+ = phi + delta. The contributions of two nodes to each other
+    are opposite to the bit. Where all phi are equal nothing changes any more.
 
-    State: c, d floats. Needs a static graph and symmetric weights. The sum of all models is kept
-    whatever transforms lose (errors in it would add up for ever), so transforms that select are refused.
+    State: c, d floats. Needs a static graph and symmetric weights. The sum of all models is kept whatever
+    transforms lose. Transforms that select are refused, because errors in the sum would accumulate.
     """
 
     needs_static_graph: ClassVar = True
@@ -46,7 +46,7 @@ class ExactDiffusion(Sharing):
     tolerates_loss: ClassVar = False
     state: ClassVar = ("_correction", "_guard")
     alpha: ClassVar[float] = 0.5
-    """How much of W: (1 - alpha) I + alpha W."""
+    """The weight of W in (1 - alpha) I + alpha W."""
 
     _correction: Tensor = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=of_a_sum("its correction"), init=False, repr=False)
@@ -71,7 +71,7 @@ class ExactDiffusion(Sharing):
         return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        # A new tensor in each round: peers may read that of the last one until this exchange is over.
+        # A new tensor in each round: peers may read the last one until this exchange ends.
         self._phi = vector + self._correction
         self._sent = self._encoded(self._phi, view)
         return self._sent

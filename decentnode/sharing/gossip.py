@@ -20,7 +20,7 @@ from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 MOST_ERROR = 0.5
-"""Of the model's norm: beyond it models are apart by more than that, and not far beyond it they grow."""
+"""Relative to the model's norm. Beyond it models differ by more than that, and soon they grow."""
 
 
 @SHARINGS.register("gossip")
@@ -32,15 +32,15 @@ class Gossip(Sharing):
     x_i <- y_i + sum_j w_ij (C(y_j) - C(y_i))         where the chain C rounds
 
     The second form keeps the mean of all models whatever rounding loses (Frasca et al., Int. J. Robust
-    Nonlinear Control 2009). Where C is right on average and |C(y) - y|^2 = q |y|^2, models stay apart: the
-    mean square of their distance from the mean model becomes q a / (1 - q a) of its squared norm, a being the
-    mean of (1 - l) / (1 + l) over all eigenvalues l of W. An error of half the model's norm ends the run.
-    Behind `error_feedback`, and where a transform protects models, the first form is used with C(y_j).
+    Nonlinear Control 2009). Let C be unbiased with |C(y) - y|^2 = q |y|^2. Then the mean square of the
+    models' distance from the mean model becomes q a / (1 - q a) of its squared norm, where a is the mean of
+    (1 - l) / (1 + l) over all eigenvalues l of W. An error of half the model's norm ends the run. After
+    `error_feedback`, and where a transform protects models, the first form is used with C(y_j).
 
-    What did not arrive is replaced by the own model: its weight goes to the node itself. Coordinates that a
+    The own model replaces what did not arrive: its weight goes to the node itself. Coordinates that a
     transform did not send are filled from the own model (`own`: partial sharing, and the mean of all models
-    drifts), or count as zero (`zero`: right only for a transform that makes up for it). Where the chain
-    begins with a change of basis, coefficients are mixed, and brought back once.
+    drifts), or count as zero (`zero`: right only for a transform that corrects for it). Where the chain
+    starts with a change of basis, coefficients are mixed and transformed back once.
     """
 
     overlaps: ClassVar = True
@@ -54,7 +54,7 @@ class Gossip(Sharing):
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)
-    """What was sent to all, where it is mixed against."""
+    """The payload for all targets, when `mix` needs it."""
 
     def check_chain(self, chain: Chain) -> None:
         if chain.corrects and selects(chain):
@@ -98,7 +98,7 @@ class Gossip(Sharing):
         out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
 
     def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
-        """What the own model and each that was heard counts; they sum to 1."""
+        """The weights of the own model and each received one; they sum to 1."""
         return live_weights(view.weights, view.rank, heard)
 
     def _signals(self, incoming: Incoming, view: View, own: Tensor) -> dict[int, Tensor]:
@@ -125,7 +125,7 @@ class Gossip(Sharing):
         decoded = self._signal(self._sent.to(own.device), view.rank, view, own)
         error, norm = (float(torch.linalg.vector_norm(x)) for x in (decoded - own, own))
         if not math.isfinite(error):
-            # Receivers leave out what is not finite, and say so.
+            # Receivers refuse what is not finite.
             return None
         if error > MOST_ERROR * norm:
             raise RunFailed(
@@ -137,5 +137,5 @@ class Gossip(Sharing):
 
 
 def _mixes_differences(chain: Chain) -> bool:
-    """Whether mixing C(y_j) - C(y_i) keeps the mean, and makes up for nothing twice nor hides less."""
+    """Whether mixing C(y_j) - C(y_i) keeps the mean, corrects nothing twice and hides no less."""
     return chain.rounds and not (chain.corrects or chain.protects or chain.per_receiver)

@@ -1,4 +1,4 @@
-"""Steps along an estimate of everybody's mean gradient instead of the own one."""
+"""Steps along an estimate of the mean gradient of all nodes instead of the node's own gradient."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -27,12 +27,12 @@ class GradientTracking(Gossip):
     x+ = W (x - eta y),   y+ = W y + g(x+) - g(x),   y_0 = g(x_0)   (DIGing; x adapts, then combines)
 
     The invariant sum_i y_i = sum_i g_i holds after every step. In a round of several local steps W is the
-    identity but for the last (FlexGT: Huang and Xu, CDC 2023): each step adds g - g_prev to y and goes along
-    y. A node that makes no step in a round, because it has no samples, goes one step along y: its f_i adds
-    nothing to the sum, but its model must move with the others'.
+    identity but for the last (FlexGT: Huang and Xu, CDC 2023): each step adds g - g_prev to y and follows y.
+    A node without samples makes one step along y per round. Its f_i adds nothing to the sum, but its model
+    must move with the others'.
 
-    State: y and the last g, 2 d floats. Needs columns of W that sum to 1. The trackers are mixed so that
-    their sum stays whatever the transforms lose; models are mixed as in gossip.
+    State: y and the last g, 2 d floats. Needs columns of W that sum to 1. Mixing keeps the sum of the
+    trackers whatever the transforms lose; models are mixed as in gossip.
     """
 
     needs_float32: ClassVar = True
@@ -79,7 +79,7 @@ class GradientTracking(Gossip):
         self._stepped = True
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """Models first, then trackers."""
+        """Exchanges models first, then trackers."""
         model = vector if self._stepped else torch.sub(vector, self._y, alpha=view.learning_rate)
         self._stepped = False
         self.mix(model, await exchange(self.outgoing(model, view), view.sources), view, out)
@@ -92,5 +92,6 @@ class GradientTracking(Gossip):
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare
         trackers.mix(self._y, sent, incoming, view, mixed)
         self._guard.check(mixed, self, view)
-        # Two buffers by turns: what was sent may still be read while the next gradients change the mixed one.
+        # Two buffers by turns: peers may still read what was sent while the next gradients change the mixed
+        # one.
         self._y, self._spare = mixed, self._y

@@ -21,11 +21,11 @@ class Jwins(Gossip):
     z_i = DWT(y_i);   sent: the k_i of z_i with the largest |z_i - z_i when last sent|
     z_i <- sum_j w_ij (z_j where it was sent, else z_i),   x_i <- inverse DWT(z_i)
 
-    Each node draws the fraction k_i / d anew in each round from `fractions`; beyond `metadata_cap` it sends
-    all coefficients, and no indices. Change is all since a coefficient was last sent, by training and by
+    Each node draws the fraction k_i / d from `fractions` in each round. Above `metadata_cap` it sends all
+    coefficients and no indices. The change of a coefficient counts since it was last sent, by training and by
     mixing. With the default fractions 34.3 % of the coefficients are sent. State: what was last sent, d. The
-    mean of all models drifts, as gaps are filled with the own coefficients. Where all fractions are beyond
-    the cap, everything is sent, as in gossip.
+    mean of all models drifts, as gaps are filled with the own coefficients. Where all fractions are above the
+    cap, all coefficients are sent, as in gossip.
     """
 
     takes_correction: ClassVar = False

@@ -1,4 +1,4 @@
-"""Moniqua: only the last digits of a model are sent, as neighbors know the first ones."""
+"""Moniqua: sends only the last digits of a model, because neighbors know the first ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from decentnode.transforms.chain import Chain
 from decentnode.transforms.coding.bits import pack, packed_bytes, unpack
 
 MOST_STEPS = 1 << 23
-"""In float32, values beyond so many steps of the quantizer are coarser than its steps."""
+"""In float32, steps of the quantizer are finer than the resolution of values beyond so many steps."""
 
 
 @SHARINGS.register("moniqua")
@@ -34,15 +34,15 @@ class Moniqua(Sharing):
     x'_j = the value = q_j B (mod B) that is nearest to the receiver's own,   |x'_j - y_j| <= delta B
     x_i <- y_i + gamma sum_j w_ij (x'_j - x'_i)
 
-    Right where no coordinate of two neighbors is theta or more apart before mixing. A hash of what Q gave
-    before the modulo travels along, so that a receiver that cannot tell the right value leaves that payload
-    out, and says so, instead of being wrong by B.
+    Right where no coordinate of two neighbors differs by theta or more before mixing. The payload has a hash
+    of the output of Q before the modulo. A receiver that cannot determine the right value refuses that
+    payload, and the node logs this, instead of an error of B.
 
-    Q rounds to one of 2^bits values: up or down at random, with the same random numbers on all nodes, so that
-    equal models stay equal and the error is 0 on average (delta = 2^-bits; what is left of differences is
-    about gamma B delta), or to the nearest (delta = 2^-(bits + 1); smaller differences remain). No state; the
-    graph may change and nodes may be lost. With few bits gamma must be small; `decentnode tune` finds it. The
-    chain must be empty.
+    Q rounds to one of 2^bits values, at random (up or down) or to the nearest. At random: all nodes use the
+    same random numbers, so equal models stay equal and the error is 0 on average. Then delta = 2^-bits, and
+    differences of about gamma B delta remain. To the nearest: delta = 2^-(bits + 1), and smaller differences
+    remain. No state; the graph may change and nodes may be lost. With few bits gamma must be small;
+    `decentnode tune` finds it. The chain must be empty.
     """
 
     needs_float32: ClassVar = True
@@ -54,7 +54,7 @@ class Moniqua(Sharing):
     gamma: Fraction = 1.0
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     _own: Tensor = field(init=False, repr=False)
-    """What Q gave for the own model before the modulo, as whole steps."""
+    """The output of Q for the own model before the modulo, in whole steps."""
 
     def __post_init__(self) -> None:
         if self.bits == 1 and self.rounding == "stochastic":
@@ -62,7 +62,7 @@ class Moniqua(Sharing):
 
     @property
     def step(self) -> float:
-        """B / 2^bits, how far neighboring values of Q are apart."""
+        """B / 2^bits, the distance of adjacent values of Q."""
         lost = 1 if self.rounding == "nearest" else 2
         return 2 * self.theta / ((1 << self.bits) - lost)
 
@@ -96,7 +96,7 @@ class Moniqua(Sharing):
                 heard[j] = self._unwrapped(incoming[j], steps).sub_(self._own)
             except PayloadError as error:
                 self._refused(j, view, error)
-        # Whole numbers until here, so that models that are equal stay so to the last bit.
+        # Whole numbers until here, so that equal models stay equal to the last bit.
         factor = self.gamma * self.step
         weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in heard.items())], out)
 
@@ -107,7 +107,7 @@ class Moniqua(Sharing):
         return steps.add_(torch.from_numpy(random).to(steps.device)).floor_()
 
     def _unwrapped(self, payload: Payload, steps: Tensor) -> Tensor:
-        """The whole steps of the sender: of all that have these codes, those nearest to the own model."""
+        """The whole steps of the sender: of all with these codes, those nearest to the own model."""
         packed = payload["codes"].cpu().numpy()
         codes = torch.from_numpy(unpack(packed, self.bits, steps.numel())).to(steps.device)
         turns = (steps - codes).mul_(2.0**-self.bits).round_().to(torch.int32)
@@ -132,6 +132,6 @@ class Moniqua(Sharing):
 
 
 def digest(steps: Tensor) -> Tensor:
-    """63 bits that tell whether two nodes mean the same numbers (int32), shape (1,)."""
+    """63 bits that differ, except by chance, if two nodes have different numbers (int32), shape (1,)."""
     found = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
     return torch.tensor([found], dtype=torch.int64)

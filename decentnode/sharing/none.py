@@ -31,5 +31,5 @@ class NoSharing(Sharing):
         out.copy_(vector)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """Nobody is asked, nobody is answered."""
+        """Exchanges nothing."""
         self.mix(vector, {}, view, out)

@@ -1,4 +1,4 @@
-"""Gossip of low-rank differences, found by both ends of an edge together."""
+"""Gossip of low-rank differences that both ends of an edge compute together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class LayerBlock:
     rows: int
     columns: int
     rank: int
-    """How many columns a product has; 0 where the parameter itself is sent."""
+    """Columns of a product; 0 where the parameter itself is sent."""
 
     def matrix(self, flat: Tensor) -> Tensor:
         """This block as a view of a whole vector."""
@@ -45,15 +45,15 @@ class LayerBlock:
 class PowerGossip(Sharing):
     """Removes low-rank parts of each edge's difference (PowerGossip: Vogels et al., NeurIPS 2020, Alg. 1).
 
-    For an edge i < j and a parameter of 2 or more dimensions, as a matrix, D = X_i - X_j is learned along the
-    orthonormal p that both ends hold: each sends X p, both know D p, and X_i <- X_i - w_ij D p p^T, X_j with
-    the other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p, and so on by
-    turns. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
+    For an edge i < j and a parameter of 2 or more dimensions, as a matrix, let D = X_i - X_j, and let p be
+    orthonormal and known to both ends. Each sends X p, both compute D p, and X_i <- X_i - w_ij D p p^T, X_j
+    with the other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p. The two
+    sides alternate. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
 
-    With symmetric weights the mean is kept exactly where both ends of each edge mix or neither does, and a
-    difference of rank `rank` vanishes in two rounds where w = 1/2. The ends tell each other which round their
-    p comes from; where that differs, or a message was late, they skip an exchange and start from a p drawn by
-    the shared seed.
+    With symmetric weights the mean is kept exactly where both ends of each edge mix or neither does. A
+    difference of rank `rank` vanishes in two rounds where w = 1/2. Each payload has the round that its p
+    comes from. Where that differs, or a message was late, the ends skip an exchange and start from a p drawn
+    by the shared seed.
 
     State: p per neighbor and parameter. Needs a static graph, where p warms up, and no transforms.
     """
@@ -68,7 +68,7 @@ class PowerGossip(Sharing):
 
     rank: Positive = 1
     warm_start: bool = True
-    """False: draw p anew for each exchange."""
+    """False: draw a new p for each exchange."""
 
     _p: dict[int, list[Tensor]] = field(default_factory=dict, init=False, repr=False)
     _last: dict[int, int] = field(default_factory=dict, init=False, repr=False)
@@ -130,7 +130,7 @@ class PowerGossip(Sharing):
         left, sign = is_left(view), 1.0 if view.rank < j else -1.0
         own, other = (self._parts(one, left) for one in (self._sent[j], payload))
         for index, (block, mine, theirs) in enumerate(zip(self._blocks, own, other, strict=True)):
-            # Always the lower rank less the higher, so that both ends compute the very same numbers.
+            # Always the lower rank less the higher, so that both ends compute the same numbers.
             D = (mine.to(out.device) - theirs.to(out.device)).mul_(sign)
             step, p = -sign * view.weights[j], self._p[j][index]
             if not block.rank:
@@ -141,7 +141,7 @@ class PowerGossip(Sharing):
         self._last[j] = view.round
 
     def _is_fit(self, payload: Payload, view: View, j: int) -> bool:
-        """Whether the other end has the same p; PayloadError when what it sent makes no sense."""
+        """Whether the other end has the same p; raises PayloadError when the payload is not valid."""
         vector, left = payload["vector"], is_left(view)
         if vector.numel() != self._elements(left):
             raise PayloadError(f"{vector.numel()} values where {self._elements(left)} are products")
@@ -161,14 +161,14 @@ class PowerGossip(Sharing):
         return sum(height * width for height, width in shapes)
 
     def _parts(self, payload: Payload, left: bool) -> Iterator[Tensor]:
-        """What was sent of each block, as matrices that are views of the payload."""
+        """The part of each block in the payload, as matrices that are views of it."""
         shapes = [block.shape(left) for block in self._blocks]
         parts = torch.split(payload["vector"], [height * width for height, width in shapes])
         return (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 def blocks(layout: ParameterLayout, rank: int) -> Iterator[LayerBlock]:
-    """A block for each tensor of the model."""
+    """Yields a block for each tensor of the model."""
     for entry in layout.entries:
         size = entry.shape.numel()
         rows = entry.shape[0] if len(entry.shape) > 1 else size

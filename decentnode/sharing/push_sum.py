@@ -28,10 +28,10 @@ class PushSum(Sharing):
 
     z_i <- sum_j p_ij (z_j - eta g_j),   w_i <- sum_j p_ij w_j,   x_i = z_i / w_i;   w = 1 at the start
 
-    p_ij = 1/(1 + out-degree of j): each node splits what it has evenly over whom it sends to and itself, so
-    that columns sum to 1 on every graph, also one that changes. The weights of the configuration are not
-    used. The sum of all z is kept, whatever transforms lose: a node keeps what it did not send. A message
-    that is lost takes its part of the sum away.
+    p_ij = 1/(1 + out-degree of j): each node splits its sum evenly over its targets and itself. So columns
+    sum to 1 on every graph, also one that changes. The weights of the configuration are not used. The sum of
+    all z is kept, whatever transforms lose: a node keeps what it did not send. A lost message removes its
+    part of the sum.
 
     State: z and w, d + 1 floats. Transforms that select are refused: z and w must travel together.
     """
@@ -69,7 +69,7 @@ class PushSum(Sharing):
         share = self._z * p
         context = Context(self.seed, view.round, view.rank)
         payload = self.chain.encode(share, context)
-        # What is kept is the rest, so that nothing is lost in encoding.
+        # The node keeps the difference to what targets decode, so that encoding loses nothing.
         self._z.sub_(self.chain.decode(payload.to(vector.device), context), alpha=len(view.targets))
         joined = WEIGHT.join(payload, self._w * p)
         self._w *= p

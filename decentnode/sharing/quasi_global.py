@@ -1,4 +1,4 @@
-"""Momentum from how the mixed models move, not from a node's own gradients."""
+"""Momentum from the movement of the mixed models, not from a node's own gradients."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,9 @@ class QuasiGlobal(MomentumGossip):
     l = beta m + g   (Nesterov: g + beta l),   x+ = W (x - eta l),   m+ = mu m + (1 - mu) (x - x+) / eta
 
     In a round of H local steps all use the same m, and x - x+ is divided by H eta. In a round without a step,
-    or with eta = 0, m stays as it is. It shortens the way; the limit is that of gossip, bias and all.
+    or with eta = 0, m stays as it is. Convergence is faster; the limit and its bias are those of gossip.
 
-    Where what models differ by would grow because mu is too small for beta and the graph, it is refused.
+    Combinations in which models drift apart, because mu is too small for beta and the graph, are refused.
 
     State: m, d floats.
     """

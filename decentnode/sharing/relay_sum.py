@@ -1,4 +1,4 @@
-"""Exact averages on trees, by passing on what came from the other side."""
+"""Exact averages on trees: each node forwards the sums of its other neighbors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ COUNT = ScalarField("count", torch.int64)
 @SHARINGS.register("relay_sum")
 @dataclass
 class RelaySum(Sharing):
-    """Passes sums of models along a tree: exact, if late (RelaySGD: Vogels et al., NeurIPS 2021, Alg. 1).
+    """Forwards sums of models along a tree: exact, but late (RelaySGD: Vogels et al., NeurIPS 2021, Alg. 1).
 
     m_{i->j} = x_i + sum_{k in N(i) \\ j} m_{k->i} of the round before, with the number of models in it;
     x_i <- (x_i + sum_j m_{j->i} + (n - n_i) x_i) / n,   n_i how many models have arrived, the own included
 
-    After as many rounds as the tree's diameter every model has arrived everywhere, as old as it came far.
-    Until then, or when a message is late, the missing are filled in with the own model or the initial one.
+    After as many rounds as the tree's diameter every model has arrived everywhere, one round old per edge of
+    its path. Until then, or when a message is late, the own model or the initial one replaces missing models.
     The graph's weights are not used. A node without samples counts as one that does not move.
 
-    State: a message and its count per neighbor, deg * d floats. Not for chains that select, or that remember.
+    State: a message and its count per neighbor, deg * d floats. Chains that select or have state are refused.
     """
 
     needs_tree: ClassVar = True
@@ -48,7 +48,7 @@ class RelaySum(Sharing):
 
     _messages: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     _counts: dict[int, int] = field(default_factory=dict, init=False, repr=False)
-    """How many models are in each of the messages that arrived last."""
+    """The number of models in the last message of each neighbor."""
     _initial: Tensor | None = field(default=None, init=False, repr=False)
 
     def preserves_mean(self, chain: Chain) -> bool:

@@ -1,4 +1,4 @@
-"""Averaging without seeing any single model of a neighbor."""
+"""Averaging in which a node cannot read the model of a single neighbor."""
 
 import math
 import os
@@ -31,31 +31,31 @@ INTEGERS = {32: torch.int32, 64: torch.int64}
 @SHARINGS.register("secure_aggregation")
 @dataclass
 class SecureAggregation(Sharing):
-    """Gossip where a node learns the weighted sum of its neighbors' models alone (Bonawitz et al., CCS 2017).
+    """Gossip where a node only learns the weighted sum of its neighbors' models (Bonawitz et al., CCS 2017).
 
     y_ar <- Q(w_ra x_a) + sum_{c in S_r, c > a} m_ac - sum_{c in S_r, c < a} m_ac   (mod 2^bits)
     x_r  <- w_rr x_r + (1 / scale) sum_{a in S_r} y_ar,   Q(v) = round(scale v)
 
     S_r are the senders to r, at least two; a sends y_ar to r. Each pair of them shares a key (X25519), from
-    which both draw the mask m_ac anew for each receiver and round: deg (deg - 1) masks a node and round. They
-    cancel bit for bit, so that models do not depend on keys, and equal those of gossip within
-    |S_r| / (2 scale) an element and round. A summand whose sum might leave the range of the modulus ends the
-    run; it is never wrapped. Of transforms, those fit that give plain values of the same coordinates at all
-    senders: bases, clip, noise, and random_k with shared_mask: true, where what is not sent stays the own.
+    which both draw a new mask m_ac for each receiver and round: deg (deg - 1) masks per node and round. They
+    cancel bit for bit. So models do not depend on keys, and equal those of gossip within |S_r| / (2 scale)
+    per element and round. A summand that could make the sum exceed the modulus ends the run; sums never wrap.
+    Only transforms that send plain values of the same coordinates at all senders fit: bases, clip, noise, and
+    random_k with shared_mask: true. Coordinates that are not sent keep the own values.
 
-    Losses: a receiver that misses a sender keeps its own model in that round, and says so in its log. With
-    its next message it tells its senders who was missing; the round after that they mask without it, and
-    mixing goes on, its weight going to the receiver itself. In rounds that are skipped the mean of all models
-    is not kept. Where senders do not hear the receiver (directed and changing graphs) it stays skipped.
+    Losses: a receiver that misses a sender keeps its own model in that round and logs this. Its next message
+    names the missing sender to the others. In the round after that they mask without it, and the receiver
+    gets its weight. Skipped rounds do not keep the mean of all models. Where senders do not receive from the
+    receiver (directed and changing graphs), mixing at that receiver stays skipped.
 
-    Protects against peers that are curious but follow the protocol: a receiver that lies about who is
-    missing, or somebody who changes public keys on their way (they are not signed), can learn models; so can
-    a receiver together with all senders but one. State: who was missing. Keys are none of it: they are
-    agreed anew at each start, so that no mask ever serves twice.
+    Protects against peers that are curious but follow the protocol. The following can learn models: a
+    receiver that lies about missing senders, an attacker that changes public keys on their way (they are not
+    signed), and a receiver together with all senders but one. State: which senders were missing, but no keys.
+    Nodes agree on new keys at each start, so that no mask is used twice.
     """
 
     needs_float32: ClassVar = True
-    takes_back: ClassVar = False  # its key is gone
+    takes_back: ClassVar = False  # a restarted process has lost its key
     protects: ClassVar = True
     sends_one_payload: ClassVar = False
     overlaps: ClassVar = True
@@ -66,16 +66,16 @@ class SecureAggregation(Sharing):
     scale: Positive = 1 << 16
     bits: Literal[32, 64] = 32
     least_senders: Annotated[int, Ge(2)] = 2
-    """With k senders, k - 2 of them can tell the receiver their models, and the others stay hidden."""
+    """With k senders, k - 2 of them can reveal their models to the receiver, and the others stay hidden."""
     _keys: MaskKeys = field(
         default_factory=lambda: MaskKeys(os.urandom(32)), init=False, repr=False, compare=False
     )
     _missed: list[int] = field(default_factory=list, init=False, repr=False)
-    """Sources that were missing in the last round: what the next message says."""
+    """Sources that were missing in the last round: the next message names them."""
     _left_out: list[int] = field(default_factory=list, init=False, repr=False)
-    """What the last message said, which the senders heed in this round."""
+    """Sources that the last message named; the senders mask without them in this round."""
     _told: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
-    """What the others' last messages said."""
+    """Missing sources that the others' last messages named."""
 
     def check(self, graph: WeightedGraph) -> None:
         for rank, round in product(range(graph.num_nodes), graph.graph.cycle):
@@ -144,7 +144,7 @@ class SecureAggregation(Sharing):
         return payload
 
     def _quantize(self, x: Tensor, factor: float, most: float, out: Tensor) -> bool:
-        """Q(w x); false when an element is beyond what may be summed, or no number."""
+        """Q(w x); returns False when an element exceeds the limit of a summand or is NaN."""
         scaled = (x.double() if self.bits == 64 else x) * factor
         if not scaled.numel():
             return True
@@ -176,7 +176,7 @@ class SecureAggregation(Sharing):
         self._add_own(vector, weight, self._sum([incoming[a]["values"] for a in senders]), view, out)
 
     def _why_not(self, senders: Sequence[int], incoming: Incoming) -> str:
-        """Why the masks of what came do not cancel; nothing when they do."""
+        """Why the masks of the received payloads do not cancel; empty when they do."""
         if len(senders) < self.least_senders:
             return f"{len(senders)} senders are left, at least {self.least_senders} are needed"
         missing = [a for a in senders if a not in incoming]
@@ -187,7 +187,7 @@ class SecureAggregation(Sharing):
         return f"rank {other[0]} masked for other senders" if other else ""
 
     def _sum(self, received: list[Tensor]) -> Tensor:
-        """(1 / scale) sum_a y_a: in integers, where the masks cancel, and only then in floats."""
+        """(1 / scale) sum_a y_a: masks cancel in integers, so the conversion to floats is last."""
         summed = received[0].new_empty(received[0].shape, dtype=self._values.dtype)
         size = PIECE_BYTES // received[0].element_size()
         columns = zip(*(torch.split(y, size) for y in (summed, *received)), strict=True)
@@ -215,12 +215,12 @@ class SecureAggregation(Sharing):
 
 
 def _selecting(chain: Chain) -> Any:
-    """The stage whose `coordinates(context)` are those that everybody sends in a round; None without one."""
+    """The stage whose `coordinates(context)` all nodes send in a round; None without one."""
     return next((t for t in chain.transforms if getattr(t, "shared_mask", False)), None)
 
 
 def _flaw(transform: Transform) -> str:
-    """Why the sum of what it makes would not be what it makes of the sum; nothing when it would."""
+    """Why the transform of a sum is not the sum of the transforms; empty when it is."""
     if transform.depends_on_signal:
         return "each sender would choose other coordinates; random_k with shared_mask: true chooses the same"
     if transform.emits in (Form.QUANTIZED, Form.BYTES):
@@ -231,10 +231,10 @@ def _flaw(transform: Transform) -> str:
 
 
 def _most(bits: int, senders: int) -> float:
-    """The largest summand, so that no sum of so many leaves the range of the integers."""
+    """The largest summand for which a sum of `senders` of them stays in the range of the integers."""
     return math.nextafter(2.0 ** (bits - 1) / senders, 0.0)
 
 
 def _fingerprint(ranks: Sequence[int]) -> int:
-    """Equal where the sets of ranks are equal; fits into 64 bits with a sign."""
+    """Equal for equal sets of ranks; fits into 64 bits with a sign."""
     return xxhash.xxh3_64_intdigest(" ".join(map(str, ranks)).encode()) >> 1

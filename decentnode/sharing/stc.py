@@ -1,4 +1,4 @@
-"""Sparse ternary compression, between peers or around a server."""
+"""Sparse ternary compression, between peers or with a server."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,18 +25,18 @@ from decentnode.transforms.sparsify.top_k import TopK
 @SHARINGS.register("stc")
 @dataclass
 class Stc(Choco):
-    """Sends few changes of one size by their places and signs (Sattler et al., IEEE TNNLS 2020, Alg. 2).
+    """Sends few changes of equal size as positions and signs (Sattler et al., IEEE TNNLS 2020, Alg. 2).
 
     C(v)_k = mu sgn(v_k) for the fraction p of largest |v_k|, else 0;   mu: the mean of those |v_k|
 
     With `server`, the center of a star, every round starts from the model W that all have in common:
     c_i = C(y_i - W + A_i),   A_i <- A_i + y_i - W - c_i                         at each client i, sent up
     u = sum_i w_si c_i,   c = C(u + A),   A <- A + u - c,   W <- W + c           at the server, c is sent down
-    In u the server's own y_s - W counts by its own weight; a server without samples adds 0.
-    Between peers it is CHOCO with this C: c_i = C(y_i - h_i), and what was not sent stays in y_i - h_i.
+    In u the server's own y_s - W has its own weight; a server without samples adds 0. Between peers it is
+    CHOCO with this C: c_i = C(y_i - h_i), and what was not sent stays in y_i - h_i.
 
-    Indices are Golomb coded: about 8.1 bits each for p = 0.01. State: 2 d. gamma, which is for peers alone,
-    should be about 2 p. The mean of all models is kept between peers, not with a server.
+    Indices are Golomb coded: about 8.1 bits each for p = 0.01. State: 2 d. gamma is used between peers only
+    and should be about 2 p. The mean of all models is kept between peers, not with a server.
     """
 
     mean: ClassVar = "keeps the mean of all models between peers, not with a server"

@@ -1,4 +1,4 @@
-"""Running statistics beside what a scheme shares: averaged in full, whatever the scheme and its chain do."""
+"""Averages running statistics in full beside what a scheme shares, whatever the scheme and its chain do."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -20,7 +20,7 @@ from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.base import Transform
 
 CAPABILITIES = ("tolerates_loss", "takes_back", "phases", "sends_one_payload")
-"""What a node asks its scheme for in a run."""
+"""The attributes of its scheme that a node reads during a run."""
 
 
 class BuffersBeside(Sharing):
@@ -34,7 +34,7 @@ class BuffersBeside(Sharing):
     """
 
     def __init__(self, scheme: Sharing, layout: ParameterLayout) -> None:
-        """`layout`: of the whole vector."""
+        """`layout` is that of the whole vector."""
         self.scheme, self.layout = scheme, layout
         self.num_nodes, self.chain, self.seed = scheme.num_nodes, scheme.chain, scheme.seed
         self.refusals = scheme.refusals
@@ -83,7 +83,7 @@ class BuffersBeside(Sharing):
         self._average(vector, heard, view, out)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """One round of the scheme; in each of its exchanges the buffers travel along."""
+        """Runs one round of the scheme; each of its exchanges also carries the buffers."""
         heard: dict[int, Tensor] = {}
         phases = count()
 
@@ -110,7 +110,7 @@ class BuffersBeside(Sharing):
         self.scheme.load_state_dict(state)
 
     def _joined(self, outgoing: Mapping[int, Payload], vector: Tensor) -> dict[int, Payload]:
-        """One payload for several targets stays one."""
+        """Appends the buffers to each payload; one payload for several targets stays one."""
         distinct = {id(payload): payload for payload in outgoing.values()}
         joined = {key: self._beside.join(payload, vector[self._end :]) for key, payload in distinct.items()}
         return {j: joined[id(payload)] for j, payload in outgoing.items()}
@@ -118,7 +118,7 @@ class BuffersBeside(Sharing):
     def _split(
         self, incoming: Incoming, phase: int, vector: Tensor, heard: dict[int, Tensor]
     ) -> dict[int, Payload]:
-        """What the scheme gets; buffers go to `heard`, as copies, because a payload is void after it."""
+        """Returns what the scheme receives; copies buffers to `heard`, as payloads are invalid afterwards."""
         inner, found = self.scheme.payload_layout(phase), dict[int, Payload]()
         assert inner is not None, "an exchange without a payload layout ends before it begins"
         for j, payload in incoming.items():

@@ -15,27 +15,27 @@ from decentnode.graph.base import View
 
 EARLY_ROUNDS = 50
 MOST_GROWTH = 100.0
-"""A compressor that sends 1 coordinate in 1000 lets its backlog grow twentyfold after the early rounds."""
+"""A compressor that sends 1 coordinate in 1000 lets what is unsent grow twentyfold after the early rounds."""
 
 
 @dataclass
 class DivergenceGuard(Stateful):
     """Ends the run when a signal of a scheme grows to a large multiple of its early level (own idea, 2026).
 
-    The early level is at least the norm of the model that all start from, and it grows with the learning
-    rate, as signals do: so a rate that begins near zero does not make it tiny.
+    The early level is at least the norm of the common initial model. It grows with the learning rate, as
+    signals do, so a learning rate that starts near zero does not make it tiny.
 
     Where gamma is too large for W and C, what is unsent grows without bound (Koloskova et al., 2019, Thm. 2,
-    has what is small enough), and the loss would tell so only much later.
+    has the bound on gamma). The loss would show this only much later.
     """
 
     state: ClassVar = ("early", "level", "slope", "rate")
 
     what: str = "what is unsent"
     cause: str = ""
-    """Why it grows; empty: the scheme's gamma is too large."""
+    """The cause that the error names; empty: the scheme's gamma is too large."""
     early: int = 0
-    """Rounds so far that count as early; those in which the signal is zero do not count."""
+    """Rounds so far that count as early; rounds in which the signal is zero do not count."""
     level: float = 0.0
     """The largest norm in early rounds."""
     slope: float = 0.0
@@ -44,11 +44,11 @@ class DivergenceGuard(Stateful):
     """The largest learning rate so far."""
 
     def begin(self, model: Tensor) -> None:
-        """Sees the model that all nodes start from."""
+        """Receives the common initial model."""
         self.level = float(torch.linalg.vector_norm(model))
 
     def check(self, signal: Tensor, scheme: object, view: View) -> None:
-        """Raises RunFailed when the norm of `signal` is not finite, or grew too much."""
+        """Raises RunFailed when the norm of `signal` is not finite or grew too much."""
         norm = float(torch.linalg.vector_norm(signal))
         self.rate = max(self.rate, view.learning_rate)
         level = max(self.level, self.slope * self.rate)

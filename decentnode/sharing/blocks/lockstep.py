@@ -1,4 +1,4 @@
-"""Rounds of communication of several nodes by one caller, exchange by exchange and without a transport."""
+"""Runs the exchanges of several nodes one by one in one caller, without a transport."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class PendingExchange:
 
 
 Requests = Mapping[int, PendingExchange]
-"""The exchanges of the nodes that take part in one, by rank."""
+"""The exchanges that nodes wait for at the same time, by rank."""
 Deliver = Callable[[Requests], Mapping[int, Incoming]]
-"""Makes of them what each of these nodes receives."""
+"""Returns what each of these nodes receives."""
 
 
 async def exchange(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
@@ -33,7 +33,7 @@ async def exchange(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> I
 
 
 def delivered(requests: Requests) -> dict[int, Incoming]:
-    """Everything arrives, and the receivers read the senders' memory."""
+    """Delivers everything; receivers read the senders' memory."""
     return {rank: _arrived(rank, request, requests) for rank, request in requests.items()}
 
 
@@ -46,7 +46,7 @@ def share_all(
     schemes: Mapping[int, Sharing], vectors: Mapping[int, Tensor], views: Mapping[int, View],
     out: Mapping[int, Tensor], deliver: Deliver = delivered,
 ) -> None:  # fmt: skip
-    """One round of communication of all these ranks: writes each new model, shape (d,), into its `out`."""
+    """Runs one round of communication of these ranks: writes each new model, shape (d,), into its `out`."""
     waiting = {i: scheme.share(vectors[i], views[i], exchange, out[i]) for i, scheme in schemes.items()}
     replies: Mapping[int, Incoming | None] = dict.fromkeys(waiting)
     try:

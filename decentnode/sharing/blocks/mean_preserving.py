@@ -1,4 +1,4 @@
-"""Mixing that keeps the sum over all nodes whatever the chain loses."""
+"""Mixing that keeps the sum over all nodes, whatever the chain loses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class MeanPreserving:
     phase: int = 0
 
     def outgoing(self, signal: Tensor, view: View) -> Mapping[int, Payload]:
-        """What to send; to be given to `mix`."""
+        """What to send; pass it to `mix`."""
         return self.sharing._encoded(signal, view, self.chain, self.phase)
 
     def mix(
         self, signal: Tensor, sent: Mapping[int, Payload], incoming: Incoming, view: View, out: Tensor
     ) -> None:
-        """Writes the mixed signal into `out`; an edge over which nothing was heard counts for nothing."""
+        """Writes the mixed signal into `out`; an edge without a received payload has no weight."""
         heard = self.sharing._decoded(incoming, view, self.chain, self.phase)
 
         def terms(heard: Mapping[int, Tensor]) -> Terms:
@@ -51,7 +51,7 @@ class MeanPreserving:
     def _taken(
         self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View, device: torch.device
     ) -> list[tuple[float, Tensor]]:
-        """What leaves this node, with negative weights: one term for all targets that got the same."""
+        """What leaves this node, with negative weights: one term for all targets of the same payload."""
         payloads, weights = {}, dict[int, float]()
         for j, weight in given.items():
             payloads[id(sent[j])] = (j, sent[j])

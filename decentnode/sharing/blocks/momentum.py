@@ -1,4 +1,4 @@
-"""Momentum from how the mixed models of a round move, and what it remembers of the round's local steps."""
+"""Momentum from the movement of the mixed models, and the record of a round's local steps that it needs."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -17,7 +17,7 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass
 class MomentumGossip(Gossip):
-    """Gossip of models with a momentum m beside them, of which `accept` learns how the mixed models moved."""
+    """Gossip of models with a momentum m; `accept` updates it from how the mixed models moved."""
 
     needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
@@ -41,7 +41,7 @@ class MomentumGossip(Gossip):
 
 
 class LocalSteps:
-    """Notes each local step from inside it; a new round begins when the last one was asked about."""
+    """Counts local steps from inside them; a new round starts after `end`."""
 
     def __init__(self, layout: ParameterLayout) -> None:
         self._buffers = [entry for entry in layout.entries if entry.is_buffer]
@@ -50,7 +50,7 @@ class LocalSteps:
         self._start: Tensor | None = None
 
     def note(self, vector: Tensor) -> None:
-        """To be called in every step before the model changes, with the model."""
+        """Call this in every step before the model changes, with the model."""
         if not self.count:
             self._start = vector.clone() if self._start is None else self._start.copy_(vector)
         self.count += 1
@@ -64,6 +64,6 @@ class LocalSteps:
         start = vector.clone() if not count or self._start is None else self._start
         moved = start.sub_(mixed)
         for entry in self._buffers:
-            # No gradient moves them, so momentum has no business there: it could make a variance negative.
+            # Buffers have no gradient. Momentum could make a variance negative.
             entry.view(moved).zero_()
         return count, moved

@@ -1,4 +1,4 @@
-"""Masks that two nodes agree on and that nobody else can tell from chance."""
+"""Masks that two nodes share and that are random to all others."""
 
 import struct
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 from decentnode.errors import RunFailed
 
 PIECE_BYTES = 1 << 18
-"""What is masked at once, so that it stays in the second-level cache."""
+"""Bytes that are masked at once, so that they stay in the second-level cache."""
 _SLACK = 16
 _ZEROS = memoryview(bytes(PIECE_BYTES))
 
@@ -22,7 +22,7 @@ class Mask:
     """Uniform integers of any width: AES-128 in counter mode (NIST SP 800-38A), added or subtracted."""
 
     def __init__(self, key: bytes, is_added: bool) -> None:
-        """`key`: 16 bytes that serve this one mask alone, which is why the counter may begin at 0."""
+        """`key`: 16 bytes that serve this one mask alone, so the counter may start at 0."""
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._is_added = is_added
 
@@ -41,22 +41,22 @@ class MaskKeys:
     """A node's key pair and what it shares with each other node (X25519: RFC 7748, HKDF: RFC 5869)."""
 
     def __init__(self, secret: bytes) -> None:
-        """`secret`: 32 random bytes, of which nothing leaves this object."""
+        """`secret`: 32 random bytes, which never leave this object."""
         self._private = X25519PrivateKey.from_private_bytes(secret)
         self._public: Mapping[int, bytes] = {}
         self._shared: dict[int, bytes] = {}
 
     @property
     def public(self) -> bytes:
-        """What the others need to know, 32 bytes."""
+        """The public key for the other nodes, 32 bytes."""
         return self._private.public_key().public_bytes_raw()
 
     def meet(self, public: Mapping[int, bytes]) -> None:
-        """Takes in the public keys by rank."""
+        """Stores the public keys by rank."""
         self._public, self._shared = dict(public), {}
 
     def mask(self, own: int, other: int, *purpose: int) -> Mask:
-        """What `own` adds and `other` subtracts, or the other way round: the lower rank adds."""
+        """The mask that one of `own` and `other` adds and the other subtracts: the lower rank adds."""
         pair = sorted((own, other))
         words = struct.pack(f"<{2 + len(purpose)}q", *pair, *purpose)
         key = HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))

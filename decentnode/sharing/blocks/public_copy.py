@@ -1,4 +1,4 @@
-"""What everyone knows of a node's signal, kept up by compressed differences."""
+"""The part of a node's signal that its neighbors know, updated by compressed differences."""
 
 from collections.abc import Iterable, Mapping
 from math import fsum
@@ -19,14 +19,14 @@ from decentnode.transforms.chain import Chain
 
 
 class PublicCopy(Stateful):
-    """The public copy of one signal, and where the neighbors' pull it (Koloskova et al., ICML 2019, App. E).
+    """The public copy of one signal, and the neighbors' pull on it (Koloskova et al., ICML 2019, App. E).
 
     h_i <- h_i + q_i,   p_i <- p_i + sum_j w_ij (q_j - q_i) = sum_j w_ij (h_j - h_i),   q_i = C(z_i - h_i)
 
-    State: h_i and p_i, 2 d whatever the degree; so p_i is right only while W stays the same, and when every
-    q_j arrives exactly once. Its rounding errors shrink with the q_j, those of a sum of all h_j would not.
-    For signals in bfloat16 both are float32: what is known of h_i elsewhere is in sums of its q_i, so h_i may
-    not be rounded for itself.
+    State: h_i and p_i, 2 d whatever the degree. So p_i is right only while W stays the same and every q_j
+    arrives exactly once. Its rounding errors shrink with the q_j; those of a sum of all h_j would not. For
+    signals in bfloat16 both are float32: other nodes know h_i only as sums of its q_i, so h_i must not be
+    rounded separately.
     """
 
     state: ClassVar = ("h", "p")
@@ -35,12 +35,12 @@ class PublicCopy(Stateful):
     p: Tensor
 
     def begin(self, z: Tensor) -> None:
-        """Starts from a signal that all nodes have in common, shape (d,), so that nobody needs to send it."""
+        """Starts from a signal that all nodes have in common, shape (d,), so that no node sends it."""
         self.h = z.to(accumulator(z.dtype), copy=True)
         self.p = torch.zeros_like(self.h)
 
     def learn(self, sharing: Sharing, q: dict[int, Tensor], view: View, scratch: Tensor) -> None:
-        """Takes in the differences of the neighbors and the own one, by rank; `scratch` is overwritten."""
+        """Adds the differences of the neighbors and its own, by rank; overwrites `scratch`."""
         pulled = scratch if scratch.dtype == self.p.dtype else torch.empty_like(self.p)
 
         def terms(q: Mapping[int, Tensor]) -> Terms:
@@ -53,14 +53,14 @@ class PublicCopy(Stateful):
 
 
 def differences_weights(weights: Weights, rank: int, heard: Iterable[int]) -> Weights:
-    """What makes sum_j w_ij (c_j - c_i) over those heard, this node too, one weighted sum of all c_j."""
+    """Weights that make sum_j w_ij (c_j - c_i) over `heard` and this node one weighted sum of all c_j."""
     given = {j: weights[j] for j in heard}
     given[rank] = -fsum(weight for j, weight in given.items() if j != rank)
     return given
 
 
 def refuse_own_payloads(scheme: object, chain: Chain) -> None:
-    """Raises BadInput when the chain gives each neighbor something else: there is one public copy for all."""
+    """Raises BadInput when the chain encodes per neighbor: there is one public copy for all."""
     for index, transform in enumerate(chain.stages):
         if transform.per_receiver:
             raise BadInput(

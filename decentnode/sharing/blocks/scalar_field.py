@@ -10,24 +10,24 @@ from decentnode.core.payload import Field, Layout, Payload
 
 @dataclass(frozen=True)
 class ScalarField:
-    """The last field of a payload, of so many elements."""
+    """The last field of a payload, with a fixed number of elements."""
 
     name: str
     dtype: torch.dtype
     elements: int = 1
 
     def layout(self, inner: Layout) -> Layout:
-        """The layout of a payload with its companion."""
+        """The layout of a payload with this field."""
         return Layout((*inner.fields, Field(self.name, self.dtype, self.elements)), inner.form)
 
     def join(self, payload: Payload, numbers: float | Tensor) -> Payload:
-        """A payload with its companion."""
+        """The payload with these numbers."""
         joined = Payload.empty(self.layout(payload.layout), payload.buffer.device, **payload.counts)
         joined.buffer[: payload.nbytes].copy_(payload.buffer)
         joined[self.name][:] = numbers
         return joined
 
     def split(self, joined: Payload, inner: Layout) -> tuple[Payload, Tensor]:
-        """The payload without its companion, and the companion, as views of the same memory."""
+        """The payload without its numbers, and the numbers, as views of the same memory."""
         size = inner.spans(joined.counts)[1]
         return Payload(inner, joined.buffer[:size], joined.counts), joined[self.name]

@@ -1,4 +1,4 @@
-"""Whether the momentum of a scheme lets disagreement grow on a graph, found out before the start."""
+"""Checks before the start whether the momentum of a scheme lets disagreement grow on a graph."""
 
 from collections.abc import Callable
 from math import exp, log
@@ -14,13 +14,13 @@ from decentnode.graph.spectrum import SparseWeights
 
 MOST_ROUNDS, LEAST_ROUNDS = 2000, 200
 MOST_MULTIPLICATIONS = 10**8
-"""Fewer rounds are tried where W is large, so that it takes about a second at most."""
+"""Limits the rounds that are tried where W is large, to about a second."""
 MOST_ROWS = 1 << 16
-"""Of all W that are looked at, so that a long period takes no longer."""
+"""Limits the rows of all W that are tried, to about a second for a long period, too."""
 UNENDING = 64
-"""Rounds of a graph without a period that are looked at."""
+"""Rounds that are tried of a graph without a period."""
 MOST_GROWTH = 3.0
-"""Natural logarithm of the growth over the later half; what only turns does not grow so much."""
+"""Natural logarithm of the growth over the later half; models that merely oscillate stay below it."""
 
 Array = NDArray[np.float64]
 Mix = Callable[[Array], Array]
@@ -29,12 +29,12 @@ Advance = Callable[[Mix, Array, Array], Array]
 
 
 def growth(graph: WeightedGraph, advance: Advance, mu: float = 0.0) -> float:
-    """The factor by which models grow in a round in the long run; 1 where they come to agree.
+    """The factor by which models grow in a round in the long run; 1 where they reach consensus.
 
     x+ = advance(W, x, u),   u+ = mu u + (1 - mu) (x - x+),   without any gradient
 
-    For a graph of period P this is the P-th root of the spectral radius of P rounds, by power iteration. A
-    graph without a period, or with a very long one, is judged by its first rounds, as if they came again.
+    For a graph of period P this is the P-th root of the spectral radius of P rounds, by power iteration. For
+    a graph without a period, or with a very long one, the first rounds are used as if they were a period.
     """
     n = graph.num_nodes
     period = min(graph.graph.period or UNENDING, max(1, MOST_ROWS // n))
@@ -52,7 +52,7 @@ def growth(graph: WeightedGraph, advance: Advance, mu: float = 0.0) -> float:
 
 
 def refuse_growth(scheme: object, graph: WeightedGraph, advance: Advance, mu: float, remedy: str) -> None:
-    """Raises BadInput where mixing with momentum `advance` drives models apart; `remedy` is said then."""
+    """Raises BadInput, with `remedy`, where mixing with momentum `advance` drives models apart."""
     factor = growth(graph, advance, mu)
     if factor > 1:
         raise BadInput(

@@ -13,19 +13,19 @@ import triton.language as tl
 from torch import Tensor
 
 AT_ONCE = 16
-"""Sources of one pass; each further pass reads what was summed up so far, and adds as many."""
+"""Sources of one pass; each further pass reads the sum so far and adds as many."""
 BLOCK = 2048
-"""Elements per program: 8 to each of 256 threads, which is two loads of 16 bytes from a vector of fp32."""
+"""Elements per program: 8 for each of 256 threads, which is two loads of 16 bytes from a vector of fp32."""
 WARPS = 8
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What sources may be made of; the sum is fp32."""
+"""Types of sources; the sum is fp32."""
 
 
 def add_up_block(
     out: tl.tensor, flag: tl.tensor, sources: tl.tuple, weights: tl.tuple, n: tl.tensor,
     FIRST: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What one program does with its SIZE elements, of which some may be beyond the end unless WHOLE."""
+    """One program, for its SIZE elements; unless WHOLE, some may be beyond the end."""
     i = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     # A length that is no multiple of 4 would make every program load its elements one by one.
     inside = tl.full((SIZE,), 1, tl.int1) if WHOLE else i < n
@@ -53,8 +53,8 @@ def add_up(
     """The kernel: out <- w_0 x_0 + w_1 x_1 + ..., in that order.
 
     After the FIRST pass: out <- out + w_0 x_0 + w_1 x_1 + ...
-    Every product but the first is added without being rounded before (fma). `flag` is set where a sum is not
-    finite, and that is so wherever a source was not.
+    Every product but the first is added without prior rounding (fma). Sets `flag` where a sum is not finite,
+    which is so wherever a source is not.
     """
     if (tl.program_id(0).to(tl.int64) + 1) * SIZE <= n:
         BLOCK_KERNEL(out, flag, sources, weights, n, FIRST, SIZE, True)
@@ -66,9 +66,9 @@ KERNEL: Any = triton.jit(add_up)
 
 
 def fused_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool | None:
-    """`weighted_sum` of one term or more; None where the kernel cannot: it makes fp32 of what lies beside it.
+    """As `weighted_sum`, for one term or more; None where the kernel does not fit (`_fits`).
 
-    The host waits for nothing but the answer, which is one number.
+    The host waits only for the result, which is one number.
     """
     if not _fits(terms, out):
         return None

@@ -16,16 +16,16 @@ from decentnode.core.vector import HALVES, accumulator
 
 
 def pieces(second_level_bytes: int) -> tuple[int, int]:
-    """Elements per step, and up to how many there is one step, for a core with such a second-level cache.
+    """Elements per step, and the size up to which one step is used, for that size of second-level cache.
 
-    Where it is large the partial sums, 512 KiB of fp32, stay in it. Where it is not, long streams of 1 MiB
-    are faster, and as a whole what a third-level cache holds (docs/benchmarks.md, "Figures").
+    In a large cache the partial sums, 512 KiB of fp32, stay. For a small one, long streams of 1 MiB are
+    faster, or one step for a vector that fits in the third-level cache (docs/benchmarks.md, "Figures").
     """
     return (131_072, 262_144) if second_level_bytes >= 2 << 20 else (262_144, 1_048_576)
 
 
 def _second_level_bytes() -> int:
-    """Of a core of this machine; 0 where it does not say."""
+    """Size of the second-level cache of a core; 0 where the system does not report it."""
     try:
         return int(Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().rstrip("K\n")) << 10
     except (OSError, ValueError):
@@ -37,7 +37,7 @@ CHUNK, WHOLE = pieces(_second_level_bytes())
 
 Terms = Iterable[tuple[float, Tensor]]
 Sum = Callable[[Sequence[tuple[float, Tensor]], Tensor], bool | None]
-"""Like `weighted_sum`; None where it cannot sum these up."""
+"""Like `weighted_sum`; None where it does not apply to these terms."""
 
 
 def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> bool:
@@ -46,10 +46,10 @@ def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> boo
     With `origin`: sum_k w_k (x_k - origin), each difference taken before it is weighted. Then two nodes that
     mix with the same weight move by opposite numbers, however weights and products are rounded.
 
-    The x_k may be of another precision than `out`. Sums are made in the precision of `out`, and in float32
-    where that is a half: what each term loses there would be most of what it adds, so a sum is rounded once.
-    False when some element of `out` may not be finite: each piece is summed up while it is in the cache, and
-    one of those sums is not finite.
+    The x_k may be of another precision than `out`. Sums use the precision of `out`, or float32 where that is
+    a half. A sum is rounded once, because rounding each term to a half would lose most of what the term adds.
+    Returns False when some element of `out` may not be finite. The test uses one sum per piece, while the
+    piece is in the cache.
     """
     listed = list(terms)
     if out.dtype in HALVES:
@@ -71,7 +71,7 @@ def _rounded_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Ten
 
 
 def in_pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """The same piece of each tensor, one after the other: small enough for a cache, or all of it on a GPU."""
+    """Yields the same piece of each tensor: small enough for a cache, or all of it on a GPU."""
     size = CHUNK if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
     return zip(*(torch.split(x, size) for x in tensors), strict=True)
 
@@ -94,7 +94,7 @@ def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor
 
 @cache
 def fused_on(device: torch.device) -> Sum:
-    """The sum by the kernel, tried out on that GPU; where there is no triton, one that can sum up nothing."""
+    """The sum by the kernel, after a trial on that GPU; without triton, one that always returns None."""
     if find_spec("triton") is None:
         return _nothing
     try:
@@ -103,7 +103,7 @@ def fused_on(device: torch.device) -> Sum:
         one = torch.ones(1, device=device)
         fused_sum([(1.0, one)], torch.empty_like(one))
     except Exception as error:
-        # Triton needs a compiler and a driver that suit it. Whatever it lacks, torch can add.
+        # Triton needs a compiler and a driver that suit it. Without them, torch computes the sum.
         reason = str(error).strip().splitlines()[-1:] or [""]
         print(f"mixing on {device}: without triton ({type(error).__name__}: {reason[0][:200]})", flush=True)
         return _nothing
@@ -111,7 +111,7 @@ def fused_on(device: torch.device) -> Sum:
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether all elements are; they are looked at one by one only where their sum is not."""
+    """Whether all elements are finite; checks single elements only where their sum is not finite."""
     return isfinite(float(x.sum())) or bool(x.isfinite().all())
 
 
