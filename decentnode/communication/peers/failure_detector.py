@@ -1,4 +1,4 @@
-"""Whom the nodes of a process wait for: asked again, told that this node waits, and given up in the end."""
+"""The peers that the nodes of a process wait for: requests, notices that a node waits, and timeouts."""
 
 from collections.abc import Collection, Mapping
 from math import nextafter
@@ -11,9 +11,9 @@ from decentnode.communication.wire import Kind
 from decentnode.errors import PeerTimeout
 
 PATIENCE = 1.0
-"""Seconds in an exchange after which a node that asks for what is missing tells all others that it waits."""
+"""Seconds in an exchange after which a waiting node also informs the peers that it does not wait for."""
 STANDSTILL = 1.0
-"""Seconds by which a look is late where this process itself has stood still."""
+"""Seconds of delay of a check that show that this process itself was suspended."""
 
 
 class FailureDetector:
@@ -24,19 +24,22 @@ class FailureDetector:
         self._tell = tell
         self._edges = edges
         self.most_pause = NEVER
-        """Seconds between two looks at most: for nodes that may wait where they start no look themselves."""
+        """Most seconds between two checks, for nodes that may wait where they start no check themselves."""
 
     def look(self, now: float, linked: Collection[int]) -> float:
-        """Does what is due, after everything that has arrived was taken in; returns when something is again.
+        """Does what is due, after everything that arrived has been processed; returns when something is due
+        again.
 
-        Gives up who was silent for too long; asks for what is missing, and says that nodes wait. `linked`:
-        ranks that there is a link to. Who looks late has stood still, and accuses nobody of that time.
+        Drops edges to peers past their deadline, requests what is missing, and sends that nodes wait.
+        `linked`: ranks with a link. A late check means that this process was suspended; that time counts
+        against no peer.
         """
         waiting = [box for box in self._mailboxes.values() if box.timer.has_expired or now >= box.timer.due]
         late = max((now - mailbox.timer.due for mailbox in waiting), default=0.0)
         for mailbox in waiting:
             if late > STANDSTILL:
                 mailbox.forgive(late)
+            # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
             for key, error in overdue(mailbox, now):
                 self._edges.give_up(mailbox, key, error, now)
             if now >= mailbox.timer.due:
@@ -47,29 +50,32 @@ class FailureDetector:
         self.ask(mailbox)
         for handle, peers in mailbox.awaited():
             mailbox.timer.start_again(handle.timeout, now)
+            # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > min(PATIENCE, SHARE * handle.timeout):
                 for peer in sorted(linked - mailbox.gone.keys() - peers):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 
     def ask(self, mailbox: Mailbox) -> None:
-        """Asks for everything that a node waits for."""
+        """Requests everything that a node waits for."""
         for handle, peers in mailbox.awaited():
+            # `opened` is infinite while the node computes and waits for nothing yet.
             for peer in sorted(peers) if handle.opened < NEVER else ():
                 self.ask_for(mailbox, peer, handle.key)
 
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        """Asks a peer for what it has sent in an exchange."""
+        """Requests from a peer what it has sent in an exchange."""
+        # Recorded first: the answer may be a duplicate, which must not count as a refused message.
         mailbox.asked[peer] = max(key, mailbox.asked.get(peer, key))
         self._tell(Kind.RESEND, mailbox.rank, peer, key, 0)
 
 
 def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
-    """Peers that were silent for too long in some open exchange, and in which.
+    """Peers past their deadline in some open exchange, each with that exchange.
 
-    A peer that says it waits in an *earlier* exchange is only behind, and is given more time, though not
-    for ever (`peer_progress.py`). One that waits in this or a later one has sent what we miss: it was lost
-    on the way. So in any circle of waiting nodes somebody always gives up, and nobody accuses a peer that
-    is merely held up.
+    A peer that waits in an *earlier* exchange is only behind and gets more time, within a limit
+    (`peer_progress.py`). A peer that waits in this exchange or a later one has sent its payload, so that was
+    lost on the way. In any circle of waiting nodes one is in the earliest exchange, so one times out, and no
+    peer times out for another's delay.
     """
     late: list[tuple[Key, PeerTimeout]] = []
     for handle, peers in mailbox.awaited():
@@ -82,11 +88,11 @@ def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
 
 
 def next_due(mailbox: Mailbox) -> float:
-    """When a node has to ask, or to give somebody up, although nothing arrives."""
+    """When a node must request, or time out a peer, although nothing arrives."""
     deadlines = [
         mailbox.silent_since(peer, handle) + handle.timeout
         for handle, peers in mailbox.awaited()
         for peer in peers
     ]
-    # At the deadline itself nobody is overdue.
+    # At the deadline itself no peer is overdue yet.
     return min([mailbox.timer.due, nextafter(min(deadlines), NEVER)]) if deadlines else NEVER

@@ -3,13 +3,13 @@
 One end proposes a round that neither has started (REJOIN_PROPOSE). The other accepts (REJOIN_ACCEPT), or
 answers with the round that it starts next (POSITION), and the first proposes a later one. If one of these
 messages is lost, one end expects payloads over an edge that the other has dropped. It requests what is
-missing, is answered with DROP_EDGE, and the procedure starts again; in such a round neither end mixes the
-model of the other. Peers that are too slow: `rejoin_backoff.py`.
+missing, receives DROP_EDGE, and the procedure starts again; in such a round neither end mixes the model of
+the other. Peers that are too slow: `rejoin_backoff.py`.
 
-W is symmetric in all rounds but one of each loss: an end i that gives up j has not received its payload, and
-cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
-changes once by w_ij (x_i - x_j), which is not taken back: for that every node would have to keep every
-neighbor's model for a round (docs/reliability.md, "What a lost edge costs").
+W is symmetric in all rounds but one of each loss. An end i that times out on j has not received its payload,
+and cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
+changes once by w_ij (x_i - x_j). Correcting this would need a copy of every neighbor's model for a round
+(docs/reliability.md, "What a lost edge costs").
 """
 
 import threading
@@ -28,27 +28,27 @@ from decentnode.errors import PeerLost, PeerTimeout
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
 FIRST_MARGIN, MOST_MARGIN = 1, 64
-"""Rounds between the proposal and the round that is proposed; doubled when it comes too late."""
+"""Rounds from the next round to the proposed one; doubled when the proposal arrives too late."""
 FAR_AHEAD = 8
-"""Rounds by which a peer is ahead before this node goes on where the peer is, instead of being waited for."""
+"""Rounds by which a peer must be ahead before this node skips to it instead of making it wait."""
 ANSWER_SECONDS = 3.0
-"""How long a process that comes back waits for answers before it goes on without those that are silent."""
+"""Seconds that a rejoining process waits for answers before it continues without silent peers."""
 ASK_AGAIN = 0.2
 MOST_REQUESTS = 16
-"""For a node's model by one start of a peer, which asks each neighbor once as a rule."""
+"""Requests for a node's model per incarnation of a peer, which usually sends one to each neighbor."""
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 TOO_SLOW = 1
-"""The `seq` of a DROP_EDGE to a peer that was silent for too long."""
+"""The `seq` of a DROP_EDGE to a peer that timed out."""
 
 
 class EdgeProtocol:
-    """Those of all nodes of a process, served by the thread that owns the sockets."""
+    """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(
         self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool]
     ) -> None:
-        """`is_reachable`: whether a link holds by which a peer can be told something."""
+        """`is_reachable`: whether a link to a rank works."""
         self.rejoining: RejoinProtocol | None = None
         self._mailboxes = mailboxes
         self._tell = tell
@@ -57,20 +57,21 @@ class EdgeProtocol:
         self._margins: dict[Pair, int] = {}
         self._proposals: dict[Pair, int] = {}
         self._requests: Counter[Pair] = Counter()
-        """For models, by this start of the peer."""
+        """Requests for models by this incarnation of the peer."""
 
     @property
     def is_seeking(self) -> bool:
-        """Whether this process was started again, and does not know yet in which round it takes part."""
+        """Whether this process was restarted and has not agreed on a round to rejoin in."""
         return self.rejoining is not None and self.rejoining.round is None
 
     def has_lost(self) -> bool:
-        """Whether somebody has to be offered again and again that edges come back."""
+        """Whether some lost peer must be sent proposals."""
         return any(box.gone and self._to_be_offered(box) for box in self._mailboxes.values())
 
     def propose(self) -> None:
-        """Offers every lost peer that can be reached to exchange again; of two ends the lower rank does."""
+        """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so."""
         self._proposals.clear()
+        # A node without a round of its own has nothing to propose.
         if self.is_seeking:
             return
         for mailbox in self._mailboxes.values():
@@ -82,35 +83,37 @@ class EdgeProtocol:
         return [peer for peer in peers if mailbox.rank < peer and self._is_reachable(peer)]
 
     def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
-        """Drops the edge to a peer that was silent for too long in an exchange, and tells it."""
+        """Drops the edge to a peer past its deadline, and informs the peer."""
         pair = mailbox.rank, error.peer
         self._backoff.give_up(pair, key[0], error.seconds, now)
         mailbox.give_up(error.peer, error)
         self._tell(Kind.DROP_EDGE, *pair, key, TOO_SLOW)
 
     def meet_anew(self, peers: Iterable[int]) -> None:
-        """Another process has taken the place of these peers'."""
+        """Forgets the history of peers whose process was replaced by a new one."""
         for peer in peers:
             self._backoff.forget(peer)
             for rank in self._mailboxes:
                 del self._requests[rank, peer]
 
     def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
-        """Whether an agreement can be told, and is to be made."""
+        """Whether an agreement with the peer is allowed and can be sent."""
         pair = mailbox.rank, peer
         return self._is_reachable(peer) and not self._backoff.holds(pair, mailbox.spot, time.monotonic())
 
     def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
-        """Takes in what a peer says about an edge."""
+        """Processes a control message about an edge."""
         peer, round = header.sender, header.round
         if self.rejoining is not None and self.is_seeking:
+            # Agreements of single edges would bind nodes of this process to different rounds.
             self.rejoining.hear((mailbox.rank, peer), header)
             return
         match kind:
             case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
                 self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
             case Kind.DROP_EDGE:
-                # Who trains for the round that was agreed on has not taken the peer back yet.
+                # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
+                # since.
                 is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
                 if header.seq == TOO_SLOW and is_new:
                     self._backoff.blame((mailbox.rank, peer), mailbox.spot)
@@ -132,6 +135,7 @@ class EdgeProtocol:
                 self._consider_request(mailbox, peer)
 
     def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
+        # Bounds the copies of the model that one peer can cause.
         self._requests[mailbox.rank, peer] += 1
         if self._requests[mailbox.rank, peer] > MOST_REQUESTS:
             mailbox.refuse("fetch")
@@ -140,6 +144,8 @@ class EdgeProtocol:
 
     def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
         pair = mailbox.rank, peer
+        # POSITION answers trigger proposals, so without a limit two nodes could exchange them without a
+        # pause.
         self._proposals[pair] = self._proposals.get(pair, 0) + 1
         if self._proposals[pair] <= MOST_PROPOSALS:
             round = max(mailbox.upcoming, theirs) + self._margins.get(pair, FIRST_MARGIN)
@@ -147,10 +153,10 @@ class EdgeProtocol:
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         if mailbox.returns_in(peer) not in (None, round):
-            return  # the proposals have crossed, and that of the peer that came back was agreed on
+            return  # the proposals crossed; that of the rejoining peer was accepted
         if not self._may_return(mailbox, peer):
             return  # it proposes again
-        with mailbox.lock:  # the peer meets this node anew from the round on that is told
+        with mailbox.lock:  # both ends start with empty state from the `upcoming` that the answer carries
             agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
         if not agrees:
             self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
@@ -163,15 +169,19 @@ class EdgeProtocol:
         if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
         elif peer in mailbox.gone:
+            # This node has passed the round since it proposed it; without DROP_EDGE the peer waits for it
+            # there.
             self._tell(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         pair = mailbox.rank, peer
         if peer in mailbox.lost() and self._proposals.get(pair):
+            # The proposal arrived after its round had started at the peer: leave more rounds next time.
             self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
+        # The peer sends nothing before that round, and will not mix what it is sent for one.
         mailbox.give_up(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
         if self._is_reachable(peer):
             mailbox.readmit(peer, round)
@@ -182,35 +192,34 @@ class EdgeProtocol:
         self._follow(mailbox, round, theirs)
 
     def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
-        """Has this node go on where a peer is that is far ahead; who is ahead waits for nobody else."""
+        """Makes this node skip to the round of a peer that is far ahead."""
         if theirs > mailbox.upcoming + FAR_AHEAD:
             mailbox.ahead = max(mailbox.ahead, round)
 
 
 class RejoinProtocol:
-    """How a process that was started again finds the round in which its nodes take part again.
+    """How a restarted process finds the round in which its nodes rejoin.
 
-    It asks all peers where they are, and proposes the same round to all: the latest that one of them is about
-    to begin, or a later one when that has begun in the meantime. Before that it may only look where they are,
-    which nobody takes for a promise.
+    It asks all peers for their positions and proposes one round to all: the latest of their next rounds, or a
+    later one if that has started meanwhile. Before that it may ask for positions alone, which binds no peer.
     """
 
     def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
         self.round: int | None = None
         self.latest: int | None = None
-        """The latest round that a peer was about to begin when this process looked; None: nobody has said."""
+        """The latest next round among the positions received; None: no answer."""
         self.found = threading.Event()
-        """Set when that is known, or nobody is left to say it."""
+        """Set when the result is known, or no peer is left that could answer."""
         self._mailboxes = mailboxes
         self._tell = tell
         self._asked: set[Pair] = set()
         self._silent: set[Pair] = set()
-        """Who was asked, and may come back itself."""
+        """Peers that did not answer, or are rejoining themselves."""
         self._ended: dict[Pair, int] = {}
-        """The first round that peers have not done that have ended."""
+        """By peer that has ended the first round that it has not done."""
         self._next: dict[Pair, int] = {}
         self._agreed: dict[Pair, int] = {}
-        """Who has agreed to the proposed round, with the first one that they have not begun."""
+        """By peer that accepted the proposed round its next round."""
         self._proposed: int | None = None
         self._margin = 0
         self._enough: int | None = None
@@ -220,12 +229,12 @@ class RejoinProtocol:
         self, pairs: list[Pair], limit: float, post: Callable[[Callable[[], None]], None],
         enough: int | None = None,
     ) -> int | None:  # fmt: skip
-        """Once, in another thread: has all of them asked, and waits until a round is found or none can be.
+        """Asks all peers and waits until a round is found or none can be; not for the socket thread.
 
-        Gives `round`; or with `enough` only `latest`, and any after `enough` will do. Neighbors that come
-        back themselves have to be asked again, until they know where.
+        Returns `round`; or with `enough` only `latest`, where any round after `enough` will do. Neighbors
+        that rejoin themselves must be asked again until they have a round.
         """
-        # One of its own, so that late answers to an earlier question do not end the waiting for this one.
+        # A new event, so that late answers to an earlier question do not end the wait for this one.
         found = threading.Event()
         self._limit = limit
         post(lambda: self.ask(pairs, enough, found))
@@ -235,13 +244,14 @@ class RejoinProtocol:
             post(self.stop_waiting)
         round = self.round if enough is None else self.latest
         if round is None:
+            # Bounds how often the caller asks again while all neighbors are rejoining themselves.
             time.sleep(ASK_AGAIN)
         return round
 
     def ask(
         self, pairs: Iterable[Pair], enough: int | None = None, found: threading.Event | None = None
     ) -> None:
-        """Asks these peers, from the beginning; until they agree they count as lost."""
+        """Asks these peers from the beginning; they count as lost until they accept."""
         self.found = found or threading.Event()
         self._asked, self._next, self._agreed = set(pairs), {}, {}
         self._silent, self._ended = set(), {}
@@ -252,11 +262,12 @@ class RejoinProtocol:
         self._go_on()
 
     def hear(self, pair: Pair, header: Header) -> None:
-        """Takes in an answer, and nothing else: others may propose by themselves in the meantime."""
+        """Processes an answer; ignores anything else, since peers may propose by themselves meanwhile."""
         if pair not in self._asked:
             return
         if header.kind == Kind.POSITION:
             self._next[pair] = header.seq
+            # The peer has passed the proposed round since it sent its position.
             if self._proposed is not None and header.seq > self._proposed:
                 self._start_over()
         elif header.kind == Kind.REJOIN_ACCEPT and header.round == self._proposed:
@@ -267,12 +278,13 @@ class RejoinProtocol:
             self._mailboxes[pair[0]].depart(pair[1], None)
         elif header.kind in (Kind.DROP_EDGE, Kind.POSITION_REQUEST):
             self._forget(pair)
+            # The peer was restarted, too, and has no position to answer with.
             if header.kind == Kind.POSITION_REQUEST:
                 self._silent.add(pair)
         self._go_on()
 
     def stop_waiting(self) -> None:
-        """Goes on with those that have answered."""
+        """Continues with the peers that have answered."""
         answered = set(self._next if self._proposed is None else self._agreed)
         for pair in self._asked - answered:
             self._forget(pair)
@@ -280,9 +292,9 @@ class RejoinProtocol:
         self._go_on()
 
     def settle(self, round: int) -> None:
-        """Has the nodes here take part from `round` on, with the peers that have agreed.
+        """Lets the nodes of this process take part from `round` on, with the peers that accepted.
 
-        In any thread, where nobody was asked: all peers are in this process, too.
+        May run in any thread if no peer was asked, because all peers are in this process.
         """
         self.round = round
         for mailbox in self._mailboxes.values():
@@ -291,7 +303,7 @@ class RejoinProtocol:
             self._mailboxes[rank].readmit(peer, round)
             self._mailboxes[rank].anew[peer] = max(round, theirs)
         if self._agreed or self._silent or self._ended:
-            # Nodes of one process may have come back from different rounds.
+            # Nodes of one process may have loaded checkpoints of different rounds.
             for rank, mailbox in self._mailboxes.items():
                 mailbox.anew |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
         self.found.set()
@@ -323,7 +335,8 @@ class RejoinProtocol:
 
     @property
     def _ended_alone(self) -> bool:
-        """Whether there are peers that have ended, and nobody else can be asked, or asked once more."""
+        """Whether some peers have ended and no other can be asked, now or again."""
+        # Two more attempts would not fit into the time limit.
         is_last = time.monotonic() > self._limit - 2 * (ANSWER_SECONDS + ASK_AGAIN)
         return bool(self._ended) and not self._asked and (is_last or not self._silent)
 
@@ -333,7 +346,7 @@ class RejoinProtocol:
             self._tell(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
-        # A peer may have agreed although its REJOIN_ACCEPT is still on the way; it ignores another round.
+        # A peer may have accepted although its REJOIN_ACCEPT is still on the way; it ignores another round.
         for rank, peer in sorted(self._asked):
             self._tell(Kind.DROP_EDGE, rank, peer, first_of(self._proposed or 0), 0)
         self._agreed.clear()
@@ -347,5 +360,5 @@ def first_of(round: int) -> Key:
 
 
 def farewell(mailbox: Mailbox) -> tuple[Key, int]:
-    """Key and seq of what a node says that ends: its last exchange, and 1 unless there was none."""
+    """Key and seq of a node's LEAVE: its last exchange, and 1; or 0 if it had none."""
     return mailbox.sent_last or first_of(0), int(mailbox.sent_last is not None)

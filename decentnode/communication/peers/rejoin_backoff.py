@@ -1,56 +1,56 @@
-"""Whether an edge may come back that was given up because one of its ends was too slow.
+"""Whether a dropped edge may be restored if one of its ends was too slow.
 
-The thread that serves the sockets answers also while its node hangs, or takes long. Taken back on its word,
-that node would be waited for once more, for a whole deadline in every second round. So the slow end agrees
-once its node has got on; and who is too slow again soon after that is left out for longer each time.
+The socket thread answers even while its node hangs or computes for long. If such a node rejoined because its
+thread answers, its peers would wait a whole deadline for it in every second round. So the slow end accepts
+only after it has made progress, and a peer that times out again soon is excluded for longer each time.
 """
 
 from decentnode.communication.exchange.handle import Key
 
 Pair = tuple[int, int]
-"""A local rank and a peer."""
+"""(local rank, peer)."""
 Spot = tuple[int, Key | None]
-"""How far a node has got: the next round that it begins, and its latest exchange."""
+"""The position of a node: the next round that it starts, and its latest exchange."""
 SETTLED = 20
-"""Rounds after a return in which being too slow once more counts as doing it again."""
+"""Rounds after rejoining within which another timeout counts as repeated."""
 MOST_PAUSE = 64
-"""Deadlines for which a peer is left out at most."""
+"""The longest exclusion, in deadlines."""
 
 
 class RejoinBackoff:
-    """Of all nodes of a process; belongs to the thread that serves the sockets."""
+    """The back-off of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(self) -> None:
         self._blamed: dict[Pair, Spot] = {}
-        """Where a local node was when a peer gave it up."""
+        """The position of a local node when a peer timed out on it."""
         self._pauses: dict[Pair, tuple[int, float]] = {}
-        """How often a peer was given up in a row, and until when it is left out."""
+        """By pair the number of successive timeouts, and the time until which the peer is excluded."""
         self._back: dict[Pair, int] = {}
-        """The round in which a peer came back the last time."""
+        """By pair the round in which the peer last rejoined."""
 
     def blame(self, pair: Pair, spot: Spot) -> None:
-        """A peer has given up a local node, which was there."""
+        """Records that a peer timed out on a local node at this position."""
         self._blamed[pair] = spot
 
     def give_up(self, pair: Pair, round: int, deadline: float, now: float) -> None:
-        """A local node has given up a peer that was silent for `deadline` seconds."""
+        """Records that a local node timed out on a peer after `deadline` seconds."""
         times, _ = self._pauses.get(pair, (0, 0.0))
         is_again = round - self._back.get(pair, round - SETTLED) < SETTLED
         times = times + 1 if is_again else 1
-        # The first time there is none: it agrees when it has got on.
+        # No exclusion after the first timeout: the peer accepts when it has made progress.
         pause = deadline * min(2 ** (times - 1) - 1, MOST_PAUSE)
         self._pauses[pair] = times, now + pause
 
     def take_back(self, pair: Pair, round: int) -> None:
-        """Both ends have agreed to exchange again from this round on."""
+        """Records that both ends agreed to exchange again from this round on."""
         self._back[pair] = round
 
     def holds(self, pair: Pair, spot: Spot, now: float) -> bool:
-        """Whether they are not to agree yet, where the local node is at `spot`."""
+        """Whether the two ends must not agree yet, with the local node at `spot`."""
         return self._blamed.get(pair) == spot or now < self._pauses.get(pair, (0, 0.0))[1]
 
     def forget(self, peer: int) -> None:
-        """Another process has taken the place of this peer's."""
+        """Forgets a peer whose process was replaced by a new one."""
         for known in (self._blamed, self._pauses, self._back):
             for pair in [pair for pair in known if pair[1] == peer]:
                 del known[pair]

@@ -25,32 +25,32 @@ from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
 
 SLOW_LINK = 10e6
-"""Bytes per second below which a payload may be repeated although it is still on its way."""
+"""Bytes per second below which a payload may be resent although it is still on its way."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """A payload that was sent, to be repeated should its reader miss it."""
+    """A payload that was sent, kept for a resend."""
 
     header: wire.Header
     body: wire.Body
     due: float
-    """When it may be repeated at the earliest."""
+    """The earliest time of the next resend."""
     pause: float = FIRST_ASK
 
 
 class ZeroMQEndpoint(Endpoint):
-    """One node's end: decides for each peer how its payload travels, and who is told that memory is free."""
+    """One node's end: chooses for each peer how a payload travels, and acknowledges what was read."""
 
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         siblings: dict[int, "ZeroMQEndpoint"],
     ) -> None:  # fmt: skip
-        """`segment` is the memory that peers on this machine read; without one they get frames too."""
+        """`segment`: the memory that peers on this machine read; None: they receive frames, too."""
         place = sockets.place
         self.rank = rank
         self.counters = ByteCounters()
-        # Numbers of an earlier incarnation are all lower, so acknowledging them frees nothing of this one.
+        # Numbers of an earlier incarnation are all lower: acknowledging them frees no memory of this one.
         self._seq = place.incarnation << wire.SEQ_BITS
         self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
         self.refused = self.mailbox.refused
@@ -80,6 +80,7 @@ class ZeroMQEndpoint(Endpoint):
     ) -> ExchangeHandle:
         self._seq += 1
         self._turns[key[2]] += 1
+        # Opened before anything is sent, because acknowledgements and answers may arrive at once.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
         self._keep_only_last(key)
@@ -88,13 +89,14 @@ class ZeroMQEndpoint(Endpoint):
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
+        # Sources that are no targets of this exchange need a message of their own.
         messages += self._acknowledgements()
         if messages:
             self._sockets.dispatch(messages)
         return handle
 
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
-        """Hands a payload over inside this process; returns the messages for those outside."""
+        """Passes a payload to nodes of this process; returns the messages for all others."""
         messages: list[wire.Outgoing] = []
         siblings, co_located, remote = self._by_route(targets)
         for target in siblings:
@@ -108,12 +110,13 @@ class ZeroMQEndpoint(Endpoint):
         return messages
 
     def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
-        """The payload itself, for readers that do not see this node's memory."""
+        """The messages that carry the payload itself, for readers without access to this node's memory."""
         return self._messages(wire.Kind.PAYLOAD, payload, targets, key, payload.buffer.numpy().data, seq)
 
     def leave(self) -> None:
         self.mailbox.ended = True
         last = self.mailbox.sent_last
+        # This node no longer reads its doorbell, so the socket thread must.
         self._sockets.post(self._sockets.serve_bell)
         messages = self._acknowledgements()
         for rank, process in self._sockets.place.home.items():
@@ -148,30 +151,33 @@ class ZeroMQEndpoint(Endpoint):
         while self.mailbox.wanted:
             peer = self.mailbox.wanted.pop()
             if not may_have(peer):
+                # A model is sent only to neighbors, and only if no stage of the chain protects it.
                 self.mailbox.refuse("fetch")
                 continue
+            # A copy: the node trains on while the frame is sent.
             body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
             header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
             header = header._replace(body_digest=wire.digest(body))
             self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
 
     def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """Targets in this process, those that read this node's shared memory, and those that get frames."""
+        """Targets in this process, readers of this node's shared memory, and receivers of frames."""
         routes: tuple[list[int], list[int], list[int]] = ([], [], [])
         for target in targets:
             routes[self._route[target]].append(target)
         return routes
 
     def _keep_only_last(self, key: Key) -> None:
-        """All readers have released what was sent before the last exchange of the same part."""
+        """Forgets sent payloads that all readers have released: all before the last exchange of this part."""
         same = [sent for sent in self._sent if sent[2] == key[2]]
         self._sent = {k: sent for k, sent in self._sent.items() if k not in same[:-1]} | {key: {}}
 
     def _lay_out(self, payload: Payload, key: Key) -> int:
-        """Where a payload lies in shared memory, copied there if need be."""
+        """The offset of a payload in shared memory; copies it there if it lies elsewhere."""
         assert self.segment is not None
         offset = self.segment.offset(payload.buffer)
         if offset is None:
+            # Two staging slots per part suffice: the exchange before the last is released by all readers.
             turn = STAGING_SLOTS * key[2] + self._turns[key[2]] % STAGING_SLOTS
             offset = self.segment.stage(turn, self._staged, payload.buffer)
             self._staged += -(-payload.nbytes // 64) * 64
@@ -195,6 +201,8 @@ class ZeroMQEndpoint(Endpoint):
         sockets.post(lambda: sockets.patience.ask_for(box, peer, key))
 
     def _make_void(self, peer: int) -> None:
+        # Readers compare their message's number with this one, here or in the segment, before and after a
+        # mix.
         self._void[peer] = self._seq
         if self.segment is not None:
             self.segment.make_void(peer, self._seq)
@@ -204,7 +212,8 @@ class ZeroMQEndpoint(Endpoint):
         return header.pack(target, self._last_read.get(target, 0), knows)
 
     def _send_again(self, peer: int, key: Key) -> bool:
-        """In the thread of the sockets: repeats a payload that its reader has not got, ever more seldom."""
+        """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
+        # The peer may wait for this acknowledgement instead of a payload.
         if self._last_read.get(peer):
             self._sockets.dispatch(self._acknowledgements(peer))
         sent = self._sent.get(key, {}).get(peer)
@@ -214,8 +223,9 @@ class ZeroMQEndpoint(Endpoint):
         if self.mailbox.is_unread(peer, sent.header.seq) and now >= sent.due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK
-            # In a run nothing is written before all have read it. A loop of one's own may change a model by
-            # hand meanwhile: then all throw this exchange away, but wait for it first, so it has to be sound.
+            # In a run no memory is written before all readers released it. A training loop of its own may
+            # change a model by hand meanwhile. Then all discard this exchange, but they wait for it first, so
+            # the digest must match.
             header = sent.header._replace(body_digest=wire.digest(sent.body))
             self._sockets.dispatch(
                 [(self._sockets.place.home[peer], self._addressed(header, peer), sent.body)]
@@ -223,7 +233,7 @@ class ZeroMQEndpoint(Endpoint):
         return True
 
     def _released(self, source: int, message: Message) -> None:
-        """Notes that a source's memory is free; whoever gets our next payload anyway learns it from that."""
+        """Records that a source's memory is free; a target of the next payload learns it from that one."""
         if source in self._siblings:
             self._siblings[source].mailbox.acknowledged(self.rank, message.seq)
             return

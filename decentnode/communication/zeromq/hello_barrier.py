@@ -1,4 +1,4 @@
-"""Who has said hello to a host process, and how long it waits for the others."""
+"""Which processes have sent HELLO, and how long this one waits for the others."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.errors import StartError
 
 GREET_AGAIN = 1.0
-"""Seconds after which those are greeted again that have not answered: a hello may have been lost."""
+"""Seconds after which HELLO is resent to silent processes: one may have been lost."""
 
 
 class HelloBarrier:
-    """Waited for by the thread that opens the transport, and told by the one that serves the sockets."""
+    """The opening thread waits here; the socket thread reports what arrives."""
 
     def __init__(self, place: ProcessDirectory, links: PeerLinks) -> None:
         self._place = place
@@ -23,7 +23,7 @@ class HelloBarrier:
         self._changed = threading.Condition()
 
     def note(self, process: int) -> bool:
-        """Notes that a process has said hello; true when it had done so before."""
+        """Records a HELLO of a process; returns True if it is not the first."""
         with self._changed:
             again = process in self._met
             self._met.add(process)
@@ -31,20 +31,20 @@ class HelloBarrier:
         return again
 
     def lose(self, process: int) -> None:
-        """Notes that a process is gone, and that the mailboxes know."""
+        """Records that a process is lost and its ranks are marked so in all mailboxes."""
         with self._changed:
             self._lost.add(process)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """The transport broke, which the first exchange says: nobody is waited for."""
+        """Ends the wait after an error of the transport, which the first exchange reports."""
         for process in range(len(self._place.processes)):
             self.note(process)
 
     def wait(self, processes: set[int], timeout: float, greet: Callable[[Iterable[int]], None]) -> None:
-        """Until all have said hello or are gone, with the others greeted again; raises StartError.
+        """Waits until all have sent HELLO or are lost, and resends ours; raises StartError.
 
-        A process that was started again goes on after the grace time without those that are silent.
+        A restarted process stops waiting for silent peers after the grace time.
         """
         began = time.monotonic()
         with self._changed:
@@ -53,6 +53,7 @@ class HelloBarrier:
                 if self._changed.wait_for(lambda: not self._missing(processes), min(GREET_AGAIN, left)):
                     return
                 waited, missing = time.monotonic() - began, self._missing(processes)
+                # The run is in progress: peers that are down now are lost nodes of it, not a failed start.
                 if self._place.incarnation and waited >= self._place.grace and processes & self._met:
                     return
                 if waited >= timeout:
@@ -62,4 +63,5 @@ class HelloBarrier:
                 greet(missing)
 
     def _missing(self, processes: set[int]) -> set[int]:
+        # A lost process may have been restarted since; then its link works again and is awaited.
         return processes - self._met - (self._lost & self._links.gone)

@@ -1,8 +1,8 @@
-"""The sockets of a host process, and the thread that serves them while a node computes.
+"""The sockets of a host process, and the thread that serves them while nodes compute.
 
-One ROUTER receives from everybody; it, the making and ending of links, and all timers belong to the thread
-alone. Links send behind a lock: a node's own thread may send over a link that exists, since waking the other
-thread for it costs more than the sending (libzmq lets a socket change threads behind a full fence).
+One ROUTER receives from all peers. Only this thread uses it, opens and closes links, and runs timers. Links
+send behind a lock, so a node's own thread may send over an existing link. Waking this thread costs more than
+such a send (libzmq allows a socket to change threads behind a full fence).
 """
 
 import errno
@@ -34,17 +34,17 @@ from decentnode.communication.zmq_poll import Poller, has_input
 from decentnode.errors import PeerLost, StartError
 
 TICK = 1.0
-"""Seconds between two proposals to exchange again with those that are lost."""
+"""Seconds between two proposals to lost peers."""
 LOOK_AGAIN = 0.005
-MOST_TAKING = 0.5  # seconds in one look: who sends without a pause must not keep this thread there
+MOST_TAKING = 0.5  # seconds in one check: a peer that sends without a pause must not occupy this thread
 BACKLOG = 1024
 
 
 class IoThread(threading.Thread):
-    """Sends, receives, notices who is gone, and judges deadlines by what has really arrived."""
+    """Sends and receives, detects lost peers, and checks deadlines against what has really arrived."""
 
     def __init__(self, place: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
-        """`endpoint_of` says where a peer process is reached; `most_bytes` is the largest frame accepted."""
+        """`endpoint_of`: the address of a peer process; `most_bytes`: the largest frame accepted."""
         super().__init__(name="decentnode-sockets", daemon=True)
         self.place = place
         self.mailboxes: dict[int, Mailbox] = {}
@@ -53,7 +53,7 @@ class IoThread(threading.Thread):
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
         self._router = self._make_router(most_bytes)
-        # Guarding belongs to a socket: what comes over TCP needs one of its own beside that for ipc.
+        # Authentication is per socket: TCP needs a ROUTER of its own beside the one for ipc.
         self._gate: ZapAuthenticator | None = None
         self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
@@ -86,7 +86,7 @@ class IoThread(threading.Thread):
         self._linger, self._stopping = 0.0, False
 
     def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
-        """What receives from everybody; `most_bytes` is the largest frame that is accepted."""
+        """A socket that receives from all peers frames of at most `most_bytes` bytes."""
         router = self._context.socket(zmq.ROUTER)
         router.set(zmq.MAXMSGSIZE, max(most_bytes, wire.MOST_CONTROL_BYTES))
         router.set(zmq.BACKLOG, BACKLOG)
@@ -96,7 +96,7 @@ class IoThread(threading.Thread):
 
     @property
     def run_id(self) -> int:
-        """Messages of other runs are refused."""
+        """Messages with another run id are refused."""
         return self._reception.run_id
 
     @run_id.setter
@@ -105,13 +105,13 @@ class IoThread(threading.Thread):
 
     @property
     def refused(self) -> Counter[str]:
-        """Messages that were not used, by reason, of all nodes here."""
+        """Refused messages of all local nodes, by reason."""
         return sum((mailbox.refused for mailbox in self.mailboxes.values()), Counter())
 
-    # What other threads call.
+    # Called by other threads.
 
     def bind(self, endpoint: str) -> None:
-        """Listens there too; before the thread is started. Raises StartError."""
+        """Listens on this address, too; before the thread starts. Raises StartError."""
         router = self._guarded if self._guarded is not None and endpoint.startswith("tcp") else self._router
         try:
             router.bind(endpoint)
@@ -120,7 +120,7 @@ class IoThread(threading.Thread):
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
 
     def hang_bells(self) -> None:
-        """Has the processes of this machine ring, and rings them; before `carry`. Raises StartError."""
+        """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
         if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
             self._bell = DoorbellReader(self.place, self._take, self._reception.refuse)
             self._reception.ringer = self._bell.ringer
@@ -128,9 +128,9 @@ class IoThread(threading.Thread):
     def carry(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None
     ) -> None:
-        """Adds a local node, and its shared memory, to the greeting; before the thread is started.
+        """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: who may send to it; None: anybody.
+        `peers`: ranks that may send to it; None: all.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
@@ -138,20 +138,21 @@ class IoThread(threading.Thread):
             self._reception.peers[mailbox.rank] = peers
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
+        # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
         if self._bell is not None and mailbox.alone and self._interceptor is None and mailbox.attend is None:
             mailbox.attend = self._bell.attend
         else:
             self.serve_bell()
 
     def serve_bell(self) -> None:
-        """Has the thread take in what is rung, because no node does so while it waits."""
+        """Makes this thread read the doorbell, because no node does so while it waits."""
         if self._bell is not None:
             self._poller.add(self._bell.fileno(), self._bell.hear)
 
     def listen(self, listener: GroupListener) -> None:
-        """Has somebody told what peers say of a process group; before the thread is started."""
+        """Passes messages about a process group to `listener`; before the thread starts."""
         self._reception.listener = listener
-        # Who waits for a group may be unable to start a look.
+        # A node that waits for a group may be unable to start a check.
         self.patience.most_pause, self._next_look = TICK, 0.0
 
     def knows(self, process: int) -> bool:
@@ -168,37 +169,38 @@ class IoThread(threading.Thread):
         )  # fmt: skip
 
     def incarnation(self, process: int) -> int:
-        """How often a process was started before, as far as this one knows."""
+        """The incarnation of a process as far as this one knows."""
         return self._reception.incarnations.get(process, 0)
 
     def overhear(self, rank: int, header: wire.Header) -> None:
-        """Tells a node of this process what another one here says of itself."""
+        """Passes a message of one local node to another."""
         self._reception.hear(self.mailboxes[rank], header)
 
     def look(self) -> None:
-        """Has the thread, which posts this, do what is due for its nodes."""
+        """Makes this thread, which runs this command, check what is due for its nodes."""
         self._next_look = 0.0
 
     def post(self, command: Callable[[], None]) -> None:
-        """Has the thread run a command soon, in the order of the posts."""
+        """Makes this thread run a command soon, in the order of the posts."""
         self._commands.post(command)
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
-        """Sends at once over links that exist, which spares waking the thread; it makes the others first."""
+        """Sends at once over existing links, without waking this thread; it opens missing links first."""
+        # A full or missing doorbell is no error: those messages take the link.
         unsent = self._bell.ringer.ring(messages) if self._bell else messages
         if unsent and not self._links.send_over_existing(unsent):
             self.post(lambda: self._links.send(unsent))
 
     def meet(self, processes: set[int], timeout: float) -> None:
-        """Connects and waits for a hello from every process; raises StartError naming silent ranks.
+        """Connects and waits for HELLO from every process; raises StartError naming silent ranks.
 
-        Who has died by then is lost as in any round, and not waited for.
+        A process that has died by then is lost as in any round.
         """
         self.post(lambda: self._connect_all(sorted(processes)))
         self._meeting.wait(processes, timeout, lambda silent: self.post(lambda: self._greet_again(silent)))
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
-        """The round in which local ranks take part again with their `peers`, or where these are (`seek`)."""
+        """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
         home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
@@ -213,7 +215,7 @@ class IoThread(threading.Thread):
         return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
-        """The bytes of the model of a peer, or of one that was asked before; None when none comes."""
+        """The bytes of the model of a peer, or of one requested before; None on timeout."""
         limit, pair = time.monotonic() + timeout, (rank, peer)
         self._reception.models.setdefault(pair, None)
         self.post(lambda: self._tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
@@ -224,7 +226,7 @@ class IoThread(threading.Thread):
         return found
 
     def stop(self, linger: float) -> None:
-        """Ends the thread after what was posted; undelivered messages are given `linger` seconds."""
+        """Ends the thread after the posted commands; undelivered messages have `linger` seconds."""
         self._linger = linger
         if self.ident is None:
             self._close()
@@ -234,15 +236,16 @@ class IoThread(threading.Thread):
         if not self.is_alive():
             self._commands.close()
 
-    # Everything below runs in the thread.
+    # Everything below runs in this thread.
 
     def run(self) -> None:
-        """Serves sockets and timers until stopped; a defect in here ends every exchange with its error."""
+        """Serves sockets and timers until stopped; an error in here ends every exchange with it."""
         try:
             while not self._stopping:
                 self._serve()
             self._see_off(time.monotonic() + self._linger)
         except BaseException as error:
+            # Nodes wait on handles, not on this thread: without this they would wait for their deadline.
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
             self._meeting.end()
@@ -259,16 +262,17 @@ class IoThread(threading.Thread):
 
     @property
     def _due(self) -> float:
-        """When there is something to do although nothing arrives."""
+        """The time of the next action if nothing arrives."""
         held = self._interceptor.next_release if self._interceptor else NEVER
         silent = self._gate.next_due if self._gate else NEVER
         return min(self._next_look, self._next_proposal, self._links.next_verdict, held, silent)
 
     def _look_around(self, now: float) -> None:
-        # What has arrived counts, however late this thread comes to look.
+        # Everything that arrived counts before deadlines are checked, however late this check is.
         self._receive_all()
         if self._interceptor:
             self._reception.take(self._interceptor.released(now))
+        # Broken links before deadlines: a lost connection is the better reason for a missing payload.
         for process in self._links.give_up_broken(now):
             self._lose_process(process)
         if self._gate is not None and now >= self._gate.next_due:
@@ -288,7 +292,7 @@ class IoThread(threading.Thread):
             self._links.greet_again(process)
 
     def _greeting(self, process: int) -> wire.Outgoing:
-        """The first message to a process: who is here, and where on this machine their memory is."""
+        """The HELLO for a process: local ranks and, on this machine, their memory."""
         hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
         body = wire.pack_hello(hello)
         receiver = self.place.processes[process].ranks[0]
@@ -304,34 +308,36 @@ class IoThread(threading.Thread):
             self._bell.hear()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
-        """Takes in one message: routing id, header, body; further frames are counted and dropped."""
+        """Receives one message: routing id, header, body; further frames are counted and dropped."""
         if self._bell is not None:
-            # A sender rings before it says anything else: what it rang with has been there before.
+            # Doorbell first: what a sender rang before this message must be processed before it.
             self._bell.hear()
         router.recv(zmq.NOBLOCK)
         frames = [router.recv(copy=False)]
+        # At most three frames are kept, however many a message has: enough to refuse it.
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
         self._take((frames, router is self._guarded))
 
     def _take(self, message: Received) -> None:
-        """Takes in a message; in any thread if it came by the doorbell and there is no interceptor."""
+        """Processes a message; in any thread if it came by the doorbell without an interceptor."""
         taken = self._interceptor.sift(message, time.monotonic()) if self._interceptor else [message]
         self._reception.take(taken)
 
     def _book_unsent(self, header: bytes) -> None:
-        """Books a message that its receiver was too slow to take under its sender."""
+        """Counts, for its sender, a message that its receiver was too slow to accept."""
         self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
     def _greeted(self, process: int) -> None:
         self._links.make(process)
         if self._meeting.note(process):
-            self._links.greet_again(process)  # it may not have heard the answer to its first hello
+            self._links.greet_again(process)  # it may have missed the answer to its first HELLO
 
     def _restarted(self, process: int) -> None:
-        """Another process has taken the place of one that may not have been missed yet, and begins anew."""
+        """Replaces a process that may not have been detected as lost by its successor."""
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            # The successor takes part again, and its rounds start over: old payloads must not count for it.
             mailbox.left.discard(rank)
             mailbox.forget(rank)
         self._lose_process(process)
@@ -359,9 +365,9 @@ class IoThread(threading.Thread):
         self._stopping = True
 
     def _see_off(self, limit: float) -> None:
-        """Serves on until every living reader has released what it was sent; hears who else is leaving."""
+        """Serves until every live reader has released its payloads and other peers had time to leave."""
         self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
-        # Peers that are leaving, too, have said so by then; what is for them would be kept in vain.
+        # Peers that are leaving have sent LEAVE by then; messages for them need not be kept.
         grace = min(limit, time.monotonic() + LOCAL_GRACE)
         self._serve_until(grace, lambda: all(map(self._has_left, self._links.processes)))
         self._linger = max(0.0, limit - time.monotonic())
@@ -372,7 +378,7 @@ class IoThread(threading.Thread):
             self._serve()
 
     def _has_left(self, process: int) -> bool:
-        """True when no node there needs anything more: it would be waited for in vain."""
+        """Whether no node of that process needs anything more from here."""
         ranks = self.place.processes[process].ranks
         return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
 

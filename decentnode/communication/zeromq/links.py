@@ -1,4 +1,4 @@
-"""The outgoing links of a host process: one DEALER per peer process, and what its monitor says of it."""
+"""The outgoing links of a host process: one DEALER per peer process, and its monitor."""
 
 import select
 import threading
@@ -15,26 +15,26 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zmq_poll import descriptor, has_input
 
 LOCAL_GRACE = 0.1
-"""Seconds between a link's end on one machine and the verdict: its last messages may still be on the way."""
+"""Seconds from a broken link on one machine to the loss: its last messages may still be on the way."""
 RETRY_GRACE = 1.0
-"""The same for a link that never came about: time for a few more attempts."""
+"""The same for a link that was never connected: time for a few more attempts."""
 HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
 """Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
 CONNECT_TIMEOUT = 6.0
-"""Seconds after which a connection to another machine that does not come about counts as refused."""
+"""Seconds after which an attempt to connect to another machine counts as refused."""
 LEAST_PAUSE = 0.5
-"""Seconds between two greetings of one process."""
+"""Seconds between two HELLOs to one process."""
 LONGEST_LINGER = 5000
-"""Milliseconds for what a closed link still holds; a peer that takes messages in takes them at once."""
+"""Milliseconds for what a closed link still holds; a peer that reads needs far less."""
 MOST_UNREAD = 4
-"""Bodies that may wait for a peer, by edge and part: of two rounds, one once more, and a whole model."""
+"""Bodies queued for a peer, per edge and part: two rounds, one resend, and one model."""
 NEVER = float("inf")
 _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 class PeerLinks:
-    """Made and ended by the thread that serves the sockets; sending is for any thread, behind a lock."""
+    """Links are opened and closed by the socket thread; any thread may send, behind a lock."""
 
     def __init__(
         self,
@@ -44,13 +44,14 @@ class PeerLinks:
         greeting: Callable[[int], wire.Outgoing],
         book_unsent: Callable[[bytes], None],
     ) -> None:
-        """`endpoint_of` says where a process is reached; `greeting` gives the first message for it;
-        `book_unsent` gets the header of each message that a peer did not read in time."""
+        """`endpoint_of`: address of a process; `greeting`: the first message for it; `book_unsent` is called
+        with the header of each message that a peer did not read in time.
+        """
         self.gone: set[int] = set()
         self.next_verdict = NEVER
-        """When a broken link is to be judged, as `time.monotonic` counts."""
+        """When the next broken link counts as lost, on the clock of `time.monotonic`."""
         self.parts = 1
-        """In how many parts a node's vector travels at most."""
+        """The largest number of parts of a local node's vector."""
         self._context = context
         self._place = place
         self._endpoint_of = endpoint_of
@@ -64,35 +65,38 @@ class PeerLinks:
         self._suspects: dict[int, float] = {}
         self._greeted: dict[int, float] = {}
         self._unread: dict[int, deque[weakref.ref[memoryview]]] = {}
-        """By process the large bodies that libzmq may hold for it, oldest first; what it lets go of dies."""
+        """By process the large bodies that libzmq may still hold, oldest first; it drops the reference after
+        the send.
+        """
         self._epoll = select.epoll()
 
     @property
     def processes(self) -> list[int]:
-        """Whom there is a link to that holds."""
+        """Processes with a working link."""
         return [process for process in self._dealers if process not in self.gone]
 
     @property
     def ranks(self) -> set[int]:
-        """The nodes of those."""
+        """The nodes of those processes."""
         return {rank for process in self.processes for rank in self._place.processes[process].ranks}
 
     @property
     def every(self) -> list[int]:
-        """Whom there is a link to, broken ones that may come back included."""
+        """Processes with a link, including broken ones that may reconnect."""
         return list(self._dealers)
 
     def holds(self, process: int) -> bool:
-        """Whether there is a link to a process that holds; for any thread, as it looks at nothing else."""
+        """Whether the link to a process works; for any thread, as it only reads two containers."""
         return process in self._dealers and process not in self.gone
 
     def fileno(self) -> int:
-        """Readable when some link's state has changed: time for `watch`."""
+        """Readable when the state of some link has changed: time for `watch`."""
         return self._epoll.fileno()
 
     def send_over_existing(self, messages: list[wire.Outgoing]) -> bool:
-        """Sends if no link has to be made for it; else sends nothing and returns False."""
+        """Sends if all links exist; otherwise sends nothing and returns False."""
         with self._sending:
+            # Only the socket thread opens links.
             if not all(process in self._dealers or process in self.gone for process, _, _ in messages):
                 return False
             self._send_all(messages)
@@ -100,7 +104,7 @@ class PeerLinks:
         return True
 
     def send(self, messages: Iterable[wire.Outgoing]) -> None:
-        """Sends (process, header, body) triples, making links as needed; who is gone is skipped."""
+        """Sends (process, header, body) triples; opens links as needed and skips lost processes."""
         with self._sending:
             self._send_all(messages)
         self._book()
@@ -112,7 +116,8 @@ class PeerLinks:
                 self._send(process, self._dealers[process], header, body)
 
     def _send(self, process: int, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
-        # A view that nobody but libzmq keeps; its trackers cost 0.1 ms of a processor each.
+        # Only libzmq keeps this view, so its weak reference shows the end of the send. A tracker of libzmq
+        # costs 0.1 ms.
         body = body[:]
         is_bulk = isinstance(body, memoryview)
         try:
@@ -127,7 +132,7 @@ class PeerLinks:
             self._unread.setdefault(process, deque()).append(weakref.ref(body))
 
     def _takes_bulk(self, process: int) -> bool:
-        """Whether a process reads what it is sent: else models of many rounds would wait here for it."""
+        """Whether a process reads what it is sent; otherwise models of many rounds would queue here."""
         unread = self._unread.get(process, deque())
         while unread and unread[0]() is None:
             unread.popleft()
@@ -135,7 +140,9 @@ class PeerLinks:
         return len(unread) < MOST_UNREAD * self.parts * edges
 
     def _book(self) -> None:
-        """Without the lock, because booking takes that of a mailbox, which others hold while they send."""
+        """Reports unsent messages without the lock: this takes the lock of a mailbox, which other threads
+        hold while they send.
+        """
         while self._unsent:
             with self._sending:
                 unsent, self._unsent = self._unsent, []
@@ -143,7 +150,7 @@ class PeerLinks:
                 self._book_unsent(header)
 
     def make(self, process: int) -> None:
-        """Connects to a process and greets it, unless that was done or it is gone."""
+        """Connects to a process and sends HELLO, unless that was done or it is lost."""
         self._make(process)
         self._book()
 
@@ -156,17 +163,17 @@ class PeerLinks:
         dealer.set(zmq.IPV6, 1)
         dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
         if not self._place.co_located(process):
-            # On one machine the kernel ends the links of who dies; who only stands still has the deadline.
+            # On one machine the kernel closes the links of a dead process; a suspended one has the deadline.
             dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT))
             dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
-            # Where packets are dropped the kernel tries for two minutes, and nobody is told.
+            # Where packets are dropped, the kernel retries for two minutes without a report.
             dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * CONNECT_TIMEOUT))
         if endpoint.startswith("tcp") and self._place.credentials is not None:
             self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
         self._watched[descriptor(monitor)] = process
         self._epoll.register(descriptor(monitor), select.EPOLLIN)
-        # A ZeroMQ descriptor becomes readable only for what comes after a read that found nothing.
+        # Edge-triggered: a ZeroMQ descriptor becomes readable only after a read that found nothing.
         self._watch(process)
         dealer.connect(endpoint)
         self._greet(process, dealer)
@@ -175,16 +182,17 @@ class PeerLinks:
         with self._sending:
             _, header, body = self._greeting(process)
             self._send(process, dealer, header, body)
+            # Only now may other threads use the link: HELLO must be its first message.
             self._dealers[process] = dealer
         self._greeted[process] = time.monotonic()
 
     def greet_again(self, process: int) -> None:
-        """Greets a process that may not have heard it, but seldom: two may answer each other."""
+        """Resends HELLO, but not often: two processes may answer each other."""
         if self.holds(process) and time.monotonic() - self._greeted[process] > LEAST_PAUSE:
             self._revive(process)
 
     def watch(self) -> None:
-        """Takes in what the monitors say."""
+        """Processes the events of the monitors."""
         for fd, _ in self._epoll.poll(0):
             self._watch(self._watched[fd])
 
@@ -194,11 +202,11 @@ class PeerLinks:
         while has_input(monitor):
             event = recv_monitor_message(monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                # The greeting may have been lost with the connection.
+                # HELLO may have been lost with the connection.
                 if self._suspects.pop(process, None) is not None or process in self.gone:
                     self._revive(process)
                 continue
-            # Everybody listened before the start: who can no longer be connected to has died.
+            # All processes listened before the start: a refused connection means that the process died.
             at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
             grace = at_once if local else self._place.grace
             if process not in self.gone:
@@ -206,9 +214,9 @@ class PeerLinks:
         self.next_verdict = min(self._suspects.values(), default=NEVER)
 
     def give_up_broken(self, now: float) -> list[int]:
-        """Counts those as gone whose links have been broken for too long, and returns them.
+        """Marks processes whose links were broken for too long as lost, and returns them.
 
-        A link over TCP is kept: should it hold again, whoever is there is greeted anew.
+        A link over TCP is kept: if it reconnects, the process there receives HELLO again.
         """
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
@@ -225,14 +233,15 @@ class PeerLinks:
         self._book()
 
     def renew(self, process: int) -> None:
-        """Forgets what was under way to a process, because another one has taken its place."""
+        """Drops what is on the way to a process that was replaced by a new one, and connects to that."""
         if process in self._dealers:
+            # A new socket: the queue of the old one may hold messages of rounds that the new process skips.
             self.end(process, linger=0)
         self.gone.discard(process)
         self.make(process)
 
     def end(self, process: int, linger: int) -> None:
-        """Closes a link; what it still holds is given `linger` milliseconds, within reason."""
+        """Closes a link; what it still holds has `linger` milliseconds, at most `LONGEST_LINGER`."""
         monitor = self._monitors.pop(process)
         self._suspects.pop(process, None)
         self._epoll.unregister(descriptor(monitor))
@@ -245,5 +254,5 @@ class PeerLinks:
         dealer.close(min(linger, LONGEST_LINGER))
 
     def close(self) -> None:
-        """Frees the watching; all links have been ended."""
+        """Releases the descriptor after all links were closed."""
         self._epoll.close()

@@ -1,4 +1,4 @@
-"""Received messages of the ZeroMQ transport, unread until the node takes them out of its inbox."""
+"""Received messages of the ZeroMQ transport, not read until the node takes them from its inbox."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,25 +16,26 @@ Read = tuple[Payload | None, PeerError | None]
 
 @dataclass
 class PeerSegment:
-    """A peer's shared memory; payloads that were read once are kept, since slots come back in turn."""
+    """A peer's shared memory; parsed payloads are kept, since slots are used in turn."""
 
     content: Tensor
     words: "memoryview[int]" = field(init=False)
-    """For each reader, from the end: the last number whose payload is void for it."""
+    """One word per reader, counted from the end: the last number that is invalidated for it."""
     _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # The memory is made of whole pages.
+        # The size is a whole number of pages, so the cast to 8-byte words always fits.
         self.words = self.content.numpy().data.cast("q")
 
     def payload(self, offset: int, length: int, layout: Layout) -> Payload:
-        """The payload at a place; raises PayloadError."""
+        """The payload at this place; raises PayloadError."""
         place = (offset, length, layout.hash)
         payload = self._known.get(place)
         if payload is None:
             if offset + length > self.content.numel():
                 raise PayloadError("reaches beyond the shared memory")
             payload = Payload.parse(layout, self.content[offset : offset + length])
+            # A payload of variable size carries counts, so the same place has another one each time.
             if not layout.variable:
                 self._known[place] = payload
         return payload
@@ -54,10 +55,11 @@ class SharedMessage:
 
     @property
     def is_void(self) -> bool:
-        """Whether the sender has given this reader up, and may write there again."""
+        """Whether the sender timed out on this reader, and may write there again."""
         return self.segment.words[-1 - self.header.receiver] >= self.header.seq
 
     def read(self, layout: Layout) -> Read:
+        # Also checked after the mix (`is_sound`): the sender may invalidate the memory while it is read.
         if self.is_void:
             return None, PeerLost(self.header.sender, "timed out on this node while it was suspended")
         if self.header.layout != layout.hash:
@@ -70,10 +72,11 @@ class SharedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FramedMessage:
-    """A payload that came in a frame."""
+    """A payload in the body frame."""
 
     header: wire.Header
     body: zmq.Frame
+    # The frame belongs to this process, so no sender can write it again.
     is_void: ClassVar[bool] = False
 
     @property
@@ -92,7 +95,7 @@ class FramedMessage:
 
 
 def header_bytes(frame: zmq.Frame) -> bytes:
-    """The bytes of a header; a frame of another length is not even copied."""
+    """The bytes of a header; a frame of another length is not copied."""
     if len(frame) != wire.HEADER_BYTES:
         raise wire.WireError("header length")
     return frame.bytes

@@ -1,4 +1,4 @@
-"""What a host process takes in: checks every message, then gives it to whom it is for."""
+"""What a host process receives: checks every message, then passes it on."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.received import FramedMessage, SharedMessage, header_bytes
 
 MOST_ROUND = 1 << 30
-"""No run comes that far; beyond it, what is answered might not fit into a header."""
+"""No run has that many rounds; answers about later ones might not fit into a header."""
 EDGE_KINDS = frozenset(
     {
         Kind.DROP_EDGE,
@@ -38,43 +38,43 @@ EDGE_KINDS = frozenset(
 
 
 class GroupListener(Protocol):
-    """What a process group is told by the thread that serves the sockets."""
+    """What the socket thread reports to a process group."""
 
     def hear(self, header: wire.Header, body: bytes) -> None:
-        """Takes in what a peer says about the group; raises WireError."""
+        """Processes a peer's message about the group; raises WireError."""
 
     def lose(self, ranks: Iterable[int]) -> None:
-        """These are gone: their process ended, or its link broke."""
+        """Records lost ranks: their process ended, or its link broke."""
 
 
 @dataclass
 class Receiver:
-    """Belongs to the thread that serves the sockets; notices and acknowledgements are for any thread."""
+    """Belongs to the socket thread; NOTICE and ACKNOWLEDGE may be processed in any thread."""
 
     place: ProcessDirectory
     mailboxes: dict[int, Mailbox]
     edges: EdgeProtocol
     tell: Tell
     greeted: Callable[[int], None]
-    """Called with the process that has said hello."""
+    """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
-    """Called with a process that another one has taken the place of."""
+    """Called with a process that was replaced by a new one."""
     run_id: int = 0
     incarnations: dict[int, int] = field(default_factory=dict)
-    """By process how often it was started before, where that is not 0."""
+    """By process its incarnation, where that is not 0."""
     segments: AttachedSegments = field(default_factory=AttachedSegments)
     peers: dict[int, frozenset[int]] = field(default_factory=dict)
-    """By local rank who may ever send to it, where that is known: payloads of others would wait in vain."""
+    """By local rank the ranks that may ever send to it, where known: other payloads would never be read."""
     models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
-    """Bytes of models that were asked for, by local rank and whom it asked; None until they have come."""
+    """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
-    """Who is told of a process group, in a transport that has one."""
+    """The process group of a transport that has one."""
     ringer: DoorbellWriter | None = None
-    """Who is told which processes have read something of ours."""
+    """Learns which processes have read a payload of this one."""
     _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
-        """Takes in messages; what breaks the rules is counted by its reason, and nothing else happens."""
+        """Processes messages; an invalid one is counted by its reason and has no other effect."""
         for frames, guarded in messages:
             try:
                 self._accept(frames, guarded)
@@ -82,11 +82,11 @@ class Receiver:
                 self._refuse(frames[0], error.reason)
 
     def refuse(self, reason: str) -> None:
-        """Books something whose receiver is not known under the first node here."""
+        """Counts a message with an unknown receiver for the first node of this process."""
         self.mailboxes[self.place.process.ranks[0]].refuse(reason)
 
     def forget(self, process: int) -> None:
-        """Drops the shared memory of a process that is gone, and rings it no more."""
+        """Drops shared memory and doorbell of a process that is lost."""
         ranks = self.place.processes[process].ranks
         for rank in ranks:
             self.segments.forget(rank)
@@ -96,7 +96,7 @@ class Receiver:
             self.listener.lose(ranks)
 
     def _refuse(self, head: zmq.Frame, reason: str) -> None:
-        """Books a message under its receiver if the header tells one."""
+        """Counts a message for its receiver, if the header is readable."""
         with contextlib.suppress(wire.WireError):
             receiver = wire.Header.unpack(header_bytes(head)).receiver
             if receiver in self.mailboxes:
@@ -109,12 +109,14 @@ class Receiver:
         if len(frames) != 2:
             raise wire.WireError("frame count")
         header, body = wire.Header.unpack(header_bytes(frames[0])), frames[1]
+        # A process of an earlier run may still be alive on the same port.
         if header.run_id != self.run_id:
             raise wire.WireError("run id")
         mailbox = self.mailboxes.get(header.receiver)
         process = self.place.home.get(header.sender)
         if mailbox is None or process is None or process == self.place.own:
             raise wire.WireError("rank")
+        # The key proves the machine; all nodes of a machine trust each other.
         if guarded and not came_from(frames[0], self.place.processes[process].machine):
             raise wire.WireError("identity")
         if header.kind != Kind.NOTICE and header.length != len(body):
@@ -122,14 +124,18 @@ class Receiver:
         bulk = header.kind in (Kind.PAYLOAD, Kind.MODEL)
         if not bulk and len(body) > wire.MOST_CONTROL_BYTES:
             raise wire.WireError("control length")
+        # Before any effect: a late message of a dead process must not count for its successor.
         self._check_incarnation(process, header)
         if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
             raise wire.WireError("round")
+        # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body.buffer):
             self._ask_again(mailbox, header)
             raise wire.WireError("checksum")
+        # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
             mailbox.acknowledged(header.sender, header.ack)
+            # Only an acknowledgement of this incarnation shows that the peer has attached this memory.
             if self.ringer is not None and header.ack >> wire.SEQ_BITS == self.place.incarnation:
                 self.ringer.answered(process)
         self._give(mailbox, process, header, body)
@@ -137,6 +143,7 @@ class Receiver:
     def _check_incarnation(self, process: int, header: wire.Header) -> None:
         known = self.incarnations.get(process, 0)
         if header.kind == Kind.HELLO and known < header.incarnation <= wire.LOW_8_BITS:
+            # All traces of the old process go before the first message of the new one is used.
             self.incarnations[process] = header.incarnation
             self.forget(process)
             self.edges.meet_anew(self.place.processes[process].ranks)
@@ -147,7 +154,7 @@ class Receiver:
             raise wire.WireError("incarnation")
 
     def _ask_again(self, mailbox: Mailbox, header: wire.Header) -> None:
-        """Asks at once for what was damaged; what is damaged again is asked for when the node waits."""
+        """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
         edge = mailbox.rank, header.sender
         if self._asked_again.get(edge) != header.key:
             self._asked_again[edge] = header.key
@@ -174,7 +181,7 @@ class Receiver:
             self.hear(mailbox, header)
 
     def hear(self, mailbox: Mailbox, header: wire.Header) -> None:
-        """Tells a node what a peer says of itself."""
+        """Passes a control message of a peer to the edge protocol or the mailbox."""
         if header.kind in EDGE_KINDS:
             self.edges.hear(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
@@ -183,6 +190,7 @@ class Receiver:
                 self._answer_missing(mailbox, header.sender, header.key)
 
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+        # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
             self.tell(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
         elif mailbox.send_again(peer, key):
@@ -190,6 +198,7 @@ class Receiver:
         elif mailbox.ended:
             self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
+            # Not sent yet: the position shows that this node is behind and extends its deadline there.
             self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _greet(self, process: int, hello: wire.Hello) -> None:
@@ -200,7 +209,7 @@ class Receiver:
         self.greeted(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
-        """The bytes of the first model that has come for a local rank, or None; no other is taken then."""
+        """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""
         for pair, model in list(self.models.items()):
             if pair[0] == rank and model is not None:
                 self.models = {asked: other for asked, other in self.models.items() if asked[0] != rank}
