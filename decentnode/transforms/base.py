@@ -1,8 +1,8 @@
-"""One step between a signal and its bytes: payload -> payload, with an inverse.
+"""A stage between a signal and its bytes: payload -> payload, with an inverse.
 
-Names of fields are fixed: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and
-`indices` (int32, ascending, of role INDEX) unless both ends compute them. A transform replaces the fields
-that it encodes and passes all others on, so that stages combine freely.
+Names of fields are fixed: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and `indices`
+(int32, ascending, of role INDEX) unless both ends compute them. A transform replaces the fields that it
+encodes and keeps all others, so that stages combine freely.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ class Context:
     receiver: int | None = None
     """None when one payload serves all receivers."""
     own: Tensor | None = None
-    """The receiver's own signal at the same point of the chain, for what was not sent; None: zeros."""
+    """The receiver's own signal at this point of the chain, which replaces what was not sent; None: zeros."""
     phase: int = 0
     """The number of the exchange within the round."""
 
@@ -39,7 +39,7 @@ class Context:
         return generator(self.seed, purpose, self.round, self.phase, self.sender)
 
     def at(self, own: Tensor | None) -> "Context":
-        """The same with the own signal at another point of the chain."""
+        """The same context with the own signal at another point of the chain."""
         return self if own is self.own else replace(self, own=own)
 
 
@@ -64,7 +64,7 @@ class Transform(Stateful, ABC):
     needs_float32: ClassVar[bool] = False
     """Accepts no signals of lower precision, such as bfloat16."""
     unbiased: ClassVar[bool] = False
-    """The expectation of what is decoded is what was encoded, whatever the options."""
+    """The expectation of the decoded signal is the encoded signal, for all options."""
     wire: ClassVar[str] = ""
     """Bytes on the wire for d values of b bytes (`training.dtype`), as a formula."""
 
@@ -88,7 +88,7 @@ class Transform(Stateful, ABC):
 
     @property
     def remembers(self) -> bool:
-        """Whether what is sent depends on what was sent before."""
+        """Whether the payload depends on earlier payloads."""
         return bool(self.state)
 
     def bind(self, parameters: ParameterLayout | None) -> None:
@@ -96,7 +96,7 @@ class Transform(Stateful, ABC):
 
     @abstractmethod
     def layout(self, incoming: Layout) -> Layout:
-        """The layout that `encode` makes of layout `incoming`; called once, first. Raises BadInput."""
+        """The layout of `encode`'s output for the layout `incoming`; called once, first. Raises BadInput."""
 
     def begin(self, signal: Tensor) -> Tensor:
         """Receives, before round 0, the signal that all nodes start from; returns that of the next stage."""
@@ -129,7 +129,7 @@ def replaced(layout: Layout, name: str, *fields: Field, form: Form | None = None
 
 
 def passed_on(payload: Payload, layout: Layout) -> dict[str, Tensor]:
-    """The fields of a payload that `layout` has, too: what a stage that replaces some leaves alone."""
+    """The fields of a payload that `layout` has, too: those that a stage does not replace."""
     names = {f.name for f in layout.fields}
     return {f.name: payload[f.name] for f in payload.layout.fields if f.name in names}
 

@@ -17,7 +17,7 @@ from decentnode.transforms.base import Context, Transform, values_field
 
 
 class Wrapper(Transform):
-    """A transform around all that follow it, which are a chain of their own: it sees what they make."""
+    """A transform around all that follow it, which are a chain of their own: it receives their output."""
 
     rest: "Chain"
 
@@ -25,17 +25,17 @@ class Wrapper(Transform):
 class Chain(Stateful):
     """Encodes a flat signal through all transforms in order, and decodes it in reverse order.
 
-    Leading transforms that only change the basis are also there alone (`to_basis`, `from_basis`), because
-    mixing is linear: sums can be made of coefficients, and brought back once.
+    The leading transforms that only change the basis are also available separately (`to_basis`,
+    `from_basis`). Mixing is linear, so a scheme can sum coefficients and transform the sum back once.
     """
 
     def __init__(
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
         parameters: ParameterLayout | None = None, first: int = 0, of_models: bool = False,
     ) -> None:  # fmt: skip
-        """Raises BadInput when a transform cannot take what its predecessor emits, counted from `first`.
+        """Raises BadInput when a transform cannot encode its predecessor's output, counted from `first`.
 
-        `of_models`: the signals are models themselves, which decides what some options are by default.
+        `of_models`: the signals are models themselves, which sets the default of some options.
         """
         for transform in transforms:
             transform.of_models = of_models
@@ -76,27 +76,27 @@ class Chain(Stateful):
 
     @property
     def layout(self) -> Layout:
-        """What the chain puts on the wire."""
+        """The layout of the chain's payloads."""
         return self.layouts[-1]
 
     @property
     def per_receiver(self) -> bool:
-        """Whether each receiver gets a payload of its own."""
+        """Whether each receiver has a payload of its own."""
         return any(transform.per_receiver for transform in self.stages)
 
     @property
     def protects(self) -> bool:
-        """Whether some stage is there so that peers learn less of the signal."""
+        """Whether some stage protects the signal from peers."""
         return any(transform.protects for transform in self.stages)
 
     @property
     def corrects(self) -> bool:
-        """Whether some stage makes up later for what those after it lose."""
+        """Whether some stage sends later what the stages after it lose."""
         return any(transform.needs_differences for transform in self.stages)
 
     @property
     def rounds(self) -> bool:
-        """Whether values that are sent may be decoded as others, in the chain's basis."""
+        """Whether a sent value may be decoded as another value, in the chain's basis."""
         return any(not transform.lossless for transform in self.transforms[self.basis :])
 
     @property
@@ -105,7 +105,7 @@ class Chain(Stateful):
         return all(transform.same_coordinates for transform in self.stages)
 
     def begin(self, signal: Tensor) -> None:
-        """Shows the transforms, before round 0, the signal that all nodes start from."""
+        """Passes the signal that all nodes start from to the transforms, before round 0."""
         for transform in self.transforms:
             signal = transform.begin(signal)
 
@@ -116,7 +116,7 @@ class Chain(Stateful):
         transforms and the signal is not finite.
         """
         if self.basis:
-            # In another basis one such value spreads, and its place tells no parameter any more.
+            # In another basis such a value spreads, and its position does not identify a parameter.
             self._refuse_nonfinite(signal, context, self.parameters)
         return self.encode_coefficients(self.to_basis(signal), context)
 
@@ -149,7 +149,7 @@ class Chain(Stateful):
         return self._decode(payload, context, 0)
 
     def decode_coefficients(self, payload: Payload, context: Context) -> Tensor:
-        """`decode` as far as the chain's basis; `context.own` is in that basis, too."""
+        """`decode` down to the chain's basis; `context.own` is in that basis, too."""
         return self._decode(payload, context, self.basis)
 
     def _decode(self, payload: Payload, context: Context, first: int) -> Tensor:
@@ -163,7 +163,7 @@ class Chain(Stateful):
         return payload["vector"]
 
     def _wrapped(self, signal: Tensor) -> Payload:
-        """A payload around the signal's memory; of the two slots that take turns it is made only once."""
+        """A payload around the signal's memory; made once for each of the two slots of the vector."""
         for known, payload in self._recent:
             if known is signal:
                 return payload
@@ -172,7 +172,7 @@ class Chain(Stateful):
         return payload
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
-        # One sum is cheaper than a test of every element; it alone may overflow, so it only raises suspicion.
+        # One sum is cheaper than a test of every element. Only the sum may overflow, so the test follows.
         if math.isfinite(float(signal.sum())) or bool(torch.isfinite(signal).all()):
             return
         index = int((~torch.isfinite(signal)).nonzero()[0])
@@ -199,7 +199,7 @@ class Chain(Stateful):
 
 
 def check_order(transforms: Sequence[Transform]) -> None:
-    """Raises BadInput, naming both neighbors, when some transform cannot take what comes before it."""
+    """Raises BadInput, with both names, when a transform cannot encode its predecessor's output."""
     forms = [Form.DENSE]
     for index, transform in enumerate(transforms):
         if forms[-1] not in transform.accepts:
@@ -212,7 +212,7 @@ def check_order(transforms: Sequence[Transform]) -> None:
 
 
 def _remedy(transforms: Sequence[Transform], index: int, forms: Sequence[Form]) -> str:
-    """What would be right where the transform at `index` cannot take the last of the forms before it."""
+    """The remedy where the transform at `index` cannot encode the last of the forms before it."""
     if not index:
         return "put one that selects or rounds before it, such as top_k"
     before, given = transforms[index - 1], forms[-2]

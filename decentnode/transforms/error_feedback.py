@@ -1,4 +1,4 @@
-"""What compression lost is sent later."""
+"""Sends later what compression lost."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -18,15 +18,15 @@ from decentnode.transforms.sparsify.top_k import TopK
 @TRANSFORMS.register("error_feedback")
 @dataclass
 class ErrorFeedback(Wrapper):
-    """Adds what the transforms after it lost to what they get next (Karimireddy et al., ICML 2019, Alg. 2).
+    """Adds what the transforms after it lost to their next input (Karimireddy et al., ICML 2019, Alg. 2).
 
     v = g + e,   sent: C(v),   e <- v - C(v),   with e = 0 at the start;   C: all that follows in the chain
 
-    So all that was decoded and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
+    So all decoded signals and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
     stays bounded: |e| <= c / (1 - c) max |g|. So it is right for differences and gradients. `gossip` and
-    `all_reduce` take it for models, before transforms that round: x_i <- w_ii x_i + sum_j w_ij C(x_j + e_j)
-    keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not go its way. Gaps count
-    as zero at both ends. A payload that is lost is not made up for.
+    `all_reduce` accept it for models, before transforms that round: x_i <- w_ii x_i + sum_j w_ij C(x_j + e_j)
+    keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not drift. Gaps count as
+    zero at both ends. A lost payload is not corrected.
 
     State: e, d floats.
     """
@@ -63,7 +63,7 @@ class ErrorFeedback(Wrapper):
         return sent
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """What the transforms after it make of the payload, with zeros in the gaps."""
+        """What the transforms after it decode from the payload, with zeros in the gaps."""
         return Payload.dense(self._decoded(payload, context))
 
     def _decoded(self, payload: Payload, context: Context) -> Tensor:

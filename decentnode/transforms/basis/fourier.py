@@ -22,14 +22,14 @@ class Fourier(Transform):
     sent: X_0, sqrt(2) (Re X_1, Im X_1, Re X_2, ...), and last X_{n/2} unscaled where n is even
 
     That is exactly n reals for n values, and an orthogonal map, whatever n is. Blocks (the last one shorter)
-    stay in the cache, and keep signals of awkward length, such as a large prime, off the slow way;
-    `block: 0` takes the whole signal as one, and torch's FFT then sets the pace.
+    stay in the cache. They also avoid the slow FFT of signals whose length is a large prime. `block: 0` uses
+    one block for the whole signal.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.DENSE
     changes_basis: ClassVar = True
-    needs_float32: ClassVar = True  # a model would be rounded on its way there and back in every round
+    needs_float32: ClassVar = True  # the change of basis would round a model twice in every round
     wire: ClassVar = "b d"
 
     block: NonNegative = 4096

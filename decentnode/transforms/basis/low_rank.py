@@ -1,4 +1,4 @@
-"""Matrices as products of two thin ones."""
+"""Matrices as products of two thin matrices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from decentnode.transforms.base import VECTOR, Context, Field, Form, Layout, Pay
 
 @dataclass(frozen=True)
 class MatrixBlock:
-    """One tensor of the model: m x n of rank r, the thin matrices one after the other; r = 0: as it is."""
+    """One tensor of the model: m x n of rank r, the thin matrices in sequence; r = 0: sent as it is."""
 
     entry: Entry
     m: int
@@ -39,12 +39,14 @@ class LowRank(Transform):
     P = orthogonal(M Q),   Q <- M^T P,   sent: P and Q,   decoded: P Q^T;   repeated `iterations` times
 
     M is a weight of shape m x (all other dimensions). Tensors of one dimension, and those that would not
-    shrink, are sent as they are. With `warm_start`, Q comes from the round before, so rounds are steps of one
-    power iteration where the signal changes slowly; else it is random. Exact for matrices of rank r;
-    |M - P Q^T|^2 = |M|^2 - |Q|^2, at least the error of the truncated SVD, which iterations approach. Biased:
-    put `error_feedback` around it, or use a scheme that sends differences to what the receivers know.
+    shrink, are sent as they are. With `warm_start`, Q is that of the last round: where the signal changes
+    slowly, rounds are steps of one power iteration. Otherwise Q is random. Exact for matrices of rank r. The
+    squared error is |M - P Q^T|^2 = |M|^2 - |Q|^2, at least the error of the truncated SVD, which iterations
+    approach. Biased: use it after `error_feedback`, or with a scheme that sends differences to what the
+    receivers know.
 
-    State: Q, r n floats a matrix. Takes whole signals in the model's own coordinates. LAPACK sets the pace.
+    State: Q, r n floats a matrix. Needs whole signals in the model's own coordinates. LAPACK takes most of
+    the time.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -135,7 +137,7 @@ class LowRank(Transform):
 
 
 def part_of(entry: Entry, rank: int) -> MatrixBlock:
-    """How a tensor of the model is sent."""
+    """The block of a tensor of the model."""
     m = entry.shape[0] if len(entry.shape) > 1 else 1
     n = entry.shape.numel() // m if m else 0
     r = min(rank, m, n)
@@ -143,6 +145,6 @@ def part_of(entry: Entry, rank: int) -> MatrixBlock:
 
 
 def thin(sent: Tensor, part: MatrixBlock) -> tuple[Tensor, Tensor]:
-    """P (m x r) and Q (n x r) as views of what is sent."""
+    """P (m x r) and Q (n x r) as views of the sent values."""
     p, q = sent.split_with_sizes([part.r * part.m, part.r * part.n])
     return p.view(part.m, part.r), q.view(part.n, part.r)

@@ -27,13 +27,14 @@ class Wavelet(Transform):
 
     Periodic at the ends, so there are as many coefficients as padded values, and an orthogonal family keeps
     the Euclidean norm. `family` is any discrete one of PyWavelets that reconstructs exactly (dmey does not).
-    Short signals have fewer levels: L <= log2 d. Its library sets the pace; longer filters take longer.
+    Short signals have fewer levels: L <= log2 d. PyWavelets takes most of the time; longer filters take
+    longer.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.DENSE
     changes_basis: ClassVar = True
-    needs_float32: ClassVar = True  # a model would be rounded on its way there and back in every round
+    needs_float32: ClassVar = True  # the change of basis would round a model twice in every round
     wire: ClassVar = "b d, padded"
 
     family: str = "sym2"
@@ -66,7 +67,7 @@ class Wavelet(Transform):
         return Payload.dense(self.own(payload[VECTOR]))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """Exact to fp32 precision; to 1e-10 of the norm in fp64, as the filters are tabled."""
+        """Exact to fp32 precision; to 1e-10 of the norm in fp64, as the filters come from tables."""
         coefficients = payload[VECTOR].to(self._dense.dtype)
         array = coefficients.cpu().numpy()
         signal = array[: self._padded >> self._depth]
@@ -78,7 +79,7 @@ class Wavelet(Transform):
 
 
 def pywt() -> Any:
-    """PyWavelets; BadInput where it is not installed."""
+    """The module of PyWavelets; raises BadInput where it is not installed."""
     return library("pywt", "PyWavelets")
 
 

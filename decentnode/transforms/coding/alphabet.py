@@ -13,8 +13,8 @@ from decentnode.transforms.coding.bits import Bytes, pack, packed_bytes, unpack
 class Alphabet:
     """Codes 0..size-1 (2 <= size <= 256), each in `width` bits, or `digits` of them in one byte.
 
-    Digits are numbers in base `size`, as 5 trits in a byte (3^5 = 243): n codes are cut into `digits` rows of
-    equal length, the last one filled up with zeros, and byte j is sum_i row_i[j] size^i.
+    Digits are numbers in base `size`, as 5 trits in a byte (3^5 = 243). n codes are cut into `digits` rows of
+    equal length, the last one padded with zeros, and byte j is sum_i row_i[j] size^i.
     """
 
     size: int
@@ -53,7 +53,7 @@ class Alphabet:
         return packed
 
     def unpack(self, packed: Bytes, count: int) -> Bytes:
-        """The inverse of `pack`; PayloadError when there are codes that are none of the alphabet."""
+        """The inverse of `pack`; raises PayloadError for codes that are not in the alphabet."""
         if self.digits:
             return self._unpack_digits(packed, count)
         codes: Bytes = unpack(packed, self.width, count).astype(np.uint8, copy=False)

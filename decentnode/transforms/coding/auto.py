@@ -1,4 +1,4 @@
-"""Indices by whichever coder is shortest."""
+"""Indices by the coder with the shortest code."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from decentnode.transforms.coding.index_coder import Bytes, IndexCoder, Indices
 from decentnode.transforms.coding.rice import Rice
 
 CODERS: tuple[IndexCoder, ...] = (Bitmap(), Rice(), EliasGamma())
-"""By the number that travels."""
+"""In the order of their numbers on the wire."""
 
 
 @TRANSFORMS.register("auto")
@@ -21,8 +21,8 @@ CODERS: tuple[IndexCoder, ...] = (Bitmap(), Rice(), EliasGamma())
 class Auto(IndexCoder):
     """The shortest of bitmap, rice and elias_gamma for each payload (choice by code: Rice, JPL 79-22, 1979).
 
-    One byte tells which. Rice wins where indices lie at random, the bitmap where 4 of 10 coordinates or more
-    are sent, Elias gamma where indices come in clusters.
+    One byte has the number of the coder. Rice is shortest where indices are random, the bitmap where at least
+    4 of 10 coordinates are sent, Elias gamma where indices come in clusters.
     """
 
     wire: ClassVar = "1 + the least of bitmap, rice and elias_gamma"

@@ -13,7 +13,7 @@ from decentnode.transforms.coding.index_coder import Bytes, IndexCoder, Indices,
 @TRANSFORMS.register("bitmap")
 @dataclass
 class Bitmap(IndexCoder):
-    """One bit for each coordinate says whether it was sent (as in Lemire et al., SPE 2016, section 2).
+    """One bit for each coordinate: 1 where it was sent (as in Lemire et al., SPE 2016, section 2).
 
     The shortest of the index codes when about 4 of 10 coordinates or more are sent.
     """
@@ -25,7 +25,7 @@ class Bitmap(IndexCoder):
 
     def coded(self, indices: Indices, n: int) -> Bytes:
         places = indices >> 3
-        # Bits of one byte are neighbors in the list, so each byte is the "or" of one stretch of it.
+        # Bits of one byte are adjacent in the list, so each byte is the "or" of one run of it.
         first = np.flatnonzero(np.diff(places, prepend=np.int32(-1)))
         code = np.zeros(bits_to_bytes(n), np.uint8)
         code[places[first]] = np.bitwise_or.reduceat(np.uint8(1) << (indices & 7).astype(np.uint8), first)

@@ -1,6 +1,6 @@
 """Small whole numbers packed into the fewest bits that hold them, and back, without a loop over elements.
 
-A code of w bits is kept as w // 8 whole bytes, the lowest first: that byte of all codes in a row, then the
+A code of w bits is stored as w // 8 whole bytes, the lowest first: that byte of all codes in a row, then the
 next one. The w % 8 bits on top follow, eight codes in w % 8 bytes, the first code in the lowest bits.
 """
 
@@ -35,7 +35,7 @@ def pack(codes: NDArray[np.unsignedinteger], width: int) -> Bytes:
 def unpack(packed: Bytes, width: int, count: int) -> NDArray[np.unsignedinteger]:
     """The inverse of `pack`, as the smallest unsigned dtype that holds `width` bits.
 
-    `packed` must have `packed_bytes(count, width)` bytes; bits after the last code are not looked at.
+    `packed` must have `packed_bytes(count, width)` bytes; bits after the last code are ignored.
     """
     planes, bits = divmod(width, 8)
     if width <= 8:

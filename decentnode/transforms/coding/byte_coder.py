@@ -1,4 +1,4 @@
-"""What all byte coders share: each field is compressed for itself, and keeps its name and role."""
+"""The common part of all byte coders: each field is compressed separately and keeps its name and role."""
 
 import importlib
 from abc import abstractmethod
@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 RAW, CODED = 0, 1
 CPU = torch.device("cpu")
 STEP = 1 << 14
-"""Elements that are brought together from their bytes at once, in the first-level cache."""
+"""Elements per step of the byte shuffle, which fit in the first-level cache."""
 
 
 @dataclass
@@ -39,11 +39,11 @@ class ByteCoder(Transform):
 
     @abstractmethod
     def compressed(self, content: Bytes, field: Field) -> bytes | None:
-        """The code of a field's bytes, of which there are some; None for fields that it cannot code."""
+        """The code of a field's bytes, at least one; None for fields that it cannot code."""
 
     @abstractmethod
     def decompressed(self, code: Bytes, field: Field) -> Bytes:
-        """The inverse of `compressed`, at most all bytes of `field`; PayloadError when there are more."""
+        """The inverse of `compressed`; raises PayloadError when there are more bytes than `field` has."""
 
     def layout(self, incoming: Layout) -> Layout:
         fields = tuple(
@@ -80,7 +80,7 @@ class ByteCoder(Transform):
         count, rest = divmod(content.size, field.dtype.itemsize)
         if rest or count > field.elements or (count < field.elements and not field.variable):
             raise PayloadError(f"field '{field.name}' has {content.size} bytes, not those of its elements")
-        # Not a view of nothing: torch takes its stride for a wrong one.
+        # A view of an empty array fails: torch refuses its stride.
         return torch.from_numpy(content).view(field.dtype) if count else torch.empty(0, dtype=field.dtype)
 
     def _content(self, code: Bytes, field: Field) -> Bytes:
@@ -99,7 +99,7 @@ def size(field: Field) -> int:
 
 
 def library(name: str, package: str) -> Any:
-    """A library that not everybody has installed; BadInput says how to get it."""
+    """An optional library; raises BadInput with the way to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -107,12 +107,12 @@ def library(name: str, package: str) -> Any:
 
 
 def shuffled(content: Bytes, itemsize: int) -> Bytes:
-    """The first bytes of all elements, then the second ones, and so on: like is beside like."""
+    """The first bytes of all elements, then the second ones, and so on, so similar bytes are adjacent."""
     return np.ascontiguousarray(content.reshape(-1, itemsize).T).reshape(-1)
 
 
 def unshuffled(content: Bytes, itemsize: int) -> Bytes:
-    """The inverse of `shuffled`; PayloadError when there is part of an element."""
+    """The inverse of `shuffled`; raises PayloadError when the last element is incomplete."""
     if content.size % itemsize:
         raise PayloadError(f"{content.size} bytes are no elements of {itemsize}")
     if itemsize == 1:

@@ -34,7 +34,7 @@ class EliasGamma(IndexCoder):
     wire: ClassVar = "at most k (2 log2(d / k) + 1) / 8 for k indices"
 
     def most_bytes(self, most_indices: int, n: int) -> int:
-        # The bound grows with k up to n / 2^(1 / ln 2 - 1/2), and fewer indices may come than the most.
+        # The bound grows with k up to n / 2^(1 / ln 2 - 1/2), and a payload may have fewer indices.
         k = min(float(most_indices), n / 2 ** (1 / math.log(2) - 0.5))
         return bits_to_bytes(math.ceil(k * (2 * math.log2(n / k) + 1)) + 1) + 1 if k else 0
 
@@ -44,7 +44,7 @@ class EliasGamma(IndexCoder):
         return np.concatenate([unary(N), _planes(g, N)])
 
     def decoded(self, code: Bytes, count: int, n: int) -> Indices:
-        # Of all bits, the unary numbers have half, and one more for each index.
+        # Unary numbers take half of all bits, and one more for each index.
         N, taken = read_unary(code[: (8 * code.size + count) // 16 + 1], count)
         if N.max() >= n.bit_length():
             raise PayloadError(f"a coded gap is 2^{N.max()} or more, but there are {n} coordinates")

@@ -24,11 +24,12 @@ CHECKSUM_BYTES = 8
 class Fpzip(ByteCoder):
     """Compresses floats by prediction and entropy coding (Lindstrom and Isenburg, IEEE TVCG 12(5), 2006).
 
-    Lossless with `precision: 0`. Otherwise that many leading bits of each float are kept, so the error of a
-    value is below 2^(9 - precision) of its magnitude in fp32, 2^(12 - precision) in fp64 (an even number of
-    bits there), towards zero; a field that does not shrink stays exact, and so does what is no float. Its
-    library sets the pace, and believes what it decodes: a checksum of 8 bytes finds damage, but not malice,
-    which can end the process. Among peers that nobody vouches for take `zstd` or `pcodec`.
+    Lossless with `precision: 0`. Otherwise that many leading bits of each float are kept. Then the error of a
+    value is below 2^(9 - precision) of its magnitude in fp32 and 2^(12 - precision) in fp64 (an even number
+    of bits there), towards zero. A field that does not shrink stays exact, and so does a field of other
+    types. The library takes most of the time, and does not check what it decodes. A checksum of 8 bytes finds
+    damage, but not manipulated payloads, which can end the process. With untrusted peers use `zstd` or
+    `pcodec`.
     """
 
     needs_float32: ClassVar = True

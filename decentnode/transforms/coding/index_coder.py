@@ -1,7 +1,7 @@
-"""What all coders of indices share: the field `indices` becomes bytes, their number in front where it varies.
+"""The common part of all index coders: bytes replace the field `indices`, after their count where it varies.
 
-A code has its unary numbers in one stream of bits and the remainders in another, not in turn: so whole arrays
-are coded and decoded at once.
+A code has all unary numbers in one stream of bits and all remainders in another, so that whole arrays are
+coded and decoded at once.
 """
 
 from abc import abstractmethod
@@ -37,7 +37,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass
 class IndexCoder(Transform):
-    """Replaces `indices` by `index_code`; a coder says how `count` ascending indices below n are written."""
+    """Replaces `indices` by `index_code`; a coder writes `count` ascending indices below n."""
 
     accepts: ClassVar = frozenset({Form.SPARSE, Form.QUANTIZED})
     emits: ClassVar = None

@@ -16,8 +16,8 @@ from decentnode.transforms.coding.byte_coder import ByteCoder, Bytes, library, s
 class Lz4(ByteCoder):
     """Compresses each field with LZ4, like bytes side by side (Collet, 2011, LZ4 block format; as `zstd`).
 
-    Lossless, and without entropy coding: it finds repetitions alone, such as zeros and equal exponents. A
-    larger `acceleration` looks for fewer of them.
+    Lossless, and without entropy coding: it only finds repetitions, such as zeros and equal exponents. A
+    larger `acceleration` finds fewer of them in less time.
     """
 
     acceleration: Positive = 1

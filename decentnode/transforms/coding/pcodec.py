@@ -23,7 +23,8 @@ DTYPES: dict[torch.dtype, type[np.generic]] = {
 class Pcodec(ByteCoder):
     """Compresses numbers by binning and entropy coding them (Loncaric et al., arXiv:2502.06112, 2025).
 
-    Lossless, and closer to the entropy of floats and indices than byte coders; the library sets the pace.
+    Lossless, and closer to the entropy of floats and indices than byte coders. The library takes most of the
+    time.
     Fields of bytes, such as packed codes, stay as they are.
     """
 

@@ -25,17 +25,17 @@ from decentnode.transforms.coding.index_coder import (
 class Rice(IndexCoder):
     """Codes the gaps between indices by quotient and remainder (Rice, JPL Publication 79-22, 1979).
 
-    A gap g >= 0 takes g >> k in unary and its k lowest bits: (g >> k) + 1 + k bits. The k with the shortest
-    code is tried out on each payload and travels in one byte, then all lowest bits, then all unary numbers.
-    For c indices below n the gaps' sum is at most n - c, so they take at most
-    min_k ((n - c) / 2^k + c (k + 1)) bits. Within 3 % of the entropy of a random mask.
+    A gap g >= 0 takes g >> k in unary and its k lowest bits: (g >> k) + 1 + k bits. Each payload uses the k
+    with the shortest code. It has k in one byte, then all lowest bits, then all unary numbers. For c indices
+    below n the gaps' sum is at most n - c, so they take at most min_k ((n - c) / 2^k + c (k + 1)) bits.
+    Within 3 % of the entropy of a random mask.
     """
 
     wire: ClassVar = "about k (log2(d / k) + 1.5) / 8 for k indices"
 
     def most_bytes(self, most_indices: int, n: int) -> int:
         c = min(most_indices, n)
-        # What is left over of a byte at the end of each of the two streams, and the byte that tells k.
+        # The rest of the last byte of each of the two streams, and the byte with k.
         return bits_to_bytes(_bound(n - c, c, _best_for(n - c, c))) + 2 if c else 0
 
     def coded(self, indices: Indices, n: int) -> Bytes:
@@ -61,7 +61,7 @@ def _bound(total: int, c: int, k: int) -> int:
 
 
 def _best_for(total: int, c: int) -> int:
-    """The k with the smallest bound: the last one at which a further bit for all still pays."""
+    """The k with the smallest bound: the last one at which a further bit for all still shortens the code."""
     k = 0
     while _bound(total, c, k + 1) < _bound(total, c, k):
         k += 1
@@ -69,7 +69,7 @@ def _best_for(total: int, c: int) -> int:
 
 
 def _best(gaps: Indices, total: int) -> int:
-    """The k with the shortest code. Rounding may favor one that is larger than for equal gaps, by little."""
+    """The k with the shortest code; rounding may select one slightly larger than for equal gaps."""
     candidates = range(_best_for(total, gaps.size) + 3)
     sizes = [int(np.sum(gaps >> k, dtype=np.int64)) + gaps.size * k for k in candidates]
     return int(np.argmin(sizes))

@@ -1,4 +1,4 @@
-"""What `Alphabet` and `bits` do with arrays, done with tensors: the same bytes, of codes on a GPU."""
+"""`Alphabet` and `bits` for tensors: the same bytes, for codes on a GPU."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def pack(alphabet: Alphabet, codes: Tensor) -> Tensor:
 
 
 def unpack(alphabet: Alphabet, packed: Tensor, count: int) -> Tensor:
-    """The inverse of `pack`; PayloadError when there are codes that are none of the alphabet."""
+    """The inverse of `pack`; raises PayloadError for codes that are not in the alphabet."""
     if alphabet.digits:
         _check(packed, alphabet.size**alphabet.digits)
         rows, rest = [], packed

@@ -18,8 +18,8 @@ from decentnode.transforms.coding.byte_coder import ByteCoder, Bytes, shuffled, 
 class Zstd(ByteCoder):
     """Compresses each field with Zstandard, like bytes side by side (RFC 8878, 2021; Alted, CiSE 2010).
 
-    Lossless. Values of fp32 shrink to about .85, because exponents alone repeat: worth it on links below
-    1 Gb/s. Behind a quantizer or an index coder there is less to find.
+    Lossless. Values of fp32 shrink to about .85, because only exponents repeat: useful on links below 1 Gb/s.
+    After a quantizer or an index coder there is less to compress.
     """
 
     level: Annotated[int, Ge(-7), Le(22)] = 1
@@ -31,7 +31,7 @@ class Zstd(ByteCoder):
     def decompressed(self, code: Bytes, field: Field) -> Bytes:
         frame = code.data
         try:
-            # Asked before decompressing, which makes room for as much as the code says.
+            # Checked before decompression, which allocates as many bytes as the frame claims.
             claimed = zstandard.get_frame_parameters(frame).content_size
             if claimed > size(field):
                 raise PayloadError(f"field '{field.name}' claims {claimed} of at most {size(field)} bytes")

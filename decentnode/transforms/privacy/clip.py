@@ -23,9 +23,9 @@ class Clip(Transform):
     x <- x min(1, norm / |x|);   per layer: each of the m tensors of the model to norm / sqrt(m)
     (McMahan et al., ICLR 2018)
 
-    Either way the whole is at most `norm` long, up to rounding: what one node can change is bounded, which is
-    the first half of a privacy guarantee. It stands before `gaussian_noise` (see there), and first or after
-    an orthogonal change of basis; a later stage that selects or decodes to less only shortens the signal.
+    Either way the whole is at most `norm` long, up to rounding. This bounds what one node can change, which
+    is the first half of a privacy guarantee. Place it before `gaussian_noise` (see there), and first or after
+    an orthogonal change of basis. A later stage that selects or rounds towards zero only shortens the signal.
     Meant for differences and gradients: a model longer than `norm` shrinks every time it is sent.
     """
 
@@ -56,7 +56,7 @@ class Clip(Transform):
         return Payload.dense(clipped)
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """What was sent: the receiver cannot know how long the signal was."""
+        """Returns what was sent: the receiver cannot know how long the signal was."""
         return payload
 
 

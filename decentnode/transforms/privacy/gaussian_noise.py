@@ -1,4 +1,4 @@
-"""Noise that hides what one node contributed."""
+"""Noise that hides the contribution of one node."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -22,15 +22,15 @@ class GaussianNoise(Transform):
 
     x <- x + sigma z,   z_i ~ N(0, 1) independent;   one z for all receivers, or one for each `neighbor`
 
-    Where it may stand: after `clip`, which bounds what the noise has to hide, and before all that looks at
-    the values. A selection before it would leave the choice of coordinates, which depends on the signal,
-    without protection: refused. Whatever follows (bases, selection, quantizers, coders) is post-processing,
-    which cannot weaken the guarantee. What stands before `clip` may be a change of basis. After
-    `error_feedback`, the noise of one round is taken back in the next. Neighbors that put together what they
-    got average noise of scope `neighbor` away.
+    Place it after `clip`, which bounds what the noise must hide, and before all stages that read the values.
+    A selection before it is refused: the choice of coordinates depends on the signal and would have no
+    protection. All later stages (bases, selection, quantizers, coders) are post-processing, which cannot
+    weaken the guarantee. A change of basis may stand before `clip`. After `error_feedback`, the next round
+    subtracts the noise of this round. Neighbors that combine their payloads average out noise of scope
+    `neighbor`.
 
-    The noise is drawn from the run's seed, so that a run can be repeated: it tells what privacy costs in
-    accuracy, and protects against nobody who knows that seed.
+    The noise is drawn from the run's seed, so that a run can be repeated. So it measures the cost of privacy
+    in accuracy, but does not protect against peers that know the seed.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -44,7 +44,7 @@ class GaussianNoise(Transform):
 
     @property
     def per_receiver(self) -> bool:
-        """Each neighbor gets noise of its own in scope `neighbor`."""
+        """Each neighbor receives noise of its own in scope `neighbor`."""
         return self.scope == "neighbor"
 
     def layout(self, incoming: Layout) -> Layout:
@@ -54,14 +54,14 @@ class GaussianNoise(Transform):
         x = payload[VECTOR]
         source, noisy = self._source(context), torch.empty_like(x)
         real = np.float64 if x.dtype == torch.float64 else np.float32
-        # In pieces that stay in the cache: a whole vector of noise takes half as long again.
+        # Pieces stay in the cache: one draw for the whole vector takes half as long again.
         for part, out in zip(torch.split(x, CHUNK), torch.split(noisy, CHUNK), strict=True):
             z = torch.from_numpy(source.standard_normal(part.numel(), dtype=real))
             torch.add(part, z.to(x.device), alpha=self.sigma, out=out)
         return Payload.dense(noisy)
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """What was sent: noise stays."""
+        """Returns what was sent: noise stays."""
         return payload
 
     def _source(self, context: Context) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""What all quantizers share: the numbers of a payload become small codes, and a few scales for each block."""
+"""The common part of all quantizers: numbers become small codes, with a few scales for each block."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -28,22 +28,22 @@ from decentnode.transforms.sparsify.philox import Stream
 
 SCALES, CODES = "scales", "codes"
 TILE = 1 << 16
-"""Elements per step: so few that what is computed in between stays in the second-level cache."""
+"""Elements per step, so that intermediate results stay in the second-level cache."""
 DEVICE_TILE = 1 << 24
-"""The same on a GPU: few steps, because each operation takes time to begin."""
+"""The same on a GPU: few steps, because the start of each operation takes time."""
 
 Random = np.random.Generator | Stream
-"""Where the numbers for stochastic rounding come from: on the CPU numpy, elsewhere the same numbers."""
+"""The source of numbers for stochastic rounding: numpy on the CPU, elsewhere the same numbers."""
 Tile = tuple[slice, slice]
-"""Elements and the blocks that they are, which are of one length."""
+"""The elements of a tile and its blocks, which have one length."""
 
 
 @dataclass
 class Quantizer(Transform):
     """Replaces `vector` or `values` by `scales` (of their dtype, halves: fp32) and `codes` (packed bytes).
 
-    Where the number of values varies, the last byte of `codes` tells how many more would have fit, unless
-    that is always none. A quantizer says how one tile, some blocks of equal length, is coded and decoded.
+    Where the number of values varies, the last byte of `codes` has the number of unused codes, unless that is
+    always 0. A quantizer defines how one tile, some blocks of equal length, is coded and decoded.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE, Form.SPARSE})
@@ -57,11 +57,11 @@ class Quantizer(Transform):
     @property
     @abstractmethod
     def alphabet(self) -> Alphabet:
-        """The codes that there are."""
+        """The possible codes."""
 
     @abstractmethod
     def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
-        """Fills `codes` (blocks, length) uint8 for `tile` of that shape; gives the scales, (blocks, each)."""
+        """Fills `codes` (blocks, length) uint8 for a `tile` of that shape; returns scales (blocks, each)."""
 
     @abstractmethod
     def dequantize(self, codes: Tensor, scales: Tensor, tile: Tensor) -> None:
@@ -72,7 +72,7 @@ class Quantizer(Transform):
         """How many of `count` values have scales in common, at least 1; the last block may be shorter."""
 
     def blocks(self, count: int) -> int:
-        """How many blocks `count` values are."""
+        """The number of blocks of `count` values."""
         return -(-count // self.block_length(count))
 
     def tiles(self, count: int, most: int) -> Iterator[Tile]:
@@ -140,7 +140,7 @@ class Quantizer(Transform):
         return torch.cat([packed, packed.new_full((1,), spare)])
 
     def _count(self, payload: Payload) -> int:
-        """How many values the codes are; PayloadError when there are more or fewer scales than that needs."""
+        """The number of values of a payload; raises PayloadError when the number of scales does not match."""
         if not self._values.variable:
             return self._values.elements
         size, spare = payload[CODES].numel(), 0

@@ -39,5 +39,5 @@ class Cast(Transform):
         return Payload.of(outgoing, {**passed_on(payload, outgoing), name: rounded})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """Leaves the values in half precision: mixing widens them in the pass it makes anyway."""
+        """Leaves the values in half precision: mixing converts them in its own pass over memory."""
         return payload

@@ -23,8 +23,8 @@ class Qsgd(Quantizer):
 
     E|Q_s(v) - v|^2 <= min(d/s^2, sqrt(d)/s) |v|^2 for a block of d values and the l2 norm. With `norm: max`
     the error of a value is below max|v| / s. Bits of a value: log2(2 s + 1) rounded up (8 for s = 127, 6 for
-    16, 4 for 4), 2.67 for s = 2 and 1.6 for s = 1; then one scale of 4 bytes for each block. Unbiased to
-    2^-24 of the step |v| / s or of the value. A value of 0 stays 0.
+    16, 4 for 4), 2.67 for s = 2 and 1.6 for s = 1. Each block adds one scale of 4 bytes. Unbiased to 2^-24 of
+    the step |v| / s or of the value. A value of 0 stays 0.
     """
 
     wire: ClassVar = "d log2(2 s + 1) / 8 + max(4, b) d / block"

@@ -25,7 +25,7 @@ class Sign(Quantizer):
     C(v) = |v|_1 / d sgn(v),   |C(v) - v|^2 = (1 - omega) |v|^2,   omega = |v|_1^2 / (d |v|_2^2)
 
     omega is .64 for gaussian and .50 for Laplace distributed values. The mean is that of the whole vector, of
-    each layer, or of each block. Biased: put `error_feedback` around it, or use a scheme that sends
+    each layer, or of each block. Biased: use it after `error_feedback`, or with a scheme that sends
     differences to what the receivers know already. The sign of 0 counts as positive.
     """
 

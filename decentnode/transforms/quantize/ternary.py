@@ -21,9 +21,9 @@ class Ternary(Quantizer):
     stochastic:  s b_i sgn(v_i),   s = max|v|,   P(b_i = 1) = |v_i| / s; unbiased
     threshold:   mu sgn(v_i) where |v_i| > t mean|v|, else 0; mu is the mean magnitude of those that are sent
 
-    The second rule is biased; with t = 0.7 it is that of ternary weights (Li et al., 2016), and with
-    t = 0 after `top_k` that of STC (Sattler et al., TNNLS 2020, Alg. 1); `sign` gives the same in fewer bits
-    unless there are zeros among the values. Its squared error is |v|^2 - k mu^2 for the k values sent.
+    The second rule is biased. With t = 0.7 it is that of ternary weights (Li et al., 2016), and with t = 0
+    after `top_k` that of STC (Sattler et al., TNNLS 2020, Alg. 1). `sign` sends the same in fewer bits unless
+    there are zeros among the values. Its squared error is |v|^2 - k mu^2 for the k values sent.
     """
 
     wire: ClassVar = "d / 5 + max(4, b) d / block"

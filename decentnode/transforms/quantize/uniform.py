@@ -20,9 +20,9 @@ class Uniform(Quantizer):
 
     step = (max v - min v) / (2^bits - 1),   Q(v_i) = min v + step round((v_i - min v) / step)
 
-    An error of at most step / 2, or below one step with `rounding: stochastic`, which is unbiased (to 2^-16
-    of a step); and the rounding of the block's largest magnitude. Blocks of equal values are exact. Zeros
-    between other values are not levels: for sparse differences take `qsgd` with `norm: max`.
+    The error is at most step / 2, or below one step with `rounding: stochastic`, which is unbiased (to 2^-16
+    of a step); the rounding of the block's largest magnitude adds to it. Blocks of equal values are exact.
+    Zeros between other values are not levels: for sparse differences use `qsgd` with `norm: max`.
     """
 
     wire: ClassVar = "bits d / 8 + 2 max(4, b) d / block"
@@ -42,7 +42,7 @@ class Uniform(Quantizer):
     def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
         top = self.alphabet.size - 1
         low, high = tile.amin(1, keepdim=True), tile.amax(1, keepdim=True)
-        # Halves, because the distance of two large numbers may be too large to be a number.
+        # Halves, because the distance of two large numbers may overflow.
         half, span = low / 2, positive(high / 2 - low / 2)
         x = torch.div(tile, 2).sub_(half).div_(span).mul_(top)
         x = x.round_() if self.rounding == "nearest" else x.add_(uniform_like(tile, random)).floor_()
@@ -54,5 +54,5 @@ class Uniform(Quantizer):
         if bool((low > high).any()):
             raise PayloadError("a block's least value is above its largest")
         tile.copy_(codes).div_(self.alphabet.size - 1).mul_(high / 2 - low / 2).add_(low / 2).mul_(2)
-        # Rounding may leave the block's range, and even the range of all numbers.
+        # Rounding may leave the block's range, and even the range of the type.
         torch.clamp(tile, low, high, out=tile)

@@ -1,4 +1,4 @@
-"""The stream of numpy's Philox generator, computed where its numbers are needed, to the bit.
+"""The stream of numpy's Philox generator, computed on the device that uses its numbers, to the bit.
 
 Philox4x64-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3): word i is word
 i mod 4 of the block whose counter is i div 4 + 1. Whole numbers are exact, so they are equal on all devices;
@@ -14,11 +14,11 @@ MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157
 WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 LOW = 0xFFFFFFFF
 STEP = 1 << 20
-"""Blocks at once, so that what is computed in between does not fill the memory."""
+"""Blocks at once, to limit the memory of intermediate results."""
 
 
 class Stream:
-    """A fresh numpy generator over Philox as a stream that goes on from draw to draw."""
+    """A new numpy generator over Philox as a stream that continues from draw to draw."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         low, high = generator.bit_generator.state["state"]["key"]
@@ -27,7 +27,7 @@ class Stream:
         """How many 32-bit numbers have been drawn."""
 
     def uniform(self, count: int, device: torch.device) -> Tensor:
-        """The next `count` fp32 numbers of [0, 1), multiples of 2^-24, as `generator.random` gives them."""
+        """The next `count` fp32 numbers of [0, 1), multiples of 2^-24, as of `generator.random`."""
         first, skipped = divmod(self._halves, 2)
         self._halves += count
         halves = words(self._key, first, (skipped + count + 1) // 2, device).view(torch.int32)
@@ -35,12 +35,12 @@ class Stream:
         return drawn.to(torch.float32).mul_(2.0**-24)
 
     def words(self, count: int, device: torch.device) -> Tensor:
-        """The next `count` 64-bit words, as int64; only of a stream of which nothing else is drawn."""
+        """The next `count` 64-bit words, as int64; only for a stream of which nothing else is drawn."""
         first, self._halves = self._halves // 2, self._halves + 2 * count
         return words(self._key, first, count, device)
 
     def below(self, n: int, count: int, device: torch.device) -> Tensor:
-        """The next `count` whole numbers floor(u n), with u as `generator.random` gives it in fp64."""
+        """The next `count` whole numbers floor(u n), with u equal to that of `generator.random` in fp64."""
         u = ((self.words(count, device) >> 11) & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
         return u.mul_(n).long()
 

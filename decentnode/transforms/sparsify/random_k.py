@@ -24,20 +24,20 @@ class RandomK(Transform):
 
     k = max(1, round(fraction n)) of all n values, or of each tensor of the model (`per_layer`); every set of
     k is equally likely. Values travel in ascending order of their coordinates. With `shared_mask` all senders
-    use the same coordinates in a round: secure aggregation needs that, and self-filled gossip then keeps the
-    mean of all models. Where each sender has a mask of its own, one round moves it by D,
+    use the same coordinates in a round. Secure aggregation needs that, and self-filled gossip then keeps the
+    mean of all models. Where each sender has a mask of its own, one round moves the mean by D,
 
         E |D|^2 = f (1 - f) / n^2 sum_j |sum_i w_ij (x_j - x_i)|^2,   f = fraction, n nodes
 
-    in units of the models' rms distance from it: .09 (f = .1) to .15 (.5) on a ring of 8, .028 to .045 with
-    96 nodes of degree 4.
+    In units of the models' rms distance from the mean that is .09 (f = .1) to .15 (.5) on a ring of 8, and
+    .028 to .045 with 96 nodes of degree 4.
 
-    The draw is part of the wire format. Words are the 64-bit outputs, in order, of Philox4x64-10 as numpy
-    runs it, keyed by xxh3_64("seed/random_k/round/phase/sender") >> 1, in decimal digits, `/sender` left out
-    when the mask is shared. For each part of n values in turn, T being floor(256 k / n):
-    1. where T > 0, ceil(n / 8) words give n bytes, little end first; coordinate i is marked if byte i < T;
-    2. while m > 0 coordinates lack to k, m words w mark floor((w >> 11) 2^-53 n), in IEEE doubles;
-    3. while m > 0 are too many, m words unmark likewise.
+    The draw is part of the wire format. Words are the 64-bit outputs, in order, of Philox4x64-10 as in numpy.
+    The key is xxh3_64("seed/random_k/round/phase/sender") >> 1, in decimal digits, without `/sender` when the
+    mask is shared. For each part of n values in turn, with T = floor(256 k / n):
+    1. where T > 0, ceil(n / 8) words are n bytes, lowest byte first; coordinate i is marked if byte i < T;
+    2. while m > 0 coordinates are missing, m words w mark floor((w >> 11) 2^-53 n), in IEEE doubles;
+    3. while there are m > 0 too many, m words unmark likewise.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -69,7 +69,7 @@ class RandomK(Transform):
         return self._sparse
 
     def coordinates(self, context: Context, device: torch.device = HOST) -> Tensor:
-        """What that sender sends in that round: indices (int64, ascending), not to be changed."""
+        """The coordinates that the sender sends in that round: indices (int64, ascending), read-only."""
         sender = () if self.shared_mask else (context.sender,)
         counters = (context.seed, context.round, context.phase, *sender)
         if self._latest is None or self._latest[0] != counters or self._latest[1].device != device:
@@ -106,7 +106,7 @@ class RandomK(Transform):
 
 
 def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
-    """Marks k of n coordinates of an empty mask; given how many step 1 marks, every set is equally likely.
+    """Marks k of n coordinates of an empty mask; whatever step 1 marks, every set is equally likely.
 
     Each byte costs an eighth of a word, so most of the work is cheap; steps 2 and 3 correct a few.
     """
@@ -121,7 +121,7 @@ def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
 
 
 def mark_on_device(mask: Tensor, k: int, source: Stream) -> None:
-    """`mark` with tensors, for the same coordinates; the host waits for nothing but how many are marked."""
+    """`mark` with tensors, for the same coordinates; the host only waits for the number of marked ones."""
     n = mask.numel()
     threshold = 256 * k // n if n else 0
     if threshold:

@@ -1,4 +1,4 @@
-"""What selecting transforms share: how many, which positions, and how gaps are filled again."""
+"""The common part of selecting transforms: how many values, which positions, and what fills the gaps."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ def count(fraction: float, n: int) -> int:
 
 
 def spans(n: int, per_layer: bool, parameters: ParameterLayout | None) -> Spans:
-    """The whole of n values, or the tensors of the model; BadInput when the values are not the model's."""
+    """All n values, or the tensors of the model; raises BadInput when the values are not the model's."""
     if not per_layer:
         return ((0, n),)
     if parameters is None:
@@ -53,8 +53,8 @@ def largest(score: Tensor, k: int) -> Tensor:
 
 
 def _largest_on_device(score: Tensor, k: int) -> Tensor:
-    # The bits of scores ascend as they do, and the lower of two equal ones gets the larger number: no two
-    # are equal, nobody has to look how many there are, and the result is that of the CPU.
+    # The bits of scores ascend as the scores do, and the lower of two equal ones gets the larger number. So
+    # no two are equal, no count is needed, and the result is that of the CPU.
     if score.dtype == torch.float64:
         return score.sort(descending=True, stable=True).indices[:k].sort().values
     bits = score.view(torch.int32).long() << 32
@@ -79,13 +79,13 @@ def filled(dense: Field, values: Tensor, indices: Tensor, own: Tensor | None) ->
         whole = values.new_zeros(dense.elements, dtype=dense.dtype)
     else:
         whole = own.to(dense.dtype, copy=True)
-    # What comes after in the chain may leave the values in half precision.
+    # A later stage of the chain may leave the values in half precision.
     whole.index_copy_(0, indices.long(), values.to(dense.dtype))
     return Payload.dense(whole)
 
 
 def whole(dense: Field, values: Tensor) -> Payload:
-    """The dense payload of values that are all there."""
+    """The dense payload of values that are all present."""
     return Payload.dense(values.to(dense.dtype))
 
 
@@ -96,7 +96,7 @@ def check_indices(indices: Tensor, values: Tensor, n: int) -> None:
     if not indices.numel():
         return
     descend = (indices[1:] <= indices[:-1]).any()
-    # One question to the device in the usual case.
+    # One transfer from the device in the usual case.
     if not bool(descend | (indices[0] < 0) | (indices[-1] >= n)):
         return
     if bool(descend):

@@ -20,8 +20,8 @@ class Threshold(Transform):
 
     sent: all i with |x_i| > value;   `relative`: with |x_i| > value max_j |x_j|
 
-    How much is sent follows the signal, from nothing to 8 d bytes. No value that is left out errs by more
-    than the bound where gaps are filled with zeros.
+    The number of values depends on the signal, from nothing to 8 d bytes. Where gaps are filled with zeros,
+    no value has a larger error than the bound.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})

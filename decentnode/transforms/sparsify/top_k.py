@@ -31,16 +31,16 @@ class TopK(Transform):
 
     by magnitude:  the k largest |x_i|;  the default for differences and gradients
     by change:     the k largest |x_i - h_i|, then h_i <- x_i for those;   h_i: x_i when last shared;  the
-                   default where the scheme sends models: those would never agree where they are small
+                   default where the scheme sends models: small coordinates would never agree by magnitude
 
     h starts as the signal that all nodes start from, so |x_i - h_i| is all change since, by training and by
-    mixing. Exactly k = max(1, round(fraction n)) are sent; of equal scores the lower index wins. Of several
-    fractions each node draws one anew in each round; one above `metadata_cap` sends all n values instead and
-    no indices (Dhasade et al., ICDCS 2023, Alg. 1). `per_layer` takes k of each tensor of the model.
+    mixing. Exactly k = max(1, round(fraction n)) are sent; of equal scores the lower index is sent. Of
+    several fractions each node draws one in each round; one above `metadata_cap` sends all n values and no
+    indices (Dhasade et al., ICDCS 2023, Alg. 1). `per_layer` selects k of each tensor of the model.
 
     State by change: h, d floats. Where gaps are filled with the receiver's own values, a round moves the mean
-    of all models: for models apart by normal noise and a tenth of the values, by .16 of their rms distance
-    from it on a ring of 8, and by .05 with 96 nodes of degree 4.
+    of all models. For models apart by normal noise and a tenth of the values, it moves by .16 of their rms
+    distance from it on a ring of 8, and by .05 with 96 nodes of degree 4.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -62,7 +62,7 @@ class TopK(Transform):
 
     @property
     def remembers(self) -> bool:
-        """By change it does."""
+        """True for the selection by change."""
         return self.of_models if self.by is None else self.by == "change"
 
     @property
