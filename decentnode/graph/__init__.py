@@ -1,4 +1,4 @@
-"""Who may talk to whom: files, formulas, random draws; importing this registers them all."""
+"""Which nodes exchange: files, formulas, random draws; importing this registers them all."""
 
 from decentnode.graph import base_k, families, files, random_graphs, time_varying
 from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 MOST_NODES = 1_000_000
-"""More than any run has; larger numbers are mistakes."""
+"""More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
 KEPT_ROUNDS = 4
@@ -14,7 +14,7 @@ KEPT_ROUNDS = 4
 
 
 def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]], directed: bool = False) -> Adjacency:
-    """Adjacency of the edges i -> j, taken both ways unless `directed`, without loops and repetitions."""
+    """Adjacency of the edges i -> j, in both directions unless `directed`, without loops and repetitions."""
     neighbors: list[set[int]] = [set() for _ in range(nodes)]
     for i, j in edges:
         neighbors[i].add(j)
@@ -31,7 +31,7 @@ def transpose(adjacency: Adjacency) -> Adjacency:
 
 @dataclass(frozen=True)
 class View:
-    """One node's place in one round: everything a sharing scheme may know about the graph.
+    """One node's part of the graph in one round: everything a sharing scheme may know about it.
 
     `weights[j]` is the weight of the model of j in this node's mix, itself included. They sum to 1.
     `outgoing_weights[j]` is the weight of this node's model in the mix of j. They sum to 1 when W is doubly
@@ -53,12 +53,12 @@ class View:
 
     @property
     def degree(self) -> int:
-        """How many nodes the node receives from."""
+        """The number of nodes that the node receives from."""
         return len(self.sources)
 
 
 class Graph(ABC):
-    """Neighbors per round. Every node computes them alone from the same settings, without I/O.
+    """Neighbors per round. Every node computes them by itself from the same settings, without I/O.
 
     A graph that does not declare whether it changes counts as static; `decentnode validate` checks that. The
     subclasses below declare it.
@@ -83,7 +83,7 @@ class Graph(ABC):
 
     @property
     def period(self) -> int | None:
-        """After how many rounds the graph repeats; None when it never does, or when that is unknown."""
+        """Rounds after which the graph repeats; None when it never does, or when that is unknown."""
         return 1 if self.static else None
 
     @property
@@ -120,7 +120,7 @@ class StaticGraph(Graph):
     @property
     @abstractmethod
     def adjacency(self) -> Adjacency:
-        """For each rank the ranks it sends to, ascending; GraphError when the options allow no graph."""
+        """For each rank the ranks it sends to, ascending; raises GraphError for impossible options."""
 
     @property
     def num_nodes(self) -> int:
@@ -152,8 +152,8 @@ class PeriodicGraph(Graph):
 class AperiodicGraph(Graph):
     """A graph that changes from round to round and never repeats.
 
-    A node asks for a round more than once. So `targets` may depend only on the options, the rank and the
-    round; draw random numbers with `decentnode.core.rng.generator`.
+    A node may request the same round more than once. So `targets` must depend only on the options, the rank
+    and the round; draw random numbers with `decentnode.core.rng.generator`.
     """
 
     @property
@@ -166,11 +166,11 @@ class AperiodicGraph(Graph):
 
 
 class RedrawnGraph(AperiodicGraph):
-    """A graph that is drawn as a whole in each round; every node draws the same graph alone."""
+    """A graph that is drawn as a whole in each round; every node draws the same graph by itself."""
 
     @abstractmethod
     def edges(self, round: int) -> Iterable[tuple[int, int]]:
-        """The edges i -> j of `round`, taken both ways unless `directed`; the same at each call."""
+        """The edges i -> j of `round`, in both directions unless `directed`; the same at each call."""
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         return self._drawn(round)[0][rank]

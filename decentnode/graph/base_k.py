@@ -1,7 +1,7 @@
 """The Base-(k+1) graph: exact averaging after a few rounds, for any n and any degree k.
 
 Takezawa, Sato, Bao, Niwa and Yamada: Beyond Exponential Graph (NeurIPS 2023), Algorithms 1 to 3. Numbers of
-the parts follow the paper; ours begin at 0.
+the parts follow the paper; ours start at 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,9 @@ Rounds = list[Links]
 class BaseKPlusOne(PeriodicGraph):
     """Averages exactly after at most 2 log_(k+1)(n) + 2 rounds, for any n (Takezawa et al., NeurIPS 2023).
 
-    Every node meets at most k others in a round, and each edge has a weight of its own (`from_graph`).
-    `simple` leaves out splitting n into factors first: the paper's Simple Base-(k+1) graph, never shorter.
+    Every node exchanges with at most k others in a round, and each edge has a weight of its own
+    (`from_graph`). `simple` does not split n into factors first: the paper's Simple Base-(k+1) graph, never
+    shorter.
     """
 
     has_weights = True
@@ -84,7 +85,7 @@ def factors(count: int, most: int) -> tuple[int, ...] | None:
 def hyper_hypercube(members: Sequence[int], sizes: Iterable[int]) -> Rounds:
     """Averages exactly in one round per factor of the number of members (Algorithm 1).
 
-    In each round those meet whose numbers, written with these factors as bases, differ in one digit.
+    In each round those members exchange whose numbers, with these factors as bases, differ in one digit.
     """
     rounds, stride = [], 1
     for size in sizes:
@@ -96,12 +97,12 @@ def hyper_hypercube(members: Sequence[int], sizes: Iterable[int]) -> Rounds:
 
 
 def clique(members: Sequence[int]) -> Links:
-    """Everybody beside everybody, with equal weights."""
+    """An edge between any two members, with equal weights."""
     return dict.fromkeys(combinations(sorted(members), 2), 1 / max(1, len(members)))
 
 
 def merged(parts: Iterable[Links]) -> Links:
-    """What happens in one round in all parts."""
+    """The edges of one round in all parts."""
     return {edge: weight for part in parts for edge, weight in part.items()}
 
 
@@ -121,7 +122,7 @@ class NodeGroup:
         return [self.members[i * size : (i + 1) * size] for i in range(self.a)]
 
     def averages(self, round: int) -> Links:
-        """Round `round` of averaging all of it, over and over."""
+        """Round `round` of averaging the whole group, in repetition."""
         return self._whole[round % len(self._whole)] if self._whole else {}
 
     def averages_blocks(self, round: int) -> Links:
@@ -138,9 +139,9 @@ class NodeGroup:
         return [merged(links) for links in zip(*cubes, strict=True)]
 
     def teaches(self, learners: Sequence[int]) -> Links:
-        """Each learner meets one node of each block, with weight |V_l| / (a (|V_l| + learners)).
+        """Each learner exchanges with one node of each block, with weight |V_l| / (a (|V_l| + learners)).
 
-        So the mean of the learners becomes the mean of all. Nodes that are not met average among themselves.
+        So the mean of the learners becomes the mean of all. The other nodes average among themselves.
         """
         weight = len(self.members) / (self.a * (len(self.members) + len(learners)))
         met = {
@@ -154,7 +155,7 @@ class NodeGroup:
 
 
 def split(members: Sequence[int], most: int) -> list[NodeGroup]:
-    """V_1, V_2, ..: the number of members written in base `most`, a part for each digit other than 0."""
+    """V_1, V_2, ..: the number of members in base `most`, with a part for each digit other than 0."""
     parts, begin, power = [], 0, 0
     while most ** (power + 1) <= len(members):
         power += 1
@@ -170,9 +171,9 @@ def split(members: Sequence[int], most: int) -> list[NodeGroup]:
 def simple_base(members: Sequence[int], most: int) -> Rounds:
     """The Simple Base-(k+1) graph, k + 1 = `most` (Algorithm 2).
 
-    First every part averages within itself. Then the first teaches all later ones: their mean is the mean of
-    all from there on, and so is that of the first, which averages anew. Then the second teaches the later
-    ones, and so on.
+    First every part averages within itself. Then the first part teaches all later ones, whose mean becomes
+    the mean of all. The mean of the first part becomes the same, and this part averages again. Then the
+    second part teaches the later ones, and so on.
     """
     sizes = factors(len(members), most)
     if sizes is not None:
@@ -186,13 +187,13 @@ def simple_base(members: Sequence[int], most: int) -> Rounds:
 
 
 def _part_in_round(parts: list[NodeGroup], index: int, round: int, alone: int) -> Links:
-    """What happens in one part in one round; the first `alone` rounds are for averaging within the parts."""
+    """The edges of one part in one round; in the first `alone` rounds parts average within themselves."""
     part, later = parts[index], [member for part in parts[index + 1 :] for member in part.members]
     since = round - alone - index
     if round < alone or (since >= 0 and not later):
         return part.averages(round)
     if since < 0:
-        return {}  # it learns, which is told by the part that teaches
+        return {}  # a learner: the teaching part has its edges
     return part.teaches(later) if since == 0 else part.averages_blocks(since - 1)
 
 

@@ -1,4 +1,4 @@
-"""Who can reach whom: components and diameter."""
+"""Which nodes reach each other: components and diameter."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ SHOWN = 5
 
 
 def reached(adjacency: Adjacency, start: int) -> set[int]:
-    """Every rank that a message from `start` gets to, itself included."""
+    """Every rank that a message from `start` reaches, itself included."""
     found = {start}
     frontier = {start}
     while frontier:
@@ -31,9 +31,9 @@ def components(adjacency: Adjacency) -> list[set[int]]:
 
 
 def components_without(graph: Graph, lost: Iterable[int]) -> list[list[int]]:
-    """The sets of nodes that still exchange, directly or by others of them, when those are gone.
+    """The sets of nodes that still exchange, directly or through others of them, without the lost ones.
 
-    Edges count in whichever round and direction they are.
+    Edges of all rounds and both directions count.
     """
     gone = set(lost)
     ranks = range(graph.num_nodes)
@@ -47,7 +47,7 @@ def is_connected(adjacency: Adjacency) -> bool:
 
 
 def why_disconnected(adjacency: Adjacency) -> list[str]:
-    """Which nodes do not reach each other, one line for each reason; empty when all do."""
+    """Why nodes do not reach each other, one line for each reason; empty when all do."""
     parts = components(adjacency)
     if len(parts) <= 1:
         return []
@@ -70,9 +70,9 @@ def diameter(adjacency: Adjacency) -> int | None:
 
 
 def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
-    """Rounds until everybody has heard of everybody, where `rounds` are repeated; None when it never happens.
+    """Rounds, repeated, until every node has information from every other; None when that never happens.
 
-    Bit j of `known[i]` says that i has heard of j so far: one integer operation stands for all j at once.
+    Bit j of `known[i]` is set when i has information from j: one integer operation updates all j at once.
     """
     heard = [transpose(adjacency) for adjacency in rounds]
     everyone = (1 << len(rounds[0])) - 1

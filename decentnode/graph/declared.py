@@ -1,7 +1,7 @@
-"""What a graph from outside the package says of itself, held against whom its nodes meet.
+"""Compares what a graph from outside the package declares with its edges.
 
-A graph whose class is wrong about `static` or `period` would stay, in silence, as it is in the round that a
-node asks for first, and a node that is resumed would ask for another one than its neighbors did.
+Nodes would silently reuse the first round they request of a graph whose `static` or `period` is wrong. A
+resumed node would request another round than its neighbors did.
 """
 
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ MOST_RANKS = 64
 
 
 def check_declared(graph: Graph) -> None:
-    """Raises GraphError, in one line, where a graph from outside the package is not what it says.
+    """Raises GraphError, in one line, where a graph from outside the package differs from its declaration.
 
-    It must repeat after its period, as far as the first rounds of some ranks show; edges must go both ways
-    unless it is directed; and where it has a period, all nodes must reach each other within it.
+    The first rounds of some ranks must repeat after its period. Edges must have both directions unless it is
+    directed. Where it has a period, all nodes must reach each other within it.
     """
     if not is_own(graph):
         return
     if graph.period is None:
-        doubts(graph)  # refuses what is wrong in any round
+        doubts(graph)  # raises GraphError for defects of any round
         return
     _check_period(graph, graph.period)
     for reason in _rifts(graph, graph.cycle):
@@ -32,7 +32,7 @@ def check_declared(graph: Graph) -> None:
 
 
 def doubts(graph: Graph) -> list[str]:
-    """Where the first rounds of a graph without a period leave nodes apart, one line for each reason."""
+    """Why the first rounds of a graph without a period do not connect all nodes, one line each."""
     if not is_own(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
         return []
     reasons = _rifts(graph, range(MOST_ROUNDS))
@@ -61,7 +61,7 @@ def _rifts(graph: Graph, rounds: Iterable[int]) -> list[str]:
 
 
 def _union(graph: Graph, rounds: Iterable[int]) -> Adjacency:
-    """Whom each rank sends to in any of these rounds."""
+    """The ranks that each rank sends to in any of these rounds."""
     ranks, edges = range(graph.num_nodes), set()
     for round in rounds:
         adjacency = tuple(_targets(graph, rank, round) for rank in ranks)
@@ -79,14 +79,14 @@ def _check_both_ways(graph: Graph, adjacency: Adjacency, round: int) -> None:
 
 
 def _targets(graph: Graph, rank: int, round: int) -> tuple[int, ...]:
-    """What the graph says; raises GraphError for what is no list of other ranks, ascending."""
+    """The targets that the graph returns; raises GraphError unless they are other ranks, ascending."""
     nodes, call = graph.num_nodes, f"{name_of(graph)}: targets({rank}, {round})"
     try:
         found = tuple(graph.targets(rank, round))
         right = list(found) == sorted({*found} & {*range(nodes)} - {rank})
     except DecentnodeError:
         raise
-    except Exception as error:  # whatever somebody else's code raises
+    except Exception as error:  # code from outside the package may raise anything
         raise GraphError(f"{call} fails: {type(error).__name__}: {error}") from error
     if not right:
         others = f"ranks 0..{nodes - 1} other than {rank}, ascending"

@@ -1,4 +1,4 @@
-"""Graphs that a formula gives; ranks are numbered so that neighbors are easy to tell."""
+"""Graphs defined by a formula; the numbering of ranks makes neighbors easy to compute."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ class Sized(Family):
 @GRAPHS.register("ring")
 @dataclass(frozen=True)
 class Ring(Sized):
-    """A cycle, node i beside i-1 and i+1 (Lian et al., 2017, Section 5: the D-PSGD experiments)."""
+    """A cycle, node i adjacent to i-1 and i+1 (Lian et al., 2017, Section 5: the D-PSGD experiments)."""
 
     def edges(self) -> Edges:
         return ((i, (i + 1) % self.nodes) for i in range(self.nodes))
@@ -66,7 +66,7 @@ class Chain(Sized):
 @GRAPHS.register("fully_connected")
 @dataclass(frozen=True)
 class FullyConnected(Sized):
-    """Everyone beside everyone: one round averages exactly, as all-reduce (Lian et al., 2017)."""
+    """An edge between any two nodes: one round averages exactly, as all-reduce (Lian et al., 2017)."""
 
     def edges(self) -> Edges:
         return ((i, j) for i in range(self.nodes) for j in range(i))

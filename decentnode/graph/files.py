@@ -1,11 +1,12 @@
 """Graph files in decentralizepy's two formats (Dhasade et al., 2023).
 
-Both begin with a line that holds n, the number of nodes; `#` starts a comment.
+Both start with a line that holds n, the number of nodes; `#` starts a comment.
 
-- `edges`: one `i j` per line. Undirected files list all edges in one direction, or all in both (written:
-  both, as decentralizepy does); in directed files `i j` says that i sends to j. Blank lines are skipped.
-- `adjacency`: the next n lines list the neighbors of nodes 0, 1, .. n-1 (directed: whom the node sends
-  to). A line that is only a comment is skipped, but a blank line counts: it is a node without neighbors.
+- `edges`: one `i j` per line. Undirected files list all edges in one direction, or all in both (this
+  module writes both, as decentralizepy does). In directed files `i j` means that i sends to j. Blank lines
+  are skipped.
+- `adjacency`: the next n lines list the neighbors of nodes 0, 1, .. n-1 (directed: the targets of the
+  node). A line that is only a comment is skipped, but a blank line counts: it is a node without neighbors.
   Blank lines before n and after the last node are skipped.
 """
 
@@ -35,7 +36,7 @@ SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjac
 class GraphFile(StaticGraph):
     """A graph file in decentralizepy's formats, `edges` or `adjacency` (Dhasade et al., 2023).
 
-    `auto` goes by the suffix (.edges, .adj, .adjacency), then by the content.
+    `auto` uses the suffix (.edges, .adj, .adjacency), then the content.
     """
 
     path: str
@@ -70,7 +71,7 @@ def read_graph(
 
 
 def write_graph(graph: StaticGraph, path: str, type: FileType = "edges") -> None:
-    """Writes the graph as decentralizepy does; `auto` goes by the suffix, then takes `edges`."""
+    """Writes the graph as decentralizepy does; `auto` uses the suffix, then `edges`."""
     if type == "auto":
         type = SUFFIXES.get(Path(path).suffix, "edges")
     if type == "edges":
@@ -100,7 +101,7 @@ def _node_count(lines: list[Line], defects: Defects) -> tuple[int, int, list[Lin
 
 
 def _guess_type(path: str, nodes: int, body: list[Line]) -> FileType:
-    """By suffix; else two words on every line mean edges, unless there is just one line for each node."""
+    """By suffix; otherwise two words on every line mean edges, unless there is one line for each node."""
     known = SUFFIXES.get(Path(path).suffix)
     if known:
         return known
@@ -153,7 +154,7 @@ def _check_both_sides(edges: Edges, defects: Defects) -> None:
 
 
 def _check_both_ways(edges: Edges, defects: Defects) -> None:
-    """Where some edges are listed both ways and others are not, either these lack or the file is directed."""
+    """Where only some edges are listed both ways, either the others are missing or the file is directed."""
     single = {edge: number for edge, number in edges.items() if edge[::-1] not in edges}
     if len(single) == len(edges):
         return

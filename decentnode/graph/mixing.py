@@ -68,7 +68,7 @@ class Uniform(Mixing):
 @MIXINGS.register("from_graph")
 @dataclass(frozen=True)
 class FromGraph(Mixing):
-    """The weights that a graph itself comes with (Takezawa et al., 2023: each edge has its own)."""
+    """The weights that the graph itself defines (Takezawa et al., 2023: each edge has its own)."""
 
     def check(self, graph: Graph) -> None:
         if not graph.has_weights:
@@ -93,8 +93,8 @@ def default_weights(graph: Graph) -> str:
 class WeightFile(Mixing):
     """W from a text file: n rows of n numbers, or one `i j w_ij` per line (Xiao and Boyd, 2004: any W).
 
-    Row i has the weights of node i. Rows sum to 1 within 1e-6; what rounding in the
-    file left over goes to self.
+    Row i has the weights of node i. Rows must sum to 1 within 1e-6; the node's own weight receives the
+    rounding error of the file.
     """
 
     path: str
@@ -153,7 +153,7 @@ class WeightedGraph:
         self._views: dict[tuple[int, int], View] = {}
 
     async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
-        """One node's view of one round, with its learning rate; what a node of a run awaits."""
+        """One node's view of one round, with its learning rate; nodes of a run await it."""
         return self.view_now(rank, round, learning_rate)
 
     def view_now(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
@@ -203,7 +203,7 @@ def complete(given: Mapping[int, float], rank: int) -> Weights:
 
 
 def live_weights(weights: Weights, rank: int, heard: Container[int]) -> Weights:
-    """The weights of a round in which only `heard` arrived: those of the others go to self.
+    """The weights of a round in which only `heard` arrived: the node itself gets those of the others.
 
     W stays doubly stochastic when both ends of every lost edge do this (and symmetric where it was).
     """

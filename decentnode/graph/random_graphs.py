@@ -15,12 +15,12 @@ from decentnode.options import NonNegative, Positive, Probability
 
 ATTEMPTS = 100
 
-# networkx is imported where it is used: reading a graph file, as most nodes do, starts without it.
+# networkx is imported where it is used: most nodes read a graph file and start without it.
 
 
 @dataclass(frozen=True)
 class Drawn(Sized):
-    """A family that is drawn until the graph is connected, `ATTEMPTS` times at most."""
+    """A family that is drawn until the graph is connected, at most `ATTEMPTS` times."""
 
     seed: int = field(default=0, kw_only=True)
 
@@ -30,11 +30,11 @@ class Drawn(Sized):
 
     @abstractmethod
     def draw(self, attempt: int) -> Edges:
-        """The edges of one such graph, connected or not; depends on seed and attempt alone."""
+        """The edges of one such graph, connected or not; depends only on seed and attempt."""
 
     @abstractmethod
     def advice(self) -> str:
-        """What would make a connected graph likely."""
+        """An option that makes a connected graph likely."""
 
     def edges(self) -> Edges:
         broken = self.broken_rules()
@@ -68,10 +68,10 @@ class Regular(Drawn):
 
     def draw(self, attempt: int) -> Edges:
         n, d = self.nodes, self.degree
-        if d == 2:  # a draw would be many small cycles; connected means one cycle through all
+        if d == 2:  # the usual draw has many small cycles; a connected graph is one cycle through all
             order = generator(self.seed, "regular", attempt).permutation(n).tolist()
             return zip(order, order[1:] + order[:1], strict=True)
-        if d > n // 2:  # drawing would hardly ever end; what is left out of all pairs is as random
+        if d > n // 2:  # a draw would hardly ever end; the complement of a random graph is as random
             left_out = {frozenset(edge) for edge in self._match(n - 1 - d, attempt)}
             return (edge for edge in combinations(range(n), 2) if frozenset(edge) not in left_out)
         return self._match(d, attempt)

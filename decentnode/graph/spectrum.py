@@ -1,4 +1,4 @@
-"""Figures of a graph with its mixing weights: how large, how far apart, how fast it mixes."""
+"""Figures of a graph with its mixing weights: size, distances, speed of mixing."""
 
 from dataclasses import dataclass
 from math import ceil, log
@@ -13,7 +13,7 @@ from decentnode.graph.mixing import WeightedGraph
 
 MOST_DENSE_NODES = 2000
 MOST_MULTIPLICATIONS = 10**10
-"""For the product of all W of a period."""
+"""Limit for the product of all W of a period."""
 TARGET = 1e-6
 ZERO = 1e-12
 """Below this, 1 - lambda and lambda are rounding errors."""
@@ -26,25 +26,25 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class GraphFigures:
-    """What `decentnode graph` prints; degrees count whom a node sends to in one round."""
+    """The output of `decentnode graph`; degrees count the targets of a node in one round."""
 
     nodes: int
     period: int | None
-    """After how many rounds the graph repeats; None: figures are those of round 0 alone."""
+    """Rounds after which the graph repeats; None: figures are those of round 0 alone."""
     edges: int
-    """Pairs that meet in any round."""
+    """Pairs that exchange in any round."""
     directed: bool
     degree_min: int
     degree_mean: float
     degree_max: int
     connected: bool
     diameter: int | None
-    """Rounds until everybody has heard of everybody: the most hops, where the graph stays the same."""
+    """Rounds until every node has information from every other; in a static graph the most hops."""
     doubly_stochastic: bool
     exact_after: int | None
     """Rounds after which all have the exact mean, at most a period; None: never, or unknown."""
     contraction: float | None
-    """By how much disagreement shrinks in a round in the long run; None beyond what can be computed.
+    """The factor by which disagreement shrinks per round in the long run; None where W is too large.
 
     Second largest |eigenvalue| of W, or the spectral norm of W - J; for a period of P rounds the P-th root of
     the second largest |eigenvalue| of their product.
@@ -85,7 +85,7 @@ def keeps_mean(weighted: WeightedGraph) -> bool:
 
 
 def convergence(weighted: WeightedGraph) -> tuple[int | None, float | None]:
-    """After how many rounds all have the exact mean, and the factor by which disagreement shrinks a round."""
+    """Rounds after which all have the exact mean, and the factor by which disagreement shrinks per round."""
     cycle = weighted.graph.cycle
     if len(cycle) == 1:
         factor = contraction(SparseWeights(weighted, 0))
@@ -128,7 +128,7 @@ class SparseWeights:
 
     @property
     def entries(self) -> int:
-        """How many weights there are, self weights included."""
+        """The number of weights, self weights included."""
         return len(self._values)
 
     def times(self, x: Array) -> Array:
@@ -166,7 +166,7 @@ def contraction(w: SparseWeights) -> float | None:
 
 
 def dense_contraction(w: Array, doubly_stochastic: bool) -> float:
-    """The same from the whole matrix, shape (n, n), to rounding error."""
+    """`contraction` from the whole matrix, shape (n, n), to rounding error."""
     if not doubly_stochastic:
         return float(np.sort(np.abs(np.linalg.eigvals(w)))[-2])
     rest = w - 1 / len(w)
@@ -179,7 +179,7 @@ def largest_singular_value(w: SparseWeights) -> float:
     """The spectral norm of W - J by Lanczos (1950) on its Gram matrix, from below.
 
     Unlike power iteration it is accurate where the largest values lie close together, as in large sparse
-    graphs. All earlier directions are kept and removed again, for they come back through rounding.
+    graphs. All earlier directions are kept and subtracted again, because rounding adds them.
     """
     basis = np.zeros((KRYLOV_STEPS, w.nodes))
     tridiagonal = np.zeros((KRYLOV_STEPS, KRYLOV_STEPS))
@@ -189,7 +189,7 @@ def largest_singular_value(w: SparseWeights) -> float:
         basis[k] = x
         x = w.gram(x)
         tridiagonal[k, k] = basis[k] @ x
-        for _ in range(2):  # once leaves behind what the first subtraction rounded away
+        for _ in range(2):  # rounding in the first subtraction leaves a rest, which the second removes
             x -= basis[: k + 1].T @ (basis[: k + 1] @ x)
         length = np.linalg.norm(x)
         if length < EXHAUSTED or k + 1 == KRYLOV_STEPS:

@@ -1,4 +1,4 @@
-"""Lines of a text file with their numbers, and a list of everything that is wrong with them."""
+"""Lines of a text file with their numbers, and a list of all its defects."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from decentnode.core.text import counted, quoted
 from decentnode.errors import GraphError
 
 MOST_SHOWN = 20
-"""Defects of one file that are shown; a file of another kind has one in each of its lines."""
+"""Defects of one file that are shown; in a file of another kind every line is a defect."""
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -24,13 +24,13 @@ class Line:
 
 @dataclass
 class Defects:
-    """Everything wrong with one file, so that a user corrects it in one go."""
+    """All defects of one file, so that a user corrects them at once."""
 
     path: str
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, text: str) -> None:
-        """Notes one defect: what is wrong; what would be right."""
+        """Adds one defect: what is wrong; what would be right."""
         self.found.append((line, text))
 
     def raise_any(self) -> None:
@@ -44,7 +44,7 @@ class Defects:
             raise GraphError(*shown)
 
     def fail(self, line: int, text: str) -> GraphError:
-        """The error to raise at once where nothing after this defect can be understood."""
+        """The error to raise at once where no later line can be read after this defect."""
         return GraphError(f"{self.path}:{line}: {text}")
 
 
@@ -71,7 +71,7 @@ def filled(lines: Sequence[Line]) -> list[Line]:
 
 
 def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> list[int]:
-    """The words as ranks below `nodes`; every word that is none is a defect and left out."""
+    """The words as ranks below `nodes`; every other word is a defect and left out."""
     found = []
     for word in words:
         if not INTEGER.fullmatch(word):

@@ -1,4 +1,4 @@
-"""Graphs that change from round to round by a formula, so that a node meets few others at a time."""
+"""Graphs that change from round to round by a formula, so that a node has few neighbors at a time."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Alternating(PeriodicGraph):
 
 
 def hops(count: int) -> int:
-    """How many powers of two lie below `count`: ceil(log2)."""
+    """The number of powers of two below `count`: ceil(log2)."""
     return (count - 1).bit_length()
 
 
@@ -48,10 +48,10 @@ def is_power_of_two(count: int) -> bool:
 @GRAPHS.register("alternating_ring")
 @dataclass(frozen=True)
 class AlternatingRing(Alternating):
-    """A cycle whose nodes meet left and right in turns, one at a time (Wang et al., 2025, Decent-DP).
+    """A cycle whose nodes exchange left and right in turns, one at a time (Wang et al., 2025, Decent-DP).
 
-    Even n: 0-1, 2-3, .. and then 1-2, 3-4, ... Odd n: as before, but in round t node t mod n sits out, where
-    one matching changes into the other; so everyone rests once in n rounds.
+    Even n: 0-1, 2-3, .. and then 1-2, 3-4, ... Odd n: the same, but node t mod n has no neighbor in round t,
+    where one matching changes into the other. So every node has no neighbor in one of n rounds.
     """
 
     @property
@@ -99,7 +99,7 @@ class OnePeerExponential(Alternating):
 @GRAPHS.register("one_peer_hypercube")
 @dataclass(frozen=True)
 class OnePeerHypercube(Alternating):
-    """In round t, i meets i XOR 2^(t mod r) alone, n = 2^r (Wang et al., 2025: Decent-DP's one-peer-exp).
+    """In round t, i exchanges with i XOR 2^(t mod r), n = 2^r (Wang et al., 2025: Decent-DP's one-peer-exp).
 
     Undirected; r rounds average exactly.
     """
@@ -123,17 +123,17 @@ class OnePeerHypercube(Alternating):
 @GRAPHS.register("alternating_exponential_ring")
 @dataclass(frozen=True)
 class AlternatingExponentialRing(Alternating):
-    """Machines meet as in a hypercube, half of the pairs at a time (Wang et al., 2025, Decent-DP: AER).
+    """Machines exchange as in a hypercube, half of the pairs at a time (Wang et al., 2025, Decent-DP: AER).
 
-    Machine a carries the ranks a*k .. a*k + k-1. Rounds 2s and 2s + 1 belong to the pairs of machines that
-    differ in bit s: every second pair meets in the first of them while the other machines average within
-    themselves, then they swap. After 2 log2(machines) rounds all are averaged exactly.
+    Machine a has the ranks a*k .. a*k + k-1. Rounds 2s and 2s + 1 belong to the pairs of machines that differ
+    in bit s. Every second pair exchanges in the first of them while the other machines average within
+    themselves; in the second they swap. After 2 log2(machines) rounds all are averaged exactly.
     """
 
     per_machine: Positive
     """k, ranks on each machine."""
     between: Literal["all", "one"] = "all"
-    """How two machines meet: all 2k ranks among each other, or each rank with its counterpart alone."""
+    """How two machines exchange: all 2k ranks with each other, or each rank only with its counterpart."""
 
     def broken_rules(self) -> list[str]:
         n, k = self.nodes, self.per_machine
@@ -160,10 +160,10 @@ class AlternatingExponentialRing(Alternating):
         return tuple(j for m in machines for j in range(m * k, m * k + k) if j != rank)
 
     def _met(self, machine: int, phase: int) -> int | None:
-        """The machine that this one meets; None while it averages within itself."""
+        """The machine that this one exchanges with; None while it averages within itself."""
         if self.nodes == self.per_machine:
             return None
         bit, turn = divmod(phase, 2)
         above, below = machine >> bit + 1, machine & (1 << bit) - 1
-        pair = above << bit | below  # the number of its pair: the rank of the machine without that bit
+        pair = above << bit | below  # the number of the pair: the rank of the machine without that bit
         return machine ^ 1 << bit if pair % 2 == turn else None
