@@ -26,10 +26,11 @@ CPU = torch.device("cpu")
 
 
 def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
-    """Each payload once, with all of its targets that are not gone."""
+    """Each payload once, with all of its targets that are not lost."""
     groups: dict[int, tuple[Payload, list[int]]] = {}
     for target, payload in outgoing.items():
         if target not in gone:
+            # By identity: one encoded payload is sent to many targets, and is checksummed once.
             groups.setdefault(id(payload), (payload, []))[1].append(target)
     return list(groups.values())
 
@@ -50,10 +51,10 @@ class BufferSpec:
     """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
 
     def slots(self, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
-        """Two vectors of zeros, shape (vector_elements,), whose memory begins at equal multiples.
+        """Two vectors of zeros, shape (vector_elements,), with equal alignment.
 
-        Matrix products differ in their last bits with how their operands are aligned, and which of the slots
-        holds a model depends on how many rounds there were since the start or the last resume.
+        Matrix products differ in their last bits with the alignment of their operands. Which slot holds a
+        model depends on the number of rounds since the start or the last resume.
         """
         size = self.vector_elements * self.vector_dtype.itemsize
         first, second = (new_bytes(size, device).view(self.vector_dtype) for _ in range(2))
@@ -118,6 +119,7 @@ class Inbox(Mapping[int, Payload]):
         self._endpoint = endpoint
         came: dict[int, Payload] = {}
         self.missing = dict(handle.missing)
+        # In rank order, so sums do not depend on the order of arrival.
         for source in sorted(handle.arrived):
             payload, error = handle.arrived[source].read(layout)
             if payload is not None:
@@ -143,11 +145,13 @@ class Inbox(Mapping[int, Payload]):
 
         A sender invalidates the payload of a node that was suspended for longer than its timeout.
         """
+        # The check must come after the last read: memory may be invalidated while it is read.
         self._endpoint.finish_reading()
         return self._handle.is_sound()
 
     def release(self) -> None:
         """Acknowledges every payload: senders may write their memory again, and the payloads are invalid."""
+        # Asynchronous copies may still read this memory.
         self._endpoint.finish_reading()
         self._payloads = {}
         self._handle.release()

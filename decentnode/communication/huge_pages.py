@@ -1,4 +1,4 @@
-"""Memory for vectors, and for what comes from peers."""
+"""Memory for vectors and for received payloads."""
 
 import contextlib
 import mmap
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 LARGE = 1 << 21
-"""Bytes of a large page on x86-64, and on ARM with pages of 4 KiB; of no harm where they are others."""
+"""Bytes of a large page on x86-64, and on ARM with pages of 4 KiB; harmless elsewhere."""
 
 
 def new_bytes(length: int, device: torch.device) -> Tensor:
-    """Zeros, shape (length,) and uint8; raises MemoryError or, on a device, what torch raises.
+    """Zeros, shape (length,) and uint8; raises MemoryError or, on a device, torch's error.
 
-    On the host they lie on large pages, but for an end that would leave more than a tenth of one empty
-    (transparent huge pages, madvise(2)): the kernel copies them to and from sockets faster, and a round over
-    gloo takes a tenth less.
+    On the host they lie on large pages (transparent huge pages, madvise(2)), except for an end that would
+    leave more than a tenth of a page empty. The kernel copies large pages to and from sockets faster: a round
+    over gloo takes a tenth less.
     """
     if device.type != "cpu" or length < LARGE:
         return torch.zeros(length, dtype=torch.uint8, device=device)
@@ -25,6 +25,6 @@ def new_bytes(length: int, device: torch.device) -> Tensor:
     except OSError as error:
         raise MemoryError(f"no room for {length} bytes") from error
     start = -torch.frombuffer(mapping, dtype=torch.uint8).data_ptr() % LARGE
-    with contextlib.suppress(OSError):  # a kernel without them
+    with contextlib.suppress(OSError):  # a kernel without huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE, start, on_large)
     return torch.frombuffer(mapping, dtype=torch.uint8, count=length, offset=start)

@@ -15,18 +15,18 @@ from decentnode.errors import PeerError, PeerLost, ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class LocalMessage:
-    """A payload that was handed over inside one process."""
+    """A payload passed within one process."""
 
     source: int
     seq: int
     payload: Payload
     reader: int
     void: Mapping[int, int]
-    """The sender's: by reader the last number whose payload must not be read any more."""
+    """The sender's map: by reader the last number that is invalidated for it."""
 
     @property
     def is_void(self) -> bool:
-        """Whether the sender has given this reader up, and may write there again."""
+        """Whether the sender timed out on this reader, and may write there again."""
         return self.void.get(self.reader, -1) >= self.seq
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
@@ -56,6 +56,7 @@ class LocalEndpoint(Endpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> ExchangeHandle:
         self._seq += 1
+        # Opened first: it applies pending losses, and lost targets receive nothing.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
             self.counters.count_sent(payload, len(targets))

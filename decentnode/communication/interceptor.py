@@ -1,23 +1,23 @@
-"""What received messages may go through before they are taken in: the place for injected faults."""
+"""A filter for received messages: the hook for injected faults."""
 
 from abc import ABC, abstractmethod
 
 import zmq
 
 Received = tuple[list[zmq.Frame], bool]
-"""The frames of one message without its routing id, and whether they came through the guarded socket."""
+"""The frames of one message without its routing id, and whether an authenticated socket received it."""
 
 
 class MessageInterceptor(ABC):
-    """Lets messages through: once, several times, later, changed, or never; one thread alone asks it."""
+    """Delivers a message once, several times, later, changed, or never; called by one thread only."""
 
     next_release: float
-    """When a message that is held back is due, as `time.monotonic` counts; infinity when none is."""
+    """When a delayed message is due, on the clock of `time.monotonic`; infinity: none is delayed."""
 
     @abstractmethod
     def sift(self, message: Received, now: float) -> list[Received]:
-        """What is to be taken in now that this message has arrived."""
+        """The messages to deliver now that this one has arrived."""
 
     @abstractmethod
     def released(self, now: float) -> list[Received]:
-        """Messages that were held back until now."""
+        """Delayed messages that are due."""

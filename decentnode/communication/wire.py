@@ -1,6 +1,6 @@
 """The message format: a 64-byte header and one body frame (docs/message_format.md).
 
-Nothing in a message names a type, a shape or code; the receiver knows from its settings what to expect.
+No message names a type, a shape or code; the receiver knows from its settings what to expect.
 """
 
 import struct
@@ -16,9 +16,10 @@ MAGIC = b"DCNT"
 VERSION = 3
 MOST_CONTROL_BYTES = 64 * 1024
 SEQ_BITS = 24
-"""Exchanges of one incarnation are numbered with that many bits; the higher ones are the incarnation."""
+"""Bits for the number of an exchange within one incarnation; the bits above are the incarnation."""
 _HEADER = struct.Struct("<4sHBBQIIIIHHIIIQII")
 HEADER_BYTES = _HEADER.size
+# The checksum is the last field and covers all bytes before it.
 _UNSIGNED = _HEADER.size - 4
 _KIND_AT = 6
 _CHECKSUM = struct.Struct("<I")
@@ -30,48 +31,48 @@ _REFERENCE = struct.Struct("<Q")
 Body = bytes | memoryview
 """The second frame of a message; a memoryview is sent without a copy."""
 Outgoing = tuple[int, bytes, Body]
-"""A message to send: the position of the receiving process, its header, its body."""
+"""A message to send: position of the receiving process, header, body."""
 
 
 class Kind(IntEnum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     HELLO = 1
-    """First message on a link: who I am and where my shared memory is (body: Hello)."""
+    """First message on a link: local ranks and, on one machine, their shared memory (body: Hello)."""
     PAYLOAD = 2
     """A payload in the body frame."""
     NOTICE = 3
-    """A payload in the sender's shared memory (body: its first byte there)."""
+    """A payload in the sender's shared memory (body: its offset there)."""
     ACKNOWLEDGE = 4
-    """Nothing but the `ack` field."""
+    """Only the `ack` field."""
     DROP_EDGE = 5
-    """I have given up on you: drop this edge at your end too."""
+    """The sender has dropped this edge; the receiver drops it, too."""
     LEAVE = 6
-    """I send nothing after this round."""
+    """The sender sends no payload after this exchange."""
     WAITING = 7
-    """I am alive and wait in this exchange."""
+    """The sender is alive and waits in this exchange."""
     RESEND = 8
-    """The same, and for you: send again what I have not got."""
+    """The sender waits in this exchange for the receiver, and requests what is missing."""
     POSITION = 9
-    """This is the next exchange that I begin."""
+    """The last exchange of the sender (`seq`: the next round that it starts)."""
     POSITION_REQUEST = 10
-    """I come back: where are you?"""
+    """The sender rejoins and requests the receiver's POSITION."""
     REJOIN_PROPOSE = 11
-    """Let us exchange again from this round on (`seq`: the next round that I begin)."""
+    """Proposes to exchange again from this round on (`seq`: the sender's next round)."""
     REJOIN_ACCEPT = 12
-    """Agreed: from this round on."""
+    """Accepts the proposed round (`seq`: the sender's next round)."""
     SKIP = 13
-    """I go on in this round, and send nothing before it."""
+    """The sender continues in this round, and sends nothing before it."""
     MODEL_REQUEST = 14
-    """I come back without a model: send me yours."""
+    """The sender rejoins without a model and requests the receiver's."""
     MODEL = 15
     """A model: the vector, in the body frame."""
     GROUP = 16
-    """About the process group of torch.distributed (body: a note of group_notes.py)."""
+    """About the process group of torch.distributed (body: see torch_distributed/messages.py)."""
 
 
 class WireError(ValueError):
-    """A message that breaks the rules; `reason` is what the counters book it under."""
+    """An invalid message; `reason` is the name of its counter."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -79,7 +80,7 @@ class WireError(ValueError):
 
 
 class Header(NamedTuple):
-    """The 64 bytes before every body; all integers little-endian."""
+    """The 64 bytes before every body; all integers are little-endian."""
 
     kind: int
     run_id: int
@@ -93,18 +94,18 @@ class Header(NamedTuple):
     ack: int = 0
     length: int = 0
     incarnation: int = 0
-    """How often the sender's process was started before."""
+    """The incarnation of the sender's process."""
     knows: int = 0
-    """The last 8 bits of the receiver's incarnation, as far as the sender knows."""
+    """The last 8 bits of the receiver's incarnation, as the sender knows it."""
     body_digest: int = 0
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Which exchange the message belongs to."""
+        """The exchange that the message belongs to."""
         return self.round, self.phase, self.part
 
     def pack(self, receiver: int | None = None, ack: int | None = None, knows: int | None = None) -> bytes:
-        """The header's bytes, for another receiver if given."""
+        """The bytes of the header; the parameters replace fields, so one header serves all receivers."""
         plain = _HEADER.pack(
             MAGIC, VERSION, self.kind, (self.knows if knows is None else knows) & LOW_8_BITS, self.run_id,
             self.sender, self.receiver if receiver is None else receiver, self.incarnation,
@@ -120,10 +121,12 @@ class Header(NamedTuple):
             raise WireError("header length")
         (magic, version, kind, knows, run_id, sender, receiver, incarnation, round, phase, part,
          layout, seq, ack, length, body_digest, given) = _HEADER.unpack(frame)  # fmt: skip
+        # Cheap checks first: a frame of another program must not cost a checksum.
         if magic != MAGIC:
             raise WireError("magic")
         if version != VERSION:
             raise WireError("version")
+        # After the version, because another version may have another layout.
         if given != checksum(frame[:_UNSIGNED]):
             raise WireError("checksum")
         if not Kind.HELLO <= kind <= Kind.GROUP:
@@ -135,22 +138,22 @@ class Header(NamedTuple):
 
 
 def kind_of(header: bytes) -> int:
-    """The kind that a packed header names; nothing is checked."""
+    """The kind in a packed header; nothing is checked."""
     return header[_KIND_AT]
 
 
 def checksum(plain: bytes) -> int:
-    """32 bits over the header without its checksum; they cover the body by its digest."""
+    """A 32-bit checksum of the header; it covers the body by its digest."""
     return xxhash.xxh3_64_intdigest(plain) & _LOW_32_BITS
 
 
 def digest(body: bytes | memoryview) -> int:
-    """32 bits over a body; 0 for an empty one."""
+    """A 32-bit digest of a body; 0 for an empty one."""
     return xxhash.xxh3_64_intdigest(body) & _LOW_32_BITS if len(body) else 0
 
 
 def pack_reference(offset: int) -> bytes:
-    """The body of a NOTICE: where the payload starts in the sender's shared memory."""
+    """The body of a NOTICE: the offset of the payload in the sender's shared memory."""
     return _REFERENCE.pack(offset)
 
 
@@ -162,7 +165,7 @@ def unpack_reference(body: bytes) -> int:
 
 
 class SharedSegment(msgspec.Struct, frozen=True):
-    """Where one node's shared memory can be opened: file descriptor `fd` of process `pid`."""
+    """Where to open one node's shared memory: file descriptor `fd` of process `pid`."""
 
     rank: int
     pid: int
@@ -171,7 +174,7 @@ class SharedSegment(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Who is at the other end of a link."""
+    """The ranks and segments of a process."""
 
     ranks: list[int]
     segments: list[SharedSegment]

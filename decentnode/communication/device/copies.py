@@ -1,4 +1,4 @@
-"""Copies between host memory and a GPU that nobody waits for before it is necessary."""
+"""Asynchronous copies between host memory and a GPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ PORTABLE, READ_ONLY = 1, 8
 
 
 class HostDeviceCopies(ABC):
-    """Copies that begin after all that the device was asked for so far, and end some time later."""
+    """Copies that start after all earlier work of the device, and end some time later."""
 
     @abstractmethod
     def host_memory(self, size: int) -> Tensor:
-        """Bytes of host memory that the device reaches by itself."""
+        """Bytes of host memory that the device can access directly."""
 
     @abstractmethod
     def lock(self, memory: Tensor, read_only: bool = False) -> None:
-        """Lets the device reach existing host memory by itself, if it can; it is kept as long as this is."""
+        """Lets the device access existing host memory directly, if possible; keeps that memory alive."""
 
     @abstractmethod
     def unlock(self, memory: Tensor) -> None:
-        """Gives such memory back, when no copy reads it any more."""
+        """Unlocks such memory, when no copy reads it any more."""
 
     @abstractmethod
     def begin(self, target: Tensor, source: Tensor) -> None:
-        """Begins to copy bytes; neither side may be written before the copy has ended."""
+        """Starts to copy bytes; neither side may be written before the copy has ended."""
 
     @abstractmethod
     def join(self) -> None:
-        """Makes what the device is asked for from here on wait for all copies; the caller goes on."""
+        """Makes later work of the device wait for all copies; the caller does not wait."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -43,7 +43,7 @@ class HostDeviceCopies(ABC):
 
 
 class HostCopies(HostDeviceCopies):
-    """Copies within host memory, which have ended when they have begun."""
+    """Copies within host memory; they end before `begin` returns."""
 
     def host_memory(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8)
@@ -58,20 +58,20 @@ class HostCopies(HostDeviceCopies):
         target.copy_(source)
 
     def join(self) -> None:
-        """Nothing is under way."""
+        """There are no copies in progress."""
 
     def finish(self) -> None:
-        """Nothing is under way."""
+        """There are no copies in progress."""
 
 
 class CudaCopies(HostDeviceCopies):
-    """Copies of one GPU, on a stream of their own; waiting is for their event, never for the whole device."""
+    """Copies of one GPU on a stream of their own; waits are for their event, never for the whole device."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda: Any = torch.cuda
         self._device = device
         self._stream = self._cuda.Stream(device)
-        # Who waits sleeps: nodes may be more than processors.
+        # A waiting thread sleeps instead of spinning: there may be more nodes than cores.
         self._ended = self._cuda.Event(blocking=True)
         self._locked: dict[int, Tensor] = {}
 
@@ -82,7 +82,7 @@ class CudaCopies(HostDeviceCopies):
         storage = memory.untyped_storage()
         if storage.data_ptr() in self._locked:
             return
-        # Kept, because memory that came anew at a locked address would not be what the GPU reads.
+        # Kept alive: other memory at a locked address would not be what the GPU reads.
         self._locked[storage.data_ptr()] = memory
         flags = PORTABLE | READ_ONLY if read_only else PORTABLE
         with torch.cuda.device(self._device):
@@ -97,10 +97,10 @@ class CudaCopies(HostDeviceCopies):
             self.finish()
             with torch.cuda.device(self._device):
                 if int(self._cuda.cudart().cudaHostUnregister(address)):
-                    self._forget_error()  # it could not be locked either
+                    self._forget_error()  # locking it had failed, too
 
     def _forget_error(self) -> None:
-        """The next operation reports what went wrong before, and then it is forgotten."""
+        """Clears a CUDA error, which the next operation reports."""
         with suppress(RuntimeError):
             torch.ones(1, device=self._device)
 
@@ -109,6 +109,7 @@ class CudaCopies(HostDeviceCopies):
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
         on_device = source if source.is_cuda else target
+        # Otherwise torch's allocator could reuse this memory while the copy runs.
         on_device.record_stream(self._stream)
 
     def join(self) -> None:
@@ -120,12 +121,12 @@ class CudaCopies(HostDeviceCopies):
 
 
 def copies_for(device: torch.device) -> HostDeviceCopies:
-    """What copies between host memory and that device."""
+    """The copies between host memory and that device."""
     return CudaCopies(device) if device.type == "cuda" else HostCopies()
 
 
 def same_place(buffer: Tensor, slots: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor | None:
-    """Where in the other slots that memory of these ones belongs, as bytes; None: it is in none of them."""
+    """The bytes of `others` at the place that `buffer` has in `slots`; None: it is in none of them."""
     for slot, other in zip(slots, others, strict=True):
         start = buffer.data_ptr() - slot.data_ptr()
         if buffer.numel() and 0 <= start < slot.nbytes:

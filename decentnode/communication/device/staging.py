@@ -1,8 +1,8 @@
-"""A node whose vector lives on an accelerator, behind any transport that carries host memory.
+"""A node whose vector is on an accelerator, over any transport that carries host memory.
 
-Going out, a vector is copied once, into the inner endpoint's slot of the same number: peers on this machine
-read it there, where that is shared memory. Coming in, each payload is copied once, into memory of the device
-that is kept for its source, and is mixed there.
+A vector is sent by one copy into the inner endpoint's slot of the same number; peers on this machine read it
+there, if that is shared memory. Each received payload is copied once into device memory that is kept for its
+source, and is mixed there.
 """
 
 from collections import Counter
@@ -23,10 +23,10 @@ Place = TypeVar("Place")
 
 
 class DeviceStaging(Endpoint):
-    """Wraps an endpoint: payloads are copied to host memory going out, to the device coming in.
+    """Wraps an endpoint: copies payloads to host memory before sending, and to the device after receiving.
 
-    Host memory for payloads that are no vectors is kept, too: for each part two sets that take turns, because
-    the memory of an exchange is free again when the one after it is done.
+    Host memory for payloads other than vectors is kept, too: two sets per part, in turn. The memory of an
+    exchange is free when the next one is done.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class DeviceStaging(Endpoint):
                 place = part, self._turns[part], len(on_host)
                 on_host[id(payload)] = self._taken_out(payload, place)
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
+        # Peers read the host memory as soon as they are notified.
         self._copies.finish()
         return self._inner.exchange(moved, sources, key, timeout)
 
@@ -73,11 +74,12 @@ class DeviceStaging(Endpoint):
             landing = _kept(self._landings, (source, handle.key[2]), payload, self._device_memory)
             self._copies.begin(landing, payload.buffer)
             found[source] = Payload(payload.layout, landing, payload.counts)
+        # The device runs the mix after the copies; the host does not wait.
         self._copies.join()
         return found
 
     def _lock(self, source: int, content: Tensor) -> None:
-        """Locks a source's memory; when it was started again it has another, and the first is given back."""
+        """Locks a source's memory, and unlocks the memory of its process before a restart."""
         before = self._read.get(source)
         if before is not content:
             if before is not None:
@@ -92,7 +94,7 @@ class DeviceStaging(Endpoint):
         self._inner.expect(layout)
 
     def _taken_out(self, payload: Payload, place: tuple[int, int, int]) -> Payload:
-        """A payload in host memory; itself if it lies there already. `place`: part, turn, number."""
+        """The payload in host memory; itself if it is there already. `place`: (part, turn, number)."""
         if payload.buffer.device != self.device:
             return payload
         target = same_place(payload.buffer, self.slots, self._inner.slots)
@@ -124,16 +126,16 @@ class DeviceStaging(Endpoint):
 def _kept(
     memory: dict[Place, Tensor], place: Place, payload: Payload, made: Callable[[int], Tensor]
 ) -> Tensor:
-    """Room for a payload in memory that is kept for its place, and made anew where it is too small."""
+    """Room for a payload in memory that is kept for its place; replaced if it is too small."""
     if place not in memory or memory[place].numel() < payload.nbytes:
         memory[place] = made(max(payload.nbytes, payload.layout.max_bytes))
     return memory[place][: payload.nbytes]
 
 
 def device_for(name: str, local_rank: int) -> torch.device:
-    """The device of a node: `cpu`, or one GPU of this machine after the other; to be asked after the fork.
+    """The device of a node: `cpu`, or the GPUs of this machine in turn; call it after the fork.
 
-    `auto` takes GPUs where there are any; `cuda` was checked before the fork.
+    `auto` uses GPUs if there are any; `cuda` was checked before the fork.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -141,6 +143,6 @@ def device_for(name: str, local_rank: int) -> torch.device:
 
 
 def check_device(name: str) -> None:
-    """Raises BadInput when GPUs are asked for and there are none; counting them makes no CUDA context."""
+    """Raises BadInput if GPUs are required and there are none; counting them creates no CUDA context."""
     if name == "cuda" and not torch.cuda.device_count():
         raise BadInput("device: cuda is asked for, but torch finds no GPU here; use cpu or auto")

@@ -1,6 +1,6 @@
-"""What nodes say of themselves before the first round, in memory made before the fork.
+"""What nodes announce before the first round, in memory made before the fork.
 
-Each node writes its own slot; its launcher exchanges them with the other machines and fills in all slots.
+Each node writes its own slot; its launcher exchanges them with the other machines and fills all slots.
 """
 
 from collections.abc import Mapping
@@ -13,23 +13,24 @@ from decentnode.communication.launcher_link.shared_array import shared_array
 
 MOST_BYTES = 64
 Introduction = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
-"""What one node says."""
+"""The handshake of one node."""
 
 
 class HandshakeBoard:
-    """One slot for each rank of the run; an empty one says nothing."""
+    """One slot for each rank of the run; an empty slot has no handshake."""
 
     def __init__(self, ranks: int) -> None:
         self._lengths = shared_array((ranks,), "uint8")
         self._slots = shared_array((ranks, MOST_BYTES), "uint8")
 
     def put(self, rank: int, introduction: bytes) -> None:
-        """Writes a rank's slot; raises ValueError when it is too long, or there is no such rank."""
+        """Writes a rank's slot; raises ValueError if the content is too long or the rank does not exist."""
         if not 0 <= rank < len(self._lengths):
             raise ValueError(f"there is no rank {rank} to introduce")
         if len(introduction) > MOST_BYTES:
             raise ValueError(f"an introduction has at most {MOST_BYTES} bytes, not {len(introduction)}")
         self._slots[rank, : len(introduction)] = np.frombuffer(introduction, np.uint8)
+        # The length last: a slot counts as written only when its bytes are there.
         self._lengths[rank] = len(introduction)
 
     def fill(self, introductions: Mapping[int, bytes]) -> None:
@@ -38,6 +39,6 @@ class HandshakeBoard:
             self.put(rank, introduction)
 
     def said(self) -> dict[int, bytes]:
-        """By rank what is in the slots that are not empty."""
+        """The contents of all slots in use, by rank."""
         ranks = np.flatnonzero(self._lengths).tolist()
         return {rank: self._slots[rank, : self._lengths[rank]].tobytes() for rank in ranks}

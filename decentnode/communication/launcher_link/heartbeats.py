@@ -1,7 +1,7 @@
-"""Where every local node is, in memory made before the fork; and the last round, once the run is to stop.
+"""Heartbeats of all local nodes, in memory made before the fork, and the last round of a graceful stop.
 
-A node marks each part of its rounds there, which takes less than a microsecond. Whoever shares the memory
-sees a trainer that is stuck although the threads around it answer: its marks no longer change.
+A node marks each part of its rounds there, which takes less than a microsecond. A reader of the memory
+detects a training thread that is stuck although other threads of its process answer.
 """
 
 import time
@@ -14,9 +14,9 @@ from decentnode.communication.launcher_link.shared_array import shared_array
 WORDS = 5
 _ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN = range(WORDS)
 GO_ON = (1 << 62) - 1
-"""The last round of a run that nobody has asked to stop."""
+"""The last round of a run without a request to stop."""
 UNDECIDED = -2
-"""The last round while it is being agreed on: no node begins another one."""
+"""The last round while the machines agree on it: no node starts another round."""
 
 
 class Activity(IntEnum):
@@ -25,7 +25,7 @@ class Activity(IntEnum):
     START = 0
     """Before the first round."""
     BEGIN = 1
-    """About to begin the round: it may be held up here when the run is to stop."""
+    """Before the next round: a node waits here while the machines agree on the last round."""
     TRAIN = 2
     SEND = 3
     RECEIVE = 4
@@ -41,61 +41,63 @@ _ACTIVITIES = tuple(Activity)
 
 
 class Heartbeat(NamedTuple):
-    """Where a node is."""
+    """The progress of a node."""
 
     round: int
     activity: Activity
     marks: int
-    """How many marks it has made: a node that does something makes more of them."""
+    """Number of marks so far: it rises while the node makes progress."""
     since: float
-    """When it made the last one, as `time.monotonic` counts on this machine."""
+    """Time of the last mark, by `time.monotonic` of this machine."""
 
 
 class HeartbeatSlot:
-    """One node's own."""
+    """The slot of one node; only that node writes it."""
 
     def __init__(self, words: "memoryview[int]", seconds: "memoryview[float]") -> None:
         self._words = words
         self._seconds = seconds
 
     def mark(self, round: int, activity: Activity) -> None:
-        """The node now does this in this round."""
+        """Marks that the node now does `activity` in this round."""
         words = self._words
+        # Without a lock: a reader may see a new round with an old activity, which the next read corrects.
         words[_ROUND] = round
         words[_ACTIVITY] = activity
         words[_MARKS] += 1
         self._seconds[_SINCE] = now = time.monotonic()
+        # Survives a restart of the process, so `began` stays the time of the first start.
         if activity is Activity.BEGIN and not words[_BEGAN]:
             self._seconds[_BEGAN] = now
 
     def beat(self) -> None:
-        """The node gets on with what it marked last: another step is done."""
+        """Marks progress within the same activity, for example a finished step."""
         self._words[_MARKS] += 1
         self._seconds[_SINCE] = time.monotonic()
 
     @property
     def marks(self) -> int:
-        """How many marks the node has made."""
+        """Number of marks the node has made."""
         return self._words[_MARKS]
 
     def read(self) -> Heartbeat:
-        """Where the node is."""
+        """The node's heartbeat."""
         round, activity, marks, _, _ = self._words
         return Heartbeat(round, _ACTIVITIES[activity], marks, self._seconds[_SINCE])
 
     @property
     def began(self) -> float:
-        """When the node began its first round, also of a process before this one; 0.0: not yet."""
+        """When the node started its first round, also in an earlier process; 0.0: not yet."""
         return self._seconds[_BEGAN]
 
 
 class HeartbeatBoard:
-    """All nodes of a machine."""
+    """The slots of all nodes of a machine."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._last_round = shared_array((1,))
         self._last_round[0] = GO_ON
-        # Of memoryviews, unlike arrays, the items are plain numbers.
+        # Items of memoryviews are plain numbers, and faster than those of arrays.
         rows = [(row.data, row.view("float64").data) for row in shared_array((len(ranks), WORDS))]
         self._heartbeats = {rank: HeartbeatSlot(*row) for rank, row in zip(ranks, rows, strict=True)}
         for heartbeat in self._heartbeats.values():
@@ -103,7 +105,7 @@ class HeartbeatBoard:
 
     @property
     def last_round(self) -> int:
-        """No node begins a later round than this one."""
+        """No node starts a later round; the launcher writes it, the nodes read it."""
         return int(self._last_round[0])
 
     @last_round.setter
@@ -117,7 +119,7 @@ class HeartbeatBoard:
 
     @property
     def last_to_begin(self) -> float:
-        """When the last local node that has begun a round began its first; 0.0 where none has."""
+        """The latest time at which a local node started its first round; 0.0: none has."""
         return max(heartbeat.began for heartbeat in self._heartbeats.values())
 
     def of(self, rank: int) -> HeartbeatSlot:

@@ -1,8 +1,8 @@
-"""What node processes tell their launcher, one JSON line each, through a pipe they inherited.
+"""Reports of node processes to their launcher: one JSON line each, through an inherited pipe.
 
-A line is at most PIPE_BUF bytes, so lines of many processes never mix. A launcher that does not read
-loses lines; it never holds up a node in its rounds. Mere progress leaves half of the pipe to what counts
-more, and the last word of a node waits longer than others, for a launcher that was stopped for a while.
+A line has at most PIPE_BUF bytes, so lines of many processes never interleave. A launcher that does not read
+loses lines but never delays a round. Progress reports leave half of the pipe to other reports. The last
+report of a node waits longer than others, for a launcher that was suspended for a while.
 """
 
 import fcntl
@@ -16,10 +16,10 @@ import msgspec
 from decentnode.core.polling import ready
 
 MOST_BYTES = 4096
-"""PIPE_BUF on Linux: what the kernel writes in one piece."""
+"""PIPE_BUF on Linux: the kernel writes up to that many bytes in one piece."""
 PATIENCE = 1.0
 LAST_PATIENCE = 30.0
-"""Seconds that a report waits for room in the pipe: any, and the last one of a node."""
+"""Seconds that a report waits for room in the pipe: any report, and the last one of a node."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -30,7 +30,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class RoundProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Where a node is."""
+    """The round that a node has done."""
 
     rank: int
     round: int
@@ -39,13 +39,13 @@ class RoundProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
-    """A node's model was tested after `round`; `published` says that its vector can be observed."""
+    """A node's model was tested after `round`; `published`: its vector is there for the observer."""
 
     rank: int
     round: int
     accuracy: float
     test_loss: float | None
-    """None where it is not a finite number, which JSON cannot say."""
+    """None if it is not a finite number, which JSON cannot represent."""
     train_loss: float | None
     bytes_sent: int
     seconds: float
@@ -53,7 +53,7 @@ class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
 
 
 class PeerMissing(msgspec.Struct, frozen=True, tag="missing"):
-    """A node goes on without a peer."""
+    """A node continues without a peer."""
 
     rank: int
     round: int
@@ -62,7 +62,7 @@ class PeerMissing(msgspec.Struct, frozen=True, tag="missing"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="refused"):
-    """A node did not use what a peer sent, here for the first time."""
+    """A node refused a payload of a peer for the first time."""
 
     rank: int
     round: int
@@ -71,32 +71,34 @@ class Rejected(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class FaultInjected(msgspec.Struct, frozen=True, tag="injected"):
-    """A fault on purpose has struck a node; of messages, the first that it struck in a round."""
+    """An injected fault acted on a node; for message faults the first message of a round."""
 
     rank: int
     round: int
     fault: str
     what: str
-    """The activity of the node, or the message that was struck."""
+    """The node's activity, or the message."""
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """A node has been waiting for neighbors for a while; told by its launcher, which sees where all are."""
+    """A node has waited for neighbors for a while; the launcher reports it, because it reads all
+    heartbeats.
+    """
 
     rank: int
     round: int
     peers: list[int]
-    """Whom it waits for, as far as that is known."""
+    """The peers it waits for, as far as known."""
     seconds: float
-    """For how long."""
+    """How long it has waited."""
     why: str = ""
-    """What the first of them does meanwhile, where that is known."""
+    """What the first of them is doing, if known."""
     lasts: float = 2.0
-    """Seconds from now on for which that holds, unless something else is told."""
+    """Seconds for which this stays valid unless a newer report arrives."""
 
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck"):
-    """A node has got on with nothing for too long, and does not merely wait; told by its launcher."""
+    """A node without progress for too long that does not wait for another; reported by its launcher."""
 
     rank: int
     round: int
@@ -113,14 +115,14 @@ class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
 
 
 class Notice(msgspec.Struct, frozen=True, tag="said"):
-    """A line for whoever watches, about the transport of all nodes."""
+    """A line for the console about the transport of all nodes."""
 
     rank: int
     text: str
 
 
 class PeerBack(msgspec.Struct, frozen=True, tag="back"):
-    """A node exchanges again with a peer that it had gone on without."""
+    """A node exchanges again with a peer that it had continued without."""
 
     rank: int
     round: int
@@ -128,7 +130,7 @@ class PeerBack(msgspec.Struct, frozen=True, tag="back"):
 
 
 class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
-    """A host process has ended as `status` says, and is started again; None: because it was asked for."""
+    """A host process exited with `status` and is started again; None: on request."""
 
     process: int
     status: int | None
@@ -137,7 +139,7 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
 
 
 class Rejoined(msgspec.Struct, frozen=True, tag="came-back"):
-    """A node that was started again takes part from `round` on; what it had done of that round is undone."""
+    """A restarted node takes part from `round` on; what it had done of that round is discarded."""
 
     rank: int
     round: int
@@ -156,25 +158,25 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     accuracy: float | None
     test_loss: float | None
     refused: dict[str, int] = {}
-    """Messages that were not used, by reason."""
+    """Messages that were refused, by reason."""
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """A node has ended before its last round, as it was asked to."""
+    """A node ended before its last round, on request."""
 
     rank: int
     rounds: int
 
 
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
-    """A node was saved after `round`, and that has reached the disk."""
+    """A checkpoint of a node after `round` is on disk."""
 
     rank: int
     round: int
 
 
 class NotCheckpointed(msgspec.Struct, frozen=True, tag="not-checkpointed"):
-    """A node could not be saved after `round`; it goes on, and what was saved before is kept."""
+    """A node could not be saved after `round`; it continues, and earlier checkpoints are kept."""
 
     rank: int
     round: int
@@ -207,10 +209,11 @@ _LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
 class Reporter:
-    """The writing end of the pipe; the same in all processes of a machine."""
+    """The writing end of the pipe, shared by all processes of a machine."""
 
     def __init__(self, fd: int, reading_end: int | None = None) -> None:
-        """`reading_end`: the pipe's other end, where this process has it open, too."""
+        """`reading_end`: the other end of the pipe, if this process has it open, too."""
+        # A full pipe must never block a node, so `_write` waits with a limit of its own.
         os.set_blocking(fd, False)
         self._fd = fd
         self._reading_end = reading_end
@@ -218,25 +221,26 @@ class Reporter:
         self._last_patience = LAST_PATIENCE
 
     def let_go_of_the_reading_end(self) -> None:
-        """To be called after a fork: else nobody would notice that the launcher reads no more."""
+        """Closes the reading end after a fork; otherwise no write would fail after the launcher has died."""
         if self._reading_end is not None:
             os.close(self._reading_end)
             self._reading_end = None
 
     def send(self, report: Report) -> bool:
-        """Writes one line; waits a bounded time for room, and not at all for mere progress."""
+        """Writes one line; waits a bounded time for room, and not at all for a progress report."""
         line = msgspec.json.encode(report) + b"\n"
         if len(line) > MOST_BYTES:
             raise ValueError(
                 f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece"
             )
+        # A newer progress report replaces a dropped one; no other report is replaced.
         if isinstance(report, _DROPPABLE):
             return self._unread() < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
             return self._write(line, PATIENCE)
         sent = self._write(line, self._last_patience)
         if not sent:
-            # Nobody has read for so long that one wait is enough for all nodes of this process.
+            # The launcher has not read for so long that one wait is enough for all nodes of this process.
             self._last_patience = PATIENCE
         return sent
 
@@ -251,16 +255,18 @@ class Reporter:
                 os.write(self._fd, line)
                 return True
             except BlockingIOError:
+                # The pipe is full: the launcher is slow or suspended.
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 ready([], [self._fd], left)
+            # The launcher is dead, and the fork server ends this process soon.
             except BrokenPipeError:
                 return False
 
 
 class ReportReader:
-    """The reading end: complete reports out of whatever pieces the pipe gives."""
+    """The reading end: returns complete reports, whatever pieces arrive."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -269,7 +275,8 @@ class ReportReader:
         self._rest = b""
 
     def read(self) -> list[Report]:
-        """Every report that is there now; never waits."""
+        """All reports that are there now; never waits."""
+        # Reads until the pipe is empty, so one wake-up serves all nodes.
         pieces = [self._rest]
         while not self.closed:
             try:
@@ -280,5 +287,6 @@ class ReportReader:
                 self.closed = True
                 break
             pieces.append(piece)
+        # A read may end within a line; the rest of that line is in the next one.
         *lines, self._rest = b"".join(pieces).split(b"\n")
         return [_DECODER.decode(line) for line in lines]

@@ -1,4 +1,6 @@
-"""Memory between a launcher and the processes it forks: made before the fork, gone with the last of them."""
+"""Memory shared by a launcher and the processes it forks: made before the fork, freed with the last
+of them.
+"""
 
 import math
 import mmap
@@ -11,4 +13,5 @@ from numpy.typing import NDArray
 def shared_array(shape: tuple[int, ...], dtype: str = "int64") -> NDArray[Any]:
     """Zeros that every process forked from this one reads and writes in place."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
+    # An anonymous shared mapping has no name, so no process has to remove it.
     return np.ndarray(shape, dtype, mmap.mmap(-1, max(1, size)))

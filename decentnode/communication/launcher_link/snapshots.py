@@ -1,6 +1,6 @@
-"""Memory between a launcher and the nodes it forks: the run id, and each node's vector when it is evaluated.
+"""Memory shared by a launcher and its nodes: the run id, and each node's vector at evaluations.
 
-A further reader of the vectors, beside the neighbors, whatever transport carries the models.
+The observer reads vectors here, whatever transport carries the models.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.clock import Clock
 
 PATIENCE = 5.0
-"""Seconds that a node waits for the observer before it goes on unobserved."""
+"""Seconds that a node waits for the observer before it continues unobserved."""
 _PUBLISHED, _READ = 0, 1
 
 
 class SnapshotBuffers:
-    """One slot for each local rank; made before the fork, so that nothing has to be opened or removed."""
+    """One slot for each local rank; made before the fork, so nothing must be opened or removed."""
 
     def __init__(self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32) -> None:
         self.elements = elements
@@ -31,7 +31,7 @@ class SnapshotBuffers:
 
     @property
     def run_id(self) -> int:
-        """What the nodes' messages carry, agreed on at the rendezvous; 0 before the start."""
+        """The run id in messages, agreed on at the rendezvous; 0 before the start."""
         return int(self._run_id[0])
 
     @run_id.setter
@@ -39,9 +39,9 @@ class SnapshotBuffers:
         self._run_id[0] = run_id
 
     async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
-        """Shows a copy of the vector to the observer; false when that still reads the last one.
+        """Copies the vector for the observer; returns False if that still reads the last one.
 
-        An observer that was waited for in vain is not waited for again until it has read.
+        After a timeout the node does not wait for the observer again until that has read.
         """
         flags = self._flags[self._row[rank]]
         deadline = clock.now() + (0.0 if rank in self._given_up else PATIENCE)
@@ -51,12 +51,13 @@ class SnapshotBuffers:
                 return False
             await clock.sleep(0.005)
         self._given_up.discard(rank)
+        # The flags order both sides: the node writes here only after the observer released the last vector.
         self._vectors[self._row[rank]].copy_(vector)
         flags[_PUBLISHED] = round + 1
         return True
 
     def vector(self, rank: int) -> Tensor:
-        """What the rank published last, shape (d,); until it is released."""
+        """The vector that the rank published last, shape (d,); valid until it is released."""
         return self._vectors[self._row[rank]]
 
     def release(self, rank: int, round: int) -> None:

@@ -1,6 +1,6 @@
-"""Who may talk to this machine: CURVE on every link between machines (RFC 25, 26), and one list of keys.
+"""Authentication between machines: CURVE on every link (RFC 25, 26), and one list of public keys.
 
-A key stands for a machine. What a link claims otherwise, routing ids above all, is never asked.
+A key identifies a machine. Other claims of a link, such as routing ids, are not used.
 """
 
 import time
@@ -19,13 +19,13 @@ from decentnode.errors import StartError
 
 DOMAIN = b"decentnode"
 HANDSHAKE_MS = 5000
-"""A connection that has not shown a key by then is closed."""
+"""A connection that has not authenticated by then is closed."""
 PATIENCE = 1.2 * HANDSHAKE_MS / 1000
-"""Seconds after which a connection of which nothing was heard counts as silent."""
+"""Seconds after which a connection without any event counts as silent."""
 ENVELOPE_BYTES = 64
-"""More than encryption adds to a frame, which counts where frames are limited."""
+"""An upper bound of what encryption adds to a frame, for the limit of frame sizes."""
 OLDEST_LIBZMQ = (4, 3, 5)
-"""Before it, strangers could reach defects of the handshake itself."""
+"""Earlier versions have defects in the handshake itself, which strangers can reach."""
 SELF_TEST_SECONDS = 2.0
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _USER_ID = "User-Id"
@@ -49,39 +49,39 @@ class KeyPair:
 
     @classmethod
     def make(cls) -> "KeyPair":
-        """A new one, from the system's source of randomness."""
+        """A new key pair from the system's source of randomness."""
         return cls(*zmq.curve_keypair())
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What this machine proves itself with, and whom it believes."""
+    """The keys of this machine, and the public keys of all machines."""
 
     machine: int
     own: KeyPair
     public: tuple[bytes, ...]
-    """The public keys of all machines, by index; nobody else is let in."""
+    """The public CURVE keys of all machines, by index; no other key is admitted."""
     signing: bytes = field(default=b"", repr=False)
     """This machine's secret Ed25519 key."""
     signers: tuple[bytes, ...] = ()
     """The public Ed25519 keys of all machines; empty: nothing is signed."""
 
     def guard_server(self, socket: Socket) -> None:
-        """Lets a socket that will be bound admit the listed machines alone; a Gatekeeper has to answer.
+        """Makes a socket that will be bound admit only listed machines; needs a `ZapAuthenticator`.
 
-        The limit of frames, if any, has been set.
+        Call it after the limit of frame sizes is set.
         """
         most = int(socket.get(zmq.MAXMSGSIZE))
         socket.set(zmq.MAXMSGSIZE, most + ENVELOPE_BYTES if most >= 0 else most)
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
         socket.set(zmq.ZAP_DOMAIN, DOMAIN)
-        # Without an authenticator this lets nobody in; libzmq's default lets everybody in.
+        # Without an authenticator this admits no one; libzmq's default admits everyone.
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
     def guard_client(self, socket: Socket, machine: int) -> None:
-        """Lets a socket that will be connected talk to that machine alone."""
+        """Makes a socket that will connect talk to that machine alone."""
         socket.set(zmq.CURVE_SERVERKEY, self.public[machine])
         socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
         socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
@@ -89,26 +89,25 @@ class Credentials:
 
 
 def sender_of(frame: zmq.Frame) -> int:
-    """The machine with whose key a frame was sent that a guarded socket received."""
+    """The machine whose key authenticated a received frame."""
     return int(frame.get(_USER_ID))
 
 
 def came_from(frame: zmq.Frame, machine: int) -> bool:
-    """Whether a frame that a guarded socket received was sent with that machine's key."""
+    """Whether a received frame was authenticated with that machine's key."""
     return bool(frame.get(_USER_ID) == str(machine))
 
 
 class ZapAuthenticator:
-    """Answers whose key is admitted to the guarded sockets of one context, and counts who is refused.
+    """Admits or refuses keys for the guarded sockets of one context, and counts refusals (ZAP, RFC 27).
 
-    It has no thread: whoever owns the context calls `serve` when `questions` is readable, and now and then
-    in any case. (ZAP, RFC 27)
+    It has no thread: the owner of the context calls `serve` when `questions` is readable, and at `next_due`.
     """
 
     def __init__(
         self, context: "zmq.Context[Socket]", credentials: Credentials, refuse: Callable[[str], None]
     ) -> None:
-        """`refuse` gets the reason for each connection that was turned away."""
+        """`refuse` is called with the reason of each refused connection."""
         self._context = context
         self._credentials = credentials
         self._refuse = refuse
@@ -118,36 +117,36 @@ class ZapAuthenticator:
         self._questions.bind(_ZAP_ENDPOINT)
         self._guarded: list[tuple[Socket, Socket]] = []
         self._undecided: deque[float] = deque()
-        """When connections came of which nothing else has been heard."""
+        """When connections arrived that had no event since."""
 
     @property
     def questions(self) -> Socket:
-        """What to poll: readable when somebody waits for an answer; all else waits for the next `serve`."""
+        """The socket to poll: readable when a connection waits for an answer."""
         return self._questions
 
     @property
     def monitors(self) -> list[Socket]:
-        """To be polled, too: readable when a connection comes, or its fate is decided."""
+        """Also to be polled: readable when a connection arrives, or is decided."""
         return [monitor for _, monitor in self._guarded]
 
     @property
     def next_due(self) -> float:
-        """When the oldest connection counts as silent of which nothing was heard, if it stays so."""
+        """When the oldest undecided connection counts as silent."""
         return self._undecided[0] + PATIENCE if self._undecided else float("inf")
 
     def guard(self, socket: Socket) -> None:
-        """Makes a socket admit the listed machines alone; before it is bound."""
+        """Makes a socket admit only listed machines; before it is bound."""
         self._credentials.guard_server(socket)
         where = f"inproc://gate-{len(self._guarded)}"
         socket.monitor(where, _EVENTS)
         monitor = self._context.socket(zmq.PAIR)
-        # The thread that carries all links writes the events, and would wait for room.
+        # No limit: libzmq's I/O thread writes the events, and would block all links when the queue is full.
         monitor.set(zmq.RCVHWM, 0)
         monitor.connect(where)
         self._guarded.append((socket, monitor))
 
     def serve(self) -> None:
-        """Answers what has been asked so far, and counts who was refused, also who did not even ask."""
+        """Answers all requests, and counts refused and silent connections."""
         while has_input(self._questions):
             self._questions.send_multipart(self._answer(self._questions.recv_multipart(zmq.NOBLOCK)))
         for _, monitor in self._guarded:
@@ -158,7 +157,7 @@ class ZapAuthenticator:
             self._refuse("no handshake")
 
     def close(self) -> None:
-        """Before the guarded sockets and the context are closed."""
+        """Closes the authenticator; before the guarded sockets and the context."""
         for socket, monitor in self._guarded:
             socket.disable_monitor()
             monitor.close(0)
@@ -167,16 +166,19 @@ class ZapAuthenticator:
     def _answer(self, question: list[bytes]) -> list[bytes]:
         version, request, domain, _, _, mechanism, *shown = question
         machine = None
+        # The key alone decides: address and routing id of a request can be forged.
         if (version, domain, mechanism) == (b"1.0", DOMAIN, b"CURVE") and len(shown) == 1:
             machine = self._machines.get(shown[0])
+        # Also a request of another version, domain or mechanism is refused, never ignored.
         if machine is None:
             return [b"1.0", request, b"400", b"not on the list", b"", b""]
         return [b"1.0", request, b"200", b"", machine, b""]
 
     def _note(self, event: int) -> None:
-        """Books a step of some connection. Events do not say whose; the oldest undecided one stands for it.
+        """Records an event of some connection. Events do not name it, so the oldest undecided one stands for
+        it.
 
-        So those that stay undecided are at least as young as they are taken for, and are as many.
+        So the undecided connections are counted correctly, and none is taken for younger than it is.
         """
         if event == zmq.EVENT_ACCEPTED:
             self._undecided.append(time.monotonic())
@@ -188,9 +190,9 @@ class ZapAuthenticator:
 
 
 def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) -> None:
-    """Shows that a guarded socket lets this machine in and nobody else, or raises StartError.
+    """Proves that a guarded socket admits this machine and no stranger; raises StartError.
 
-    A guard that is set up wrongly tends to let everybody in, and nothing else would tell.
+    A guard that is set up wrongly tends to admit everyone, and no other check would detect that.
     """
     context = zmq.Context()
     refused: list[str] = []
@@ -198,9 +200,11 @@ def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) ->
     server = context.socket(zmq.ROUTER)
     gate.guard(server)
     try:
+        # A real connection over TCP, because the guard works inside libzmq.
         server.bind("tcp://127.0.0.1:*")
         where = server.get_string(zmq.LAST_ENDPOINT)
         stranger = _knock(context, where, replace(credentials, own=KeyPair.make()))
+        # The stranger first: an open guard would otherwise look right with the own key.
         _serve_until(gate, seconds, lambda: bool(refused))
         own = _knock(context, where, credentials)
         _serve_until(gate, seconds, lambda: has_input(server))

@@ -1,4 +1,4 @@
-"""The files by which machines know each other: a secret for each, a list for all (docs/security.md)."""
+"""The key files: a secret for each machine, and one list of public keys for all (docs/security.md)."""
 
 import hashlib
 import os
@@ -59,7 +59,7 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def make(cls, machine: int) -> "Secret":
-        """New ones, from the system's source of randomness."""
+        """New keys from the system's source of randomness."""
         pair = KeyPair.make()
         return cls(1, machine, pair.secret.decode(), Ed25519PrivateKey.generate().private_bytes_raw().hex())
 
@@ -75,17 +75,17 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def public(self) -> MachineKeys:
-        """What all may know."""
+        """The public halves."""
         return MachineKeys(self.pair.public.decode(), self.signing.public_key().public_bytes_raw().hex())
 
 
 def secret_file(folder: Path, machine: int) -> Path:
-    """Where the secret keys of a machine lie."""
+    """The path of a machine's secret keys."""
     return folder / f"machine-{machine}.secret"
 
 
 def make_keys(folder: Path, machines: int, overwrite: bool = False) -> list[Path]:
-    """Writes new keys for all machines; the files, the list first. Raises BadInput rather than overwrite."""
+    """Writes new keys for all machines; returns the files, the list first. Raises BadInput if they exist."""
     files = [folder / MANIFEST, *(secret_file(folder, machine) for machine in range(machines))]
     taken = [path for path in files if os.path.exists(path)]  # noqa: PTH110 - it may be too long, or not ours
     if taken and not overwrite:
@@ -105,8 +105,9 @@ def make_keys(folder: Path, machines: int, overwrite: bool = False) -> list[Path
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Puts a whole file in place that nobody could read in between who may not."""
+    """Writes a whole file that no other user can read at any time."""
     temporary = path.with_name(f".{path.name}.new")
+    # O_EXCL with the final mode: there is no moment at which others could open the file.
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
@@ -116,7 +117,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def load_credentials(folder: Path, machine: int, machines: int) -> Credentials:
-    """What `machine` proves itself with, of `machines`; raises BadInput with the command that would help."""
+    """The credentials of `machine`; raises BadInput with the command that helps."""
     manifest = load_manifest(folder, machines)
     path = secret_file(folder, machine)
     secret = _read(path, Secret, OTHERS, 0o600)
@@ -170,11 +171,12 @@ def _public(path: Path, secret: Secret) -> MachineKeys:
 def _read(path: Path, kind: type[T], closed_to_others: int, mode: int) -> T:
     """The content of a file that only its owner may have written."""
     try:
-        # Without waiting, because whatever lies there may be a pipe.
+        # Without blocking, because the path may be a pipe.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BadInput(f"{path}: is no file; copy it from the folder that '{MAKE}' made")
+            # Checked on the open descriptor, so the file cannot be replaced after the check.
             _check_access(path, status, closed_to_others, mode)
             content = file.read(MOST_BYTES + 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Each machine signs what its nodes say of themselves, so that machine 0 cannot change it (RFC 8032)."""
+"""Each machine signs the handshakes of its nodes, so machine 0 cannot change them (RFC 8032)."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _PURPOSE = "decentnode introductions 1"
 
 
 def vouch(credentials: Credentials, digest: str, introductions: Mapping[int, bytes]) -> bytes:
-    """This machine's signature of its nodes' introductions, for a configuration with that digest."""
+    """This machine's signature of its nodes' handshakes, for the configuration with that digest."""
     key = Ed25519PrivateKey.from_private_bytes(credentials.signing)
     return key.sign(_statement(credentials.machine, digest, introductions))
 
@@ -20,7 +20,7 @@ def vouch(credentials: Credentials, digest: str, introductions: Mapping[int, byt
 def is_vouched(
     credentials: Credentials, machine: int, digest: str, introductions: Mapping[int, bytes], signature: bytes
 ) -> bool:
-    """Whether `machine` has signed just these introductions."""
+    """Whether `machine` signed exactly these handshakes."""
     key = Ed25519PublicKey.from_public_bytes(credentials.signers[machine])
     try:
         key.verify(signature, _statement(machine, digest, introductions))

@@ -11,29 +11,31 @@ from decentnode.communication.zeromq.received import PeerSegment
 
 
 class AttachedSegments:
-    """Each rank's memory is attached once; another one is refused until the rank is forgotten."""
+    """Attaches each rank's memory once; refuses another one until the rank is forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[SharedSegment, PeerSegment]] = {}
 
     def learn(self, announced: Iterable[SharedSegment], ranks: Container[int]) -> None:
-        """Attaches what a process has announced, whose ranks those are; raises WireError."""
+        """Attaches the segments that the process of `ranks` announced; raises WireError."""
         for segment in announced:
             if segment.rank not in ranks:
                 raise WireError("hello")
             if segment.rank not in self._known:
                 self._known[segment.rank] = segment, PeerSegment(_attached(segment))
+            # HELLO may arrive twice, but a second segment is refused: payloads may still be read in the
+            # first.
             elif self._known[segment.rank][0] != segment:
                 raise WireError("hello")
 
     def of(self, rank: int) -> PeerSegment:
-        """The memory of a rank; raises WireError when there is none."""
+        """The memory of a rank; raises WireError if there is none."""
         if rank not in self._known:
             raise WireError("notice without shared memory")
         return self._known[rank][1]
 
     def forget(self, rank: int) -> None:
-        """The rank is gone; a new process of it may announce other memory."""
+        """Forgets a lost rank; a new process of it may announce another segment."""
         self._known.pop(rank, None)
 
 
@@ -41,6 +43,7 @@ def _attached(segment: SharedSegment) -> Tensor:
     try:
         return attach(segment)
     except OSError as error:
+        # Not the peer's mistake: this process is out of descriptors.
         if error.errno == errno.EMFILE:
             raise
         raise WireError("shared memory cannot be attached") from error

@@ -1,8 +1,9 @@
-"""Named pipes between the processes of a machine: they say that something lies in shared memory, or was read.
+"""Named pipes between the processes of a machine: they announce payloads in shared memory, and
+acknowledgements.
 
-A message of ZeroMQ passes a thread of libzmq at either end and wakes the one that serves the sockets. What is
-written into a pipe is read by the node itself while it waits: nobody else is woken, before or after.
-Records have one length and are written at once, so every read begins with a record's first byte.
+A ZeroMQ message passes a thread of libzmq at either end and wakes the socket thread. A record in a pipe is
+read by the node itself while it waits: no other thread wakes up. Records have one length and are written in
+one piece, so every read starts with the first byte of a record.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from decentnode.communication.zmq_poll import milliseconds
 from decentnode.errors import StartError
 
 RUNG = frozenset({Kind.NOTICE, Kind.ACKNOWLEDGE})
-"""The kinds that come this way. All others keep their order, which only a link does."""
+"""The kinds that use the doorbell. All others need the order that only a link keeps."""
 BODY_BYTES = 8
 RECORD_BYTES = wire.HEADER_BYTES + BODY_BYTES
 READ_BYTES = 512 * RECORD_BYTES
@@ -33,12 +34,13 @@ WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class DoorbellReader:
-    """What one process hears. Any thread may `hear`; one at a time waits with `attend`, and others sleep."""
+    """The doorbell of one process. Any thread may `hear`; one at a time waits with `attend`, others sleep."""
 
     def __init__(
         self, place: ProcessDirectory, take: Callable[[Received], None], refuse: Callable[[str], None]
     ) -> None:
-        """`take` gets what comes, unchecked but for its kind; `refuse` the reason where that is wrong.
+        """`take` receives the messages, of which only the kind is checked; `refuse` the reason of a wrong
+        record.
 
         Raises StartError.
         """
@@ -49,13 +51,14 @@ class DoorbellReader:
         try:
             self._path.unlink(missing_ok=True)
             os.mkfifo(self._path, 0o600)
-            # Its own writing end keeps the pipe from reporting an end whenever nobody else has it open.
+            # Read and write: with a writer of its own the pipe never reports its end while no peer has it
+            # open.
             self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise StartError(
                 f"no named pipe can be made: {error} (communication.local=ipc needs none)"
             ) from error
-        # Not the pipe itself: the thread of the sockets reads that, too, and would swallow the wake-up.
+        # Not the pipe itself: the socket thread reads that, too, and would swallow the wake-up.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -64,11 +67,12 @@ class DoorbellReader:
         self._attending = threading.Lock()
 
     def fileno(self) -> int:
-        """Readable when there is something to hear."""
+        """Readable when records are waiting."""
         return self._fd
 
     def hear(self) -> None:
-        """Takes in what has come; waits for nothing but another thread that does so."""
+        """Processes all waiting records; waits only for another thread that does the same."""
+        # One thread at a time, so records of one peer are processed in their order.
         with self._hearing:
             try:
                 content = os.read(self._fd, READ_BYTES)
@@ -79,7 +83,7 @@ class DoorbellReader:
 
     def _hear_one(self, record: bytes) -> None:
         if len(record) < RECORD_BYTES:
-            # Whoever wrote it, the next read begins with a whole one again.
+            # The kernel writes records whole, so the next read starts with a whole one again.
             self._refuse("record length")
         elif (kind := wire.kind_of(record)) not in RUNG:
             self._refuse("kind")
@@ -89,11 +93,13 @@ class DoorbellReader:
             self._take(([zmq.Frame(header), zmq.Frame(body)], False))
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
-        """Waits for an exchange and takes in what comes; false when it took longer than `timeout` seconds."""
+        """Waits for an exchange and processes records; returns False after `timeout` seconds."""
+        # Another thread waits already, for another part; it receives for both.
         if not self._attending.acquire(blocking=False):
             return handle.sleep(timeout)
         try:
             own, limit = threading.get_ident(), time.monotonic() + timeout
+            # Another thread may finish the exchange, for example after a timeout: it must end the poll below.
             handle.call_when_done(lambda: None if threading.get_ident() == own else self._wake())
             while not handle.done and time.monotonic() < limit:
                 for ready, _ in self._poll.poll(milliseconds(limit)):
@@ -106,12 +112,12 @@ class DoorbellReader:
             self._attending.release()
 
     def _wake(self) -> None:
-        # After `close` nobody waits.
+        # After `close` no thread waits.
         with contextlib.suppress(OSError):
             os.eventfd_write(self._waker, 1)
 
     def close(self) -> None:
-        """Ends it, and rings nobody any more; who rings it is told so by the pipe."""
+        """Removes the doorbell and stops ringing others; a later writer gets an error from the pipe."""
         self.ringer.close()
         self._path.unlink(missing_ok=True)
         own, self._fd, self._waker = (self._fd, self._waker), -1, -1
@@ -120,28 +126,29 @@ class DoorbellReader:
 
 
 class DoorbellWriter:
-    """Rings the bells of the other processes here, once they have our shared memory."""
+    """Rings the other processes of this machine, once they have attached our shared memory."""
 
     def __init__(self, place: ProcessDirectory) -> None:
         self._place = place
         self._unheard = {process for process in range(len(place.processes)) if place.co_located(process)}
-        """Who is not known to have read anything of ours yet."""
+        """Processes that have not acknowledged a payload of ours yet."""
         self._pipes: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def answered(self, process: int) -> None:
-        """A process has read a payload of ours, so it knows where they lie: it is rung from now on."""
+        """Enables the doorbell of a process that acknowledged a payload, and so has our segments."""
         if process in self._unheard:
             with self._lock, contextlib.suppress(OSError):
                 self._unheard.discard(process)
                 self._pipes[process] = os.open(bell_path(self._place, process), WRITING)
 
     def ring(self, messages: list[wire.Outgoing]) -> list[wire.Outgoing]:
-        """Returns those that have to go another way: of another kind, or there is no room for them."""
+        """Returns the messages that need another way: another kind, or no room in the pipe."""
         with self._lock:
             return [message for message in messages if not self._ring(*message)]
 
     def _ring(self, process: int, header: bytes, body: wire.Body) -> bool:
+        # The first payloads take the link, because they must not overtake the HELLO that names the segment.
         if process not in self._pipes or wire.kind_of(header) not in RUNG:
             return False
         try:
@@ -151,7 +158,7 @@ class DoorbellWriter:
         return True
 
     def forget(self, process: int) -> None:
-        """A process has ended; what comes in its place has to be introduced to."""
+        """Disables the doorbell of an ended process; its successor must acknowledge a payload first."""
         with self._lock:
             if self._place.co_located(process):
                 self._unheard.add(process)
@@ -159,11 +166,11 @@ class DoorbellWriter:
                 os.close(pipe)
 
     def close(self) -> None:
-        """Rings nobody any more."""
+        """Disables all doorbells."""
         for process in list(self._pipes):
             self.forget(process)
 
 
 def bell_path(place: ProcessDirectory, process: int) -> Path:
-    """Where a process of this machine is rung."""
+    """The named pipe of a process of this machine."""
     return Path(place.directory) / f"{place.processes[process].index}.bell"

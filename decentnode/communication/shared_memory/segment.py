@@ -1,7 +1,7 @@
-"""One node's memory that its peers on the same machine read in place.
+"""One node's memory that peers on the same machine read in place.
 
-The memory is a memfd: it has no name in any file system, peers open it through /proc, and it is gone
-with the last process that maps it, however that process ends.
+The memory is a memfd. It has no name in any file system, and peers open it through /proc. It vanishes with
+the last process that maps it, however that process ends.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from decentnode.communication.wire import SharedSegment
 PAGE = mmap.PAGESIZE
 STAGING_SLOTS = 2
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""Memory that became shorter would end every process that reads it."""
+"""Memory that shrinks would kill every process that reads it."""
 
 
 def _pages(size: int) -> int:
@@ -30,14 +30,15 @@ WORD = 8
 
 
 class Segment:
-    """Two vector slots, two staging slots per part for payloads made outside them, a word for each reader.
+    """Two vector slots, two staging slots per part for payloads made outside them, and a word for each
+    reader.
 
-    A reader that is given up while it stands still may go on reading what is written anew by then. Its word
-    tells: whatever was sent under this number or a lower one is void for it. Words count from the end.
+    A reader that timed out while it was suspended may still read memory that is written again. Its word holds
+    the highest number that is invalidated for it. Words are counted from the end.
     """
 
     def __init__(self, rank: int, memory: BufferSpec, readers: int) -> None:
-        """`readers`: how many ranks there are."""
+        """`readers`: number of ranks."""
         vector_bytes = _pages(memory.vector_elements * memory.vector_dtype.itemsize)
         self._staging_bytes = _pages(memory.payload_bytes)
         self._staging_start = 2 * vector_bytes
@@ -46,6 +47,7 @@ class Segment:
         size = self._staging_start + self._staging_slots * self._staging_bytes + words
         self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
+        # Sealed before any peer learns of it: peers refuse memory without seals.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         self.public = SharedSegment(rank, os.getpid(), self._fd, size)
         self._bytes = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
@@ -57,16 +59,16 @@ class Segment:
         self._size = size
 
     def offset(self, buffer: Tensor) -> int | None:
-        """Where a tensor's memory starts in this segment, or None when it lies elsewhere."""
+        """The offset of a tensor in this segment; None if it lies elsewhere."""
         offset = buffer.data_ptr() - self._base
         return offset if 0 <= offset < self._size else None
 
     def make_void(self, reader: int, seq: int) -> None:
-        """Nothing that was sent up to number `seq` may be read by that rank any more."""
+        """Invalidates for a reader everything sent up to number `seq`."""
         self._words[-1 - reader] = seq
 
     def stage(self, turn: int, at: int, buffer: Tensor) -> int:
-        """Copies a payload to byte `at` of the staging slot whose `turn` it is; returns the offset."""
+        """Copies a payload to byte `at` of staging slot `turn`; returns its offset in the segment."""
         end = at + buffer.numel()
         if end > self._staging_bytes:
             raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")
@@ -80,13 +82,14 @@ class Segment:
 
 
 def attach(segment: SharedSegment) -> Tensor:
-    """A peer's segment, read-only, as bytes; raises OSError when it is not its segment, or too small."""
+    """A peer's segment as bytes, read-only; raises OSError if it is another file, or too small."""
     path, name = Path(f"/proc/{segment.pid}/fd/{segment.fd}"), f"/memfd:decentnode-{segment.rank} (deleted)"
-    # Looked at first, because opening a pipe, a terminal or a device does things, and can take for ever.
+    # Checked before it is opened: opening a pipe, terminal or device has effects, and may block.
     if str(path.readlink()) != name:
         raise OSError(f"what was announced as the shared memory of rank {segment.rank} is something else")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        # The announcement comes from another process: a false one must not crash this process.
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError(f"the shared memory of rank {segment.rank} can change its size")
         if not 0 < segment.size <= os.fstat(fd).st_size:

@@ -1,4 +1,4 @@
-"""Which backend carries the process group, and why: decided once for all ranks, by what each of them has."""
+"""The backend of the process group: chosen once for all ranks, from the capabilities of each."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ RECIPE = "share_gpu: true lets them share one, slowly, for tests"
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """Makes the plan: members, backend and reason, or an error in one line."""
+    """Returns the plan: members, backend and reason, or an error in one line."""
 
     wanted: Backend
     shares_gpu: bool
     key: str = "communication.backend"
-    """What the backend is called in a configuration."""
+    """The key of the backend in a configuration, for errors."""
 
     def __call__(self, facts: dict[int, Capabilities]) -> GroupPlan:
         members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
@@ -36,7 +36,7 @@ class BackendChoice:
         return GroupPlan(sorted(members), backend, why, error=error)
 
     def _backend(self, members: Mapping[int, Capabilities]) -> tuple[str, str]:
-        """A backend and the reason; an empty one with what is wrong."""
+        """(backend, reason); the backend is empty if there is none."""
         against_nccl = why_not_nccl(members, self.shares_gpu)
         against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
         if self.wanted == "nccl":
@@ -51,7 +51,7 @@ class BackendChoice:
 
 
 def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
-    """What keeps these ranks from using NCCL together; empty: nothing."""
+    """Why these ranks cannot use NCCL together; empty if they can."""
     without = [rank for rank, fact in members.items() if not fact.gpu]
     if without:
         return _without_gpu(without, len(members))
@@ -81,9 +81,9 @@ def _without_gpu(ranks: list[int], members: int) -> str:
 
 
 def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
-    """Why a machine whose nodes need that many GPUs cannot use a backend, in one line; empty when it can.
+    """Why a machine whose nodes need that many GPUs cannot use a backend, in one line; empty if it can.
 
-    `device` is what the configuration says: cpu, cuda or auto.
+    `device` is the configured one: cpu, cuda or auto.
     """
     gpus = torch.cuda.device_count()
     if wanted == "gloo" and not dist.is_gloo_available():
@@ -102,20 +102,20 @@ def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
 
 
 def facts_of(device: torch.device, machine: int, takes_part: bool) -> Capabilities:
-    """What this process says of itself; its node lives on that device."""
+    """The capabilities of this process, whose node is on that device."""
     on_gpu = device.type == "cuda"
     gpu = f"machine {machine}: {gpu_name(device)}" if on_gpu else ""
     return Capabilities(takes_part, gpu, nccl_version(), dist.is_gloo_available())
 
 
 def gpu_name(device: torch.device) -> str:
-    """The same text for the same GPU, whatever processes number it like."""
+    """The same text for the same GPU, however processes number it."""
     properties = torch.cuda.get_device_properties(device)
     return str(getattr(properties, "uuid", device.index))
 
 
 def nccl_version() -> str:
-    """The version of NCCL that torch was built with; empty: none."""
+    """The NCCL version of torch; empty: none."""
     if not dist.is_nccl_available():
         return ""
     return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

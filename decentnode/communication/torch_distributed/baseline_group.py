@@ -1,6 +1,7 @@
-"""Process groups of torch.distributed among the nodes of a run: where they meet, and who is missing there.
+"""Process groups of torch.distributed among the nodes of a run: their rendezvous, and which ranks are
+missing.
 
-They are made without torch's global group, so that nothing else in the process gets in their way.
+They do not use torch's global group, so other users of it in the process do not interfere.
 """
 
 import os
@@ -26,10 +27,11 @@ from decentnode.errors import StartError
 LOOK_AGAIN = 0.02
 MOST_NAMED = 8
 NO_DUMPS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}
-"""To have all processes write down what was under way, torch's watchdog would sleep a minute for each
-operation that failed, and end the processes that hear of it."""
+"""Otherwise torch's watchdog sleeps a minute per failed operation, so that all processes can write a dump,
+and ends the processes that learn of it.
+"""
 _KEPT: list[Any] = []
-# What torch says of a broken collective begins with a place in its own sources and ends in advice.
+# Torch's errors of collectives start with a place in its sources and end with advice.
 _SOURCE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
 _ADVICE = re.compile(r"\. (?:This is typically|Check the logs|GLHF).*", re.DOTALL)
 _COLLECTIVE = re.compile(r"gloo|nccl|connection (?:closed|reset)|timed out waiting", re.IGNORECASE)
@@ -37,13 +39,13 @@ _COLLECTIVE = re.compile(r"gloo|nccl|connection (?:closed|reset)|timed out waiti
 
 @dataclass(frozen=True)
 class StoreRendezvous:
-    """Where the processes of a run meet for one process group; each carries one node."""
+    """The rendezvous of a run's processes for one process group; each process has one node."""
 
     place: ProcessDirectory
     name: str
-    """Which group of the run it is."""
+    """The name of the group within the run."""
     port: int
-    """Where the process of rank 0 keeps the store; a run on one machine has it in a file and no port."""
+    """Port of the store in the process of rank 0; on one machine the store is a file and needs none."""
     run_id: int
 
     @property
@@ -53,21 +55,22 @@ class StoreRendezvous:
 
     @property
     def nodes(self) -> int:
-        """How many nodes meet."""
+        """Number of nodes."""
         return len(self.place.processes)
 
     def store(self, timeout: float, opens: bool = False) -> Store:
-        """A new connection to the store, which waits so long for any answer; raises StartError.
+        """A new connection to the store, with `timeout` seconds for each answer; raises StartError.
 
-        `opens`: the process of rank 0 opens it first. It lasts as long as that connection.
+        `opens`: the process of rank 0 creates the store. It lasts as long as that connection.
         """
         limit = timedelta(seconds=timeout)
         if all(self.place.co_located(position) for position in range(self.nodes)):
-            # Minus one: nobody counts who is done, and the file goes with the directory.
+            # Minus one: no count of finished processes, since the file vanishes with the directory.
             store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
             store.set_timeout(limit)
         else:
             store = self._tcp_store(limit, opens and self.rank == 0)
+        # The run id keeps keys of an earlier run on the same port apart.
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
 
     def _tcp_store(self, limit: timedelta, opens: bool) -> Store:
@@ -85,8 +88,8 @@ class StoreRendezvous:
 
 
 def store_at(address: str, port: int, limit: timedelta, backlog: int) -> TCPStore:
-    """A store that others reach at this address alone; port 0: the system chooses. Raises OSError."""
-    # Bound here, because a store of torch would listen at all addresses of the machine.
+    """A store that is reachable at this address only; port 0: the system chooses. Raises OSError."""
+    # Bound here, because torch would listen on all addresses of the machine.
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.create_server((address, port), family=family, backlog=backlog)
     return TCPStore(
@@ -96,10 +99,11 @@ def store_at(address: str, port: int, limit: timedelta, backlog: int) -> TCPStor
 
 
 def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
-    """Waits until all nodes are here; raises StartError naming those that have not come in time."""
+    """Waits until all nodes are here; raises StartError that names those that are late."""
     limit = time.monotonic() + timeout
     store.set(f"here/{rank}", "y")
     missing = set(range(nodes)) - {rank}
+    # Polls instead of a blocking get, whose timeout would not name the missing ranks.
     while missing := {other for other in missing if not store.check([f"here/{other}"])}:
         if time.monotonic() > limit:
             late = ranks_in_words(sorted(missing), MOST_NAMED)
@@ -110,7 +114,7 @@ def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
 def open_group(
     store: Store, meeting: StoreRendezvous, backend: str, device: torch.device, timeout: float
 ) -> dist.ProcessGroup:
-    """A process group of all nodes, whose operations last at most `timeout` seconds; raises StartError."""
+    """A process group of all nodes with a timeout for its operations, in seconds; raises StartError."""
     rank, nodes, limit = meeting.rank, meeting.nodes, timedelta(seconds=timeout)
     group = dist.ProcessGroup(store, rank, nodes)
     try:
@@ -125,22 +129,22 @@ def open_group(
 
 
 def keep(group: Any) -> None:
-    """Lets a group of torch, or what has one, last as long as the process.
+    """Keeps a group of torch, or its owner, until the process ends.
 
-    Torch joins a group's threads when it ends. They may be asleep, or wait for the interpreter's lock, which
-    whoever joins them holds: then both would wait for ever.
+    Torch joins a group's threads when it is destroyed. They may sleep, or wait for the interpreter's lock,
+    which the joining thread holds: a deadlock.
     """
     _KEPT.append(group)
 
 
 def set_unless_given(variables: Mapping[str, str]) -> None:
-    """Sets in the environment what torch and NCCL read before the first group is made; a user's own stays."""
+    """Sets environment variables for torch and NCCL before the first group; a user's own values stay."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
 def gloo_options(address: str, limit: timedelta) -> Any:
-    """For a group bound to that address, not to whatever this machine's host name means."""
+    """Options of a group bound to that address, instead of the address of this machine's host name."""
     options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = limit
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
@@ -156,7 +160,7 @@ def _gloo(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any
 def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
     """Not run anywhere yet (docs/gpu.md). Torch's watchdog ends the process when an operation fails.
 
-    Nothing else could: DDP waits for a gradient by its stream alone, and then something waits for the stream.
+    Nothing else can: DDP waits for a gradient only on its stream, and later code waits for the stream.
     """
     set_unless_given(NO_DUMPS)
     options = dist.ProcessGroupNCCL.Options()
@@ -166,7 +170,7 @@ def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any
 
 
 def facts_of_all(store: Store, meeting: StoreRendezvous, own: Capabilities) -> dict[int, Capabilities]:
-    """What every rank has that a group could use; all have to ask, and get the same answer."""
+    """The capabilities of every rank; all ranks must call it, and get the same result."""
     store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
     return {
         rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Capabilities)
@@ -175,11 +179,11 @@ def facts_of_all(store: Store, meeting: StoreRendezvous, own: Capabilities) -> d
 
 
 def is_of_collective(error: BaseException) -> bool:
-    """Whether torch raised it because a collective broke or took too long."""
+    """Whether torch raised this error because a collective broke or timed out."""
     return isinstance(error, dist.DistError) or bool(_COLLECTIVE.search(str(error)))
 
 
 def reason(error: BaseException) -> str:
-    """What torch says of a broken collective, without its sources and its advice, in one line."""
+    """Torch's message about a broken collective in one line, without sources and advice."""
     first = (str(error) or type(error).__name__).splitlines()[0]
     return _ADVICE.sub("", _SOURCE.sub("", first)).rstrip(".")

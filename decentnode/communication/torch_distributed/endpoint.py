@@ -29,22 +29,23 @@ from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.errors import PeerError, ProtocolError
 
 THROUGH_THE_GROUP = 0
-"""In place of a sender's number, which no message through the group carries."""
+"""Stands for the number of a payload through the group, which carries none."""
 MOST_LAYOUTS = 1024
-"""Of one source, whose sizes are kept: one for each part and phase is usual."""
+"""Most layouts per source whose sizes are kept; one for each part and phase is usual."""
 SHARE_OF_DEADLINE = 0.5
-"""After this part of it a group that brings nothing is given up, so that what it holds can come by ZeroMQ."""
+"""Share of the deadline after which a group without progress is ended, so ZeroMQ can resend its payloads."""
 _HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMessage:
-    """A payload that came through the group; it lies in memory of this node, until it is released."""
+    """A payload that came through the group; it lies in this node's memory until it is released."""
 
     source: int
     buffer: Tensor
     layout: int
     seq: int = THROUGH_THE_GROUP
+    # The memory belongs to this node, so the sender cannot write it again.
     is_void: ClassVar[bool] = False
 
     def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
@@ -58,7 +59,7 @@ class GroupMessage:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A payload that was given to the group, to be sent by ZeroMQ should the group fail."""
+    """A payload in the group, kept for a resend by ZeroMQ if the group fails."""
 
     group: Group
     payload: Payload
@@ -66,18 +67,18 @@ class Unconfirmed:
 
 
 class GroupEndpoint(ZeroMQEndpoint):
-    """Sends through the group where both ends are in it, and as the ZeroMQ endpoint does elsewhere.
+    """Sends through the group where both ends are members, and like the ZeroMQ endpoint elsewhere.
 
-    The control plane stays ZeroMQ's. An exchange of payloads of fixed length costs no message of it where
-    they go both ways: one that comes also says that the sender has read the ones before. Elsewhere the reader
-    says so. Until then a payload is kept, so that ZeroMQ can bring it should the group fail.
+    Control messages use ZeroMQ. Payloads of fixed length that go both ways need none: each one also
+    acknowledges the payloads before. On other edges the reader sends an acknowledgement. Until then a payload
+    is kept, so ZeroMQ can resend it if the group fails.
     """
 
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         formation: GroupMembership, most_bytes: int,
     ) -> None:  # fmt: skip
-        """`most_bytes` is the largest payload that any peer may send."""
+        """`most_bytes`: the largest payload that any peer may send."""
         super().__init__(rank, sockets, slots, segment, {})
         self._siblings[rank] = self
         self.device = slots[0].device
@@ -90,15 +91,15 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._sends: dict[int, Tensor] = {}
         self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
-        """The numbers of this node's last two exchanges of each part, in their order."""
+        """The numbers of this node's last two exchanges of each part, in order."""
         self._announced: dict[int, set[tuple[int, int]]] = {}
-        """By target the layouts that it knows of, and of which part: parts do not wait for each other."""
+        """By target the (layout, part) that it knows; per part, because parts do not wait for each other."""
         self._known: dict[int, dict[int, Size]] = {}
-        """By source what its payloads are, by their layout."""
+        """By source the size of its payloads, by layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
-        """By source and part the last exchange that the group brought, unless the source was told so."""
+        """By (source, part) the last exchange that the group brought and that is not acknowledged."""
         self._said: dict[tuple[int, int], Key] = {}
-        """The same, when the source was told."""
+        """By (source, part) the last exchange that was acknowledged by a message."""
         formation.abandoned = self._abandon
 
     def expect(self, layout: Layout) -> None:
@@ -115,16 +116,17 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
+            # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, self._sends, expected, patience))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:
-        """Whether a source has to be told now, as no payload through the group tells it."""
-        # Those who have left stay until everything of theirs is read.
+        """Whether a source needs an acknowledgement now, because no payload through the group carries it."""
+        # Peers that have left keep serving until all their payloads are read.
         return source in self.mailbox.left or (part == key[2] and source not in self._carried.get(key, ()))
 
     def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:
-        """What comes through the group, by source, as far as it is known."""
+        """By source the size expected through the group; None: not known yet."""
         layout = self._layout
         if layout is None or not layout.max_bytes:
             return {}
@@ -140,6 +142,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             moved = payload.to(group.device)
             for target in through:
                 self._sends[target] = moved.buffer
+                # Kept before it is posted: the group may fail at any time.
                 self._carried[key][target] = Unconfirmed(group, payload, self._seq)
                 if self._is_news(payload.layout, target, key[2]):
                     messages.append(self._announcement(payload, target, key))
@@ -147,9 +150,9 @@ class GroupEndpoint(ZeroMQEndpoint):
         return messages + (super()._send(self._on_host(payload), others, key) if others else [])
 
     def _on_host(self, payload: Payload) -> Payload:
-        """The same in host memory. What lies in a slot on a device is copied into that of the segment.
+        """The payload in host memory; one that lies in a device slot is copied into the segment's slot.
 
-        Else it would be staged, where there is room for no vector.
+        Otherwise it would be staged, and staging has no room for a vector.
         """
         place = None
         if self.segment is not None and self.segment.slots is not self.slots:
@@ -159,8 +162,9 @@ class GroupEndpoint(ZeroMQEndpoint):
         return Payload(payload.layout, place.copy_(payload.buffer), payload.counts)
 
     def _is_news(self, layout: Layout, target: int, part: int) -> bool:
-        """Whether the size has to be told; notes that it is."""
+        """Whether the target must be told the size; records that it is."""
         known, told = self._announced.setdefault(target, set()), (layout.hash, part)
+        # The size of a variable layout changes with each payload.
         is_news = bool(layout.variable) or told not in known
         known.add(told)
         return is_news
@@ -177,7 +181,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Sends a note to other ranks, in any thread."""
         self._sockets.dispatch([self._note(rank, note, key) for rank in ranks])
 
-    # What comes through the group, in the thread that waits for it.
+    # Payloads through the group, in the thread that waits for them.
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         source = transfer.peer
@@ -185,14 +189,15 @@ class GroupEndpoint(ZeroMQEndpoint):
             return
         self._arrived[source, key[2]] = key
         self.mailbox.deliver(source, key, GroupMessage(source, transfer.buffer, layout))
-        # Who is in this exchange has done with the one before.
+        # A peer in this exchange has released the one before.
         before = [seq for k, seq in self._seq_of.items() if k[2] == key[2] and k < key]
         self.mailbox.acknowledged(source, max(before, default=0), key[2])
-        # Who gets a payload of ours now is likely to get the next one, too.
+        # A target of this payload probably is one of the next, too, which then carries the acknowledgement.
         if group.is_broken or self._is_due(source, key[2], key):
             self._say_done([(source, key[2])])
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
+        # A gloo connection to a peer that has left may fail while the others still work.
         harmless = bool(peers) and not group.gathers and peers <= self.mailbox.left
         if not harmless and not self.mailbox.ended:
             self.formation.break_up(group, why)
@@ -200,10 +205,10 @@ class GroupEndpoint(ZeroMQEndpoint):
     def is_gone(self, peer: int) -> bool:
         return peer in self.mailbox.gone or peer in self.mailbox.left
 
-    # What peers say, in the thread of the sockets.
+    # Notes of peers, in the socket thread.
 
     def hear(self, header: wire.Header, body: bytes) -> None:
-        """Takes in a note; raises WireError."""
+        """Processes a note; raises WireError."""
         note, sender = group_notes.unpack(body), header.sender
         match note:
             case JoinRequest():
@@ -219,7 +224,7 @@ class GroupEndpoint(ZeroMQEndpoint):
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
 
     def lose(self, ranks: Iterable[int]) -> None:
-        """These are gone; who has said goodbye leaves a group behind that still carries the others."""
+        """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
         left = {rank for rank in ranks if rank in self.mailbox.left}
         self.formation.lose(set(ranks) - left)
 
@@ -233,7 +238,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if not self.transfer_queue.told(source, key, size):
             raise wire.WireError("too many ahead")
 
-    # When something is lost.
+    # Losses.
 
     def _make_void(self, peer: int) -> None:
         super()._make_void(peer)
@@ -251,28 +256,30 @@ class GroupEndpoint(ZeroMQEndpoint):
         if carried is None or peer in self._sent.get(key, {}):
             return super()._send_again(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq)
+        # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
             payload = carried.payload.to(_HOST)
             self._sockets.dispatch(self._frames(payload, [peer], key, carried.seq))
         return True
 
     def _abandon(self) -> None:
-        """The group has ended: what it has not brought is asked for."""
+        """Requests what the ended group did not deliver."""
         self.transfer_queue.clear()
         self._say_done(list(self._arrived))
         sockets = self._sockets
         sockets.post(lambda: sockets.patience.ask(self.mailbox))
 
-    # When something is read, or nobody comes any more.
+    # Releases, and the end.
 
     def _released(self, source: int, message: Message) -> None:
         if not isinstance(message, GroupMessage):
             super()._released(source, message)
+        # Without a group no buffer is needed again.
         elif self.formation.group is not None:
             self.transfer_queue.pool.give_back(message.buffer)
 
     def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
-        """Says to sources what has come from them, by part, where no payload that goes to them does."""
+        """Acknowledges by message what has arrived from (source, part), where no payload does so."""
         for source, part in what:
             key = self._arrived.pop((source, part), None)
             if key is not None:

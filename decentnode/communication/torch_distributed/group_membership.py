@@ -1,9 +1,9 @@
-"""Who is in the process group: how its members agree on it, and how it ends.
+"""The members of the process group: how they agree on it, and how it ends.
 
-Each rank tells the lowest one what it has. That one decides who is a member and with which backend, and sends
-the plan to all. The group ends for all with the first member that is lost: a rank that notices tells the
-others. From then on ZeroMQ carries everything, also what was in flight and did not arrive: a rank that misses
-it requests it. So the loss of a rank costs its own payloads alone.
+Each rank sends its capabilities to the lowest rank. That one chooses members and backend, and sends the plan
+to all. The group ends for all when the first member is lost: a rank that notices informs the others. From
+then on ZeroMQ carries all payloads. What was in flight is requested by the rank that misses it. So the loss
+of a rank costs only its own payloads.
 """
 
 import threading
@@ -22,18 +22,18 @@ from decentnode.communication.torch_distributed.process_group import Group, Grou
 from decentnode.errors import StartError
 
 SPARE_SECONDS = 0.2
-"""How long a group is waited for beyond its own limit: its own error says more."""
+"""Seconds to wait for a group beyond its own timeout, because its own error has more detail."""
 REPEAT_SECONDS = 1.0
-"""A request to join is repeated: its receiver may not have learned the id of the run yet."""
+"""Seconds between two requests to join: the receiver may not have the run id yet."""
 
 Choose = Callable[[dict[int, Capabilities]], GroupPlan]
-"""Members, backend and reason of the group, or an error, by what the ranks have."""
+"""Returns members, backend and reason of the group, or an error, from the capabilities of all ranks."""
 
 
 class GroupMembership:
     """One rank's part.
 
-    The node's thread forms the group, that of the sockets receives notes, and both may end the group.
+    The node's thread forms the group, the socket thread receives notes, and both may end the group.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class GroupMembership:
         """`post` sends a note to some ranks, in any thread."""
         self.rank = group_factory.rank
         self.group: Group | None = None
-        """What carries payloads; None: ZeroMQ does."""
+        """The group that carries payloads; None: ZeroMQ does."""
         self.abandoned: Callable[[], None] = lambda: None
-        """Called, in no lock, when what was in flight in the group has to be requested."""
+        """Called without a lock when payloads in flight must be requested."""
         self.group_factory = group_factory
         self._facts = facts
         self._post = post
@@ -61,15 +61,16 @@ class GroupMembership:
         self._is_over = False
         self._thread: threading.Thread | None = None
 
-    # The node's thread.
+    # In the node's thread.
 
     def form(self, candidates: Iterable[int], choose: Choose, seconds: float) -> GroupPlan:
         """Agrees with all candidates on the group and makes it; raises StartError, in one line.
 
-        When one of them is lost in the meantime, there is no group, and the plan says so.
+        If a candidate is lost meanwhile, there is no group, and the plan contains the reason.
         """
         with self._news:
             self._candidates = frozenset(candidates)
+        # A candidate may have been lost before it was known to be one.
         self.lose(())
         leads = self.rank == min(self._candidates)
         plan = self._draw_up(choose, seconds) if leads else self._request(min(self._candidates), seconds)
@@ -78,12 +79,12 @@ class GroupMembership:
         if plan is not None and self.rank in plan.members:
             self._make(plan, seconds)
         with self._news:
-            # A rank outside the group has no part in its end.
+            # A rank outside the group ignores its end.
             self._is_over = self._is_over or (plan is not None and self.rank not in plan.members)
             return plan if plan is not None and not self._closed else GroupPlan([], "", self._closed)
 
     def _request(self, leader: int, seconds: float) -> GroupPlan | None:
-        """The leader's plan; None when the group has ended before there is one. Raises StartError."""
+        """The leader's plan; None if the group ended before there was one. Raises StartError."""
         for _ in range(max(1, round(2 * seconds / REPEAT_SECONDS))):
             self._post([leader], JoinRequest(self._facts))
             with self._news:
@@ -92,7 +93,7 @@ class GroupMembership:
         raise StartError(f"rank {self.rank}: no plan for the process group within {seconds:.0f} s")
 
     def _draw_up(self, choose: Choose, seconds: float) -> GroupPlan | None:
-        """The plan of the lowest rank, sent to all; None when the group has ended before there is one."""
+        """The plan of the lowest rank, sent to all; None if the group ended before there was one."""
         with self._news:
             self._news.wait_for(lambda: self._closed or not self._missing(), seconds)
             if self._closed:
@@ -115,7 +116,7 @@ class GroupMembership:
         return plan
 
     def _missing(self) -> list[int]:
-        """Who has not requested to join yet."""
+        """Candidates that have not requested to join."""
         return sorted(self._candidates - self._joined.keys() - {self.rank})
 
     def _make(self, plan: GroupPlan, seconds: float) -> None:
@@ -129,12 +130,14 @@ class GroupMembership:
             except GroupBroken as error:
                 failures.append(str(error))
             with self._news:
+                # The group may have ended while torch was still connecting.
                 is_late = bool(self._closed)
                 self.group = None if is_late else made
                 self._news.notify_all()
             if made is not None and is_late:
                 made.abort()
 
+        # A thread, because torch cannot be interrupted while it connects.
         threading.Thread(target=make, name="decentnode-forming", daemon=True).start()
         with self._news:
             is_done = self._news.wait_for(
@@ -146,17 +149,18 @@ class GroupMembership:
         why = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
         raise StartError(f"rank {self.rank}: {why} within {seconds:.0f} s: {self._closed}")
 
-    # Any thread.
+    # In any thread.
 
     def break_up(self, group: Group, why: str) -> None:
-        """Ends the group for all its members, if this one still is the one in use."""
+        """Ends `group` for all its members, if it is still in use."""
         with self._news:
+            # A late error of a group that has already ended changes nothing.
             is_needed = group is self.group and not self._is_over
         if is_needed:
             self._close(why, announces=True)
 
     def lose(self, ranks: Iterable[int]) -> None:
-        """These are lost: the group ends if it has one of them, and is not formed if it would."""
+        """Records lost ranks; the group ends, or is not formed, if one of them is a member."""
         with self._news:
             self._lost |= set(ranks)
             gone = self._lost & set(self._plan.members if self._plan is not None else self._candidates)
@@ -165,7 +169,7 @@ class GroupMembership:
             self._close(f"rank {min(gone)} is lost", announces=True)
 
     def leave(self) -> None:
-        """This rank needs no group any more."""
+        """Records that this rank needs no group any more."""
         with self._news:
             self._is_over = True
 
@@ -179,7 +183,7 @@ class GroupMembership:
             self.group = None
 
     def _close(self, why: str, announces: bool) -> None:
-        """Ends the group once; aborting it takes time, which a thread of its own spends."""
+        """Ends the group once; another thread aborts it, because that takes time."""
         with self._news:
             if self._closed:
                 return
@@ -189,7 +193,7 @@ class GroupMembership:
                 group.is_broken = True  # what it has not brought is resent on request
         print(f"no process group from here on, ZeroMQ carries all payloads: {why}", flush=True)
         if announces:
-            # Before anything is requested, so that the others know that the group does not bring it.
+            # Before any request, so the others know that the group will not deliver it.
             self._post(sorted(self._candidates - self._lost - {self.rank}), Closed(why))
         if group is not None:
             self._thread = threading.Thread(
@@ -201,25 +205,26 @@ class GroupMembership:
         group.abort()
         self.abandoned()
 
-    # The thread of the sockets.
+    # In the socket thread.
 
     def hear_joining(self, sender: int, note: JoinRequest) -> None:
-        """A rank would take part in the group."""
+        """Records a rank that requests to join."""
         with self._news:
             self._joined[sender] = note.facts
+            # A repeated request means that the first answer was lost or not ready.
             answer = Closed(self._closed) if self._closed else self._plan
             self._news.notify_all()
         if answer is not None:
             self._post([sender], answer)
 
     def hear_plan(self, plan: GroupPlan) -> None:
-        """The lowest rank has decided."""
+        """Records the plan of the lowest rank."""
         with self._news:
             self._plan = self._plan or plan
             self._news.notify_all()
 
     def hear_closed(self, note: Closed) -> None:
-        """Another rank has ended the group."""
+        """Ends the group after another rank has ended it."""
         with self._news:
             is_over = self._is_over
             if is_over and self.group is not None:

@@ -1,4 +1,4 @@
-"""What processes say to each other about their process group: the bodies of GROUP messages."""
+"""Messages between processes about their process group: the bodies of GROUP messages."""
 
 from typing import Annotated
 
@@ -8,57 +8,57 @@ from decentnode.communication.wire import MOST_CONTROL_BYTES, WireError
 from decentnode.errors import UNDECODABLE
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-"""Also a rank."""
+"""A non-negative integer, for example a rank."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What a process has that a group could use."""
+    """What a process offers for a group."""
 
     takes_part: bool
-    """Whether its edges may go through the group at all."""
+    """Whether its edges may go through the group."""
     gpu: str
-    """Which GPU its node lives on, the same text for the same one; empty: on none."""
+    """The GPU of its node, the same text for the same GPU; empty: none."""
     nccl: str
-    """The version of NCCL that torch has; empty: none."""
+    """NCCL version of torch; empty: none."""
     gloo: bool
     """Whether torch has gloo."""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, tag="join"):
-    """I would take part in the group, and wait for the plan."""
+    """Requests to take part in the group, and the plan."""
 
     facts: Capabilities
 
 
 class GroupPlan(msgspec.Struct, frozen=True, tag="plan"):
-    """This is the group: the lowest rank draws it up for all."""
+    """The plan of the group; the lowest rank sends it to all."""
 
     members: list[Count]
     backend: str
     reason: str
-    """Why this backend, in words."""
+    """Why this backend."""
     address: str = ""
     port: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
-    """Where the members find each other."""
+    """Where the members find the store."""
     error: str = ""
-    """Why there is none, which ends the run; empty: there is."""
+    """Why the group cannot be made, which ends the run; empty: it can."""
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """There is no group any more: ZeroMQ carries everything from here on."""
+    """The group has ended: ZeroMQ carries all payloads from here on."""
 
     reason: str
 
 
 class Size(msgspec.Struct, frozen=True, tag="size"):
-    """So many bytes of that layout follow through the group, in the exchange that the header names."""
+    """That many bytes of that layout follow through the group, in the exchange of the header."""
 
     length: Count
     layout: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """I have read everything that the group brought up to the exchange that the header names."""
+    """The sender has read everything that the group brought up to the exchange of the header."""
 
 
 Note = JoinRequest | GroupPlan | Closed | Size | Done

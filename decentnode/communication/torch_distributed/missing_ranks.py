@@ -1,8 +1,9 @@
-"""Who is missing when a collective has broken: asked once, answered by a thread of every process.
+"""Which ranks are missing when a collective breaks: asked once, answered by a thread of every process.
 
-A collective only says that a connection broke or that time is up: to each neighbor of the one that is gone,
-and to the others later. So whoever notices first calls the roll in the store. The threads answer with how far
-their node has come, also while it is blocked; whoever does not answer, or is behind, is the one.
+The error of a collective only reports a broken connection or a timeout: first at the neighbors of the lost
+rank, later at the others. So the first rank that notices starts a roll call in the store. The threads answer
+with the progress of their nodes, even while those are blocked. A rank that does not answer, or is behind, is
+the missing one.
 """
 
 import threading
@@ -16,15 +17,15 @@ from decentnode.core.text import ranks_in_words
 
 TICK = 0.2
 PATIENCE = 5.0
-"""Seconds within which a process that lives answers."""
+"""Seconds within which a live process answers."""
 _CALL, _VERDICT, _WORD = "call", "verdict", "answer/{}"
 
 
 class MissingRanks:
-    """One node's part in it; `progress` is the number of collectives that the node has begun."""
+    """One node's part; `progress` is the number of collectives that the node has started."""
 
     def __init__(self, store: Store, rank: int, nodes: int, patience: float = PATIENCE) -> None:
-        """`store` is a connection of its own, because a thread waits at it."""
+        """`store`: a separate connection, because a thread waits on it."""
         self.progress = 0
         self._store = store
         self._rank = rank
@@ -36,7 +37,7 @@ class MissingRanks:
         self._thread.start()
 
     def verdict(self) -> str:
-        """Why a collective cannot go on, in words that follow `all-reduce failed`."""
+        """Why a collective failed, as text that follows `all-reduce failed`."""
         if self._verdict is None:
             try:
                 self._store.set(_CALL, "y")
@@ -46,15 +47,16 @@ class MissingRanks:
         return self._verdict
 
     def close(self) -> None:
-        """Answers no more."""
+        """Stops answering."""
         self._over.set()
         self._thread.join()
 
     def _attend(self) -> None:
-        """Answers when the roll is called, and takes in the verdict while whoever gave it is still there."""
+        """Answers a roll call, and reads the verdict while its author keeps the store."""
         try:
             while not self._over.wait(TICK) and not self._store.check([_CALL]):
                 pass
+            # A thread of its own answers, because the node itself may be blocked in the broken collective.
             self._store.set(_WORD.format(self._rank), str(self.progress))
             while not self._over.wait(TICK):
                 if self._store.check([_VERDICT]):
@@ -64,7 +66,7 @@ class MissingRanks:
             return
 
     def _answers(self) -> dict[int, int]:
-        """How far the nodes have come that answer in time."""
+        """The progress of all nodes that answer in time."""
         limit, found = time.monotonic() + self._patience, {self._rank: self.progress}
         while len(found) < self._nodes and time.monotonic() < limit and self._verdict is None:
             for rank in set(range(self._nodes)) - found.keys():
@@ -79,13 +81,18 @@ class MissingRanks:
             are = "is lost or does not answer" if len(silent) == 1 else "are lost or do not answer"
             return f": {ranks_in_words(silent, MOST_NAMED)} {are}"
         behind = sorted(rank for rank, steps in progress.items() if steps < max(progress.values()))
+        # All answered, so each process lives; the one that started fewer collectives blocks the others.
         if behind:
             lives = "is alive but makes no progress" if len(behind) == 1 else "are alive but make no progress"
             return f": {ranks_in_words(behind, MOST_NAMED)} {lives}"
         return ": every rank is there, but the links between them broke"
 
     def _agreed(self, verdict: str) -> str:
-        """The first verdict is that of all; leaves the others the time to read it, also where we keep it."""
+        """The first verdict, valid for all ranks; leaves the others time to read it, even if the store is
+        here.
+        """
+        # Atomic: several ranks may judge at the same time, with different answers.
         first = self._store.compare_set(_VERDICT, "", verdict).decode()
+        # The store ends with the process of rank 0.
         time.sleep(3 * TICK)
         return first or verdict

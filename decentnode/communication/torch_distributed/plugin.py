@@ -34,15 +34,15 @@ class TorchDistributed(ZeroMQ):
     has_group: ClassVar[bool] = True
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
-    """How control messages travel on one machine, and payloads once the group has ended."""
+    """How control messages travel on one machine, and payloads after the group has ended."""
     backend: Backend = "auto"
-    """auto: NCCL when every node has a GPU of its own, else gloo."""
+    """auto: NCCL if every node has a GPU of its own, otherwise gloo."""
     group_port: Port = 29700
-    """Where the members of a group find each other; each process of a machine has one, from here on."""
+    """First TCP port of the group's stores; each process of a machine has one, counted from here."""
     share_gpu: bool = False
-    """Whether NCCL may run with several nodes on one GPU; slow, for tests."""
+    """Whether several nodes on one GPU may use NCCL; slow, for tests."""
     trusted_network: bool = False
-    """Says that nobody else is in the network between the machines, where payloads travel in plain."""
+    """Whether the network between the machines is private; payloads are not encrypted there."""
 
     _formation: GroupMembership | None = field(default=None, init=False, repr=False)
     _place: ProcessDirectory | None = field(default=None, init=False, repr=False)
@@ -96,7 +96,7 @@ class TorchDistributed(ZeroMQ):
         endpoint = self._endpoints[formation.rank]
         assert isinstance(endpoint, GroupEndpoint)
         if place.incarnation:
-            formation.leave()  # the group has ended with the process before: ZeroMQ carries all edges
+            formation.leave()  # the group ended with the process before this one: ZeroMQ carries all edges
             return
         candidates = place.home.keys() - set(absent)
         formation.group_factory.run_id = run_id
@@ -121,10 +121,10 @@ class Hybrid(TorchDistributed):
 
     local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
     group_ranks: tuple[NonNegative, ...] | None = None
-    """The nodes in the group, wherever they live; null: those on GPUs."""
+    """The nodes in the group, on any device; null: those on GPUs."""
 
     def defect(self, device: str, ranks: Sequence[int]) -> str:
-        # Unless they are named, a machine without GPUs has its nodes outside the group.
+        # Without `group_ranks` the nodes of a machine without GPUs are outside the group.
         members = set(self.group_ranks or ()) & set(ranks)
         return super().defect(device, sorted(members)) if members else ""
 

@@ -1,7 +1,7 @@
 """The process group of torch.distributed among the nodes of a run; never the default group.
 
-The classes behind `init_process_group` are used directly: a loss then ends this group alone, whatever else in
-the process uses torch.distributed. Peers are named by their ranks in the run.
+The classes behind `init_process_group` are used directly, so a loss ends this group alone, whatever else in
+the process uses torch.distributed. Peers have their ranks in the run.
 """
 
 import contextlib
@@ -33,34 +33,34 @@ from decentnode.errors import StartError
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
 UNUSED_TAG = (1 << 31) - 1
-"""A prime, so tags of the same phase and part differ for as many rounds."""
+"""A prime, so tags of the same phase and part differ for that many rounds."""
 MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
-"""In a round whose tags differ from those of the next ones; as many parts as a header can tell."""
+"""Phases per round and parts whose tags differ; as many parts as a header can hold."""
 LARGEST_BACKLOG = 1024
 LAST_SECONDS = 3600
-"""The limit of an operation that nobody waits for; all others have one of their own."""
+"""The timeout of an operation that no thread waits for; all others have their own."""
 LONGEST_QUEUEING = 1.0
-"""Seconds after which whoever launches something surely waits for NCCL, which only an abort may end."""
+"""Seconds after which a thread that launches must be blocked in NCCL, which only an abort ends."""
 SECONDS_TO_ABORT = 5.0
-"""How long NCCL is waited for to give a group up; it may hang in that (pytorch issues 119215, 149153)."""
+"""Seconds to wait for NCCL's abort, which may hang (pytorch issues 119215, 149153)."""
 _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
 ONE_GPU = {
     "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
     "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0",
     "NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0",
 }  # fmt: skip
-"""Lets several ranks share a GPU, each as if it were a host of its own; for tests, as it is slow."""
+"""Lets several ranks share a GPU, each as if it were a separate host; slow, for tests."""
 NCCL_SETTINGS = NO_DUMPS | {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60", "TORCH_NCCL_ENABLE_MONITORING": "0",
 }  # fmt: skip
-"""That a peer is gone is found out, and answered, here: torch's own watchdog would end the process, and so
-would its monitor when giving a group up takes long. NCCL has as many seconds to connect as a run has to
-start; half an hour if nothing were said."""
+"""Lost peers are detected and handled here. Torch's watchdog would end the process, and its monitor would do
+so when an abort takes long. The nonblocking timeout is in seconds; torch's default is half an hour.
+"""
 
 
 class GroupBroken(Exception):
-    """The group cannot be used any more, or could not be made; says why in one line."""
+    """The group failed, or could not be made; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +69,28 @@ class Transfer:
 
     peer: int
     buffer: Tensor
-    """The bytes, shape (n,), where the backend can reach them; neither changed nor freed until it is done."""
+    """The bytes, shape (n,), in memory of the backend's device; not changed or freed until it is done."""
     sends: bool
 
 
 class Pending(Protocol):
-    """Transfers that are done together."""
+    """Transfers that finish together."""
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
-        """What is done when this is."""
+        """The transfers."""
 
     def wait(self, seconds: float) -> None:
-        """Blocks until they are done; raises GroupBroken, also when that takes longer."""
+        """Blocks until they are done; raises GroupBroken, also after `seconds`."""
 
 
 class Group(ABC):
     """One communicator among some ranks."""
 
     device: torch.device
-    """Where tensors must lie."""
+    """The device of its tensors."""
     gathers: bool
-    """Whether all transfers of an exchange are posted at once, so that every rank's list matches."""
+    """Whether all transfers of an exchange are posted at once, so every rank's list matches."""
 
     def __init__(self, plan: GroupPlan, rank: int) -> None:
         self.members = tuple(plan.members)
@@ -104,20 +104,21 @@ class Group(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Ends everything that is under way; whoever waits for it, here or elsewhere, gets GroupBroken."""
+        """Ends all operations in progress; every waiting thread, here or elsewhere, gets GroupBroken."""
 
     def warm_up(self, peers: Iterable[int], seconds: float) -> None:
-        """All ranks meet once, and those that will exchange do so, because connections open at first use."""
+        """Runs a barrier and one transfer with each future peer, because connections open at first use."""
         own, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
         others = sorted(set(peers) & set(self.members) - {self.rank})
         received = [Transfer(peer, torch.empty_like(own), False) for peer in others]
+        # NCCL may hang if its first operation involves only some of the ranks.
         self._wait_for_all(seconds)
         for pending in self.post(key, received + [Transfer(peer, own, True) for peer in others]):
             pending.wait(seconds)
 
     @abstractmethod
     def _wait_for_all(self, seconds: float) -> None:
-        """A barrier: the first operation of a communicator must be one of all ranks."""
+        """A barrier: the first operation of a communicator must involve all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class GlooGroup(Group):
     def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
         tag = tag_of(key)
         found: list[Pending] = []
+        # Receives first, so arriving bytes already have their place.
         for transfer in sorted(transfers, key=lambda transfer: transfer.sends):
             start = self._backend.send if transfer.sends else self._backend.recv
             try:
@@ -157,9 +159,11 @@ class GlooGroup(Group):
         return found
 
     def abort(self) -> None:
-        """Gloo closes all connections of a group in which something takes too long, and has no other way."""
+        """Closes all connections: gloo does so when any operation of the group times out, and offers no other
+        way.
+        """
         self.is_broken = True
-        # Nothing is waited for on a connection that is closed already; after the first open one all are.
+        # Waiting on a closed connection fails at once; after the first open one, all are closed.
         for peer in self.members:
             if peer != self.rank:
                 with contextlib.suppress(RuntimeError):
@@ -178,7 +182,7 @@ class _NcclPending:
     group: "NcclGroup"
 
     def wait(self, seconds: float) -> None:
-        """Asks again and again: `work.wait` would only make the stream wait."""
+        """Polls, because `work.wait` only makes the stream wait."""
         limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while not self.group.completes(self.work):
             if self.group.is_broken:
@@ -218,7 +222,7 @@ class NcclGroup(Group):
         return [self._launch(batches[number]) for number in sorted(batches)]
 
     def _batch(self, transfer: Transfer) -> int:
-        """A number that both ends find: how far apart they are, counted from the sender."""
+        """A batch number that both ends compute: their distance, counted from the sender."""
         ends = self.index[self.rank], self.index[transfer.peer]
         start, end = ends if transfer.sends else ends[::-1]
         return int((end - start) % len(self.members) // SHIFTS_PER_BATCH)
@@ -241,18 +245,19 @@ class NcclGroup(Group):
                 start([transfer.buffer], self.index[transfer.peer], 0)
             return self._group._end_coalescing(self.device)
         except BaseException:
-            # NCCL counts what this thread has opened, over all communicators: it would launch nothing any
-            # more, and what was never launched counts as done. This end waits for nothing.
+            # NCCL counts open groups per thread, over all communicators: it would launch nothing any more,
+            # and an operation that was never launched counts as done. This end waits for nothing.
             self.is_broken = True
             with contextlib.suppress(RuntimeError):
                 self._backend._group_end()
             raise
 
     def completes(self, work: Any) -> bool:
-        """Has the stream wait for a launch that is done; false when it is not. Raises GroupBroken.
+        """Makes the stream wait for a finished launch; returns False if it is not finished. Raises
+        GroupBroken.
 
-        While another thread gives NCCL up, torch would wait for that, and no thread of Python with it; and
-        when something has failed it gives NCCL up by itself, for which others may be queueing operations.
+        While another thread aborts NCCL, torch would block here with the interpreter's lock. After a failure
+        torch aborts by itself, while other threads may be queueing operations.
         """
         if self.is_broken or not self._launching.acquire(timeout=_LAST_PAUSE):
             return False
@@ -269,7 +274,9 @@ class NcclGroup(Group):
         return True
 
     def abort(self) -> None:
-        """Returns after a few seconds also when NCCL hangs: nothing of the group is used any more."""
+        """Aborts; returns after a few seconds even if NCCL hangs, since nothing of the group is used any
+        more.
+        """
         self.is_broken = True
         keep(self)
         thread = threading.Thread(target=self._abort, name="decentnode-aborting", daemon=True)
@@ -277,7 +284,7 @@ class NcclGroup(Group):
         thread.join(SECONDS_TO_ABORT)
 
     def _abort(self) -> None:
-        # Frees what a launch in another thread may be queueing operations for.
+        # A launch in another thread may be queueing operations, and this abort frees their memory.
         is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
         try:
             with contextlib.suppress(RuntimeError):
@@ -287,13 +294,13 @@ class NcclGroup(Group):
                 self._launching.release()
 
     def _wait_for_all(self, seconds: float) -> None:
-        # Not `barrier`, which guesses a device by the rank.
+        # Not `barrier`, which guesses a device from the rank.
         work = self._group.allreduce([torch.zeros(1, device=self.device)])
         _NcclPending((), work, self).wait(seconds)
 
 
 def tag_of(key: Key) -> int:
-    """What tells transfers of different exchanges apart: one that nobody hears then confuses no later one."""
+    """The tag of an exchange: a transfer that is never received does not match a later one."""
     round, phase, part = key
     return ((round * MOST_PHASES + phase) * MOST_PARTS + part) % UNUSED_TAG
 
@@ -304,19 +311,19 @@ class GroupFactory:
 
     rank: int
     address: str
-    """Of this machine."""
+    """The address of this machine."""
     port: int
-    """Where this rank's store would listen; 0: the system chooses."""
+    """The port of this rank's store; 0: the system chooses."""
     device: torch.device
-    """Where the node lives."""
+    """The device of the node."""
     run_id: int = 0
     peers: frozenset[int] = frozenset()
-    """With whom this rank may exchange."""
+    """Ranks with which this one may exchange."""
     _store: Any = field(default=None, init=False, repr=False)
-    """Kept: it would close when nothing refers to it."""
+    """Kept, because it closes when nothing refers to it."""
 
     def open_store(self) -> tuple[str, int]:
-        """Listens for the members of the group; returns where. Raises StartError."""
+        """Listens for the members of the group; returns (address, port). Raises StartError."""
         limit = timedelta(seconds=LAST_SECONDS)
         try:
             self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
@@ -326,7 +333,7 @@ class GroupFactory:
         return self.address, self._store.port
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
-        """Meets the other members; raises GroupBroken when they do not all come in that time."""
+        """Connects to the other members; raises GroupBroken if one of them is late."""
         limit = time.monotonic() + seconds
         try:
             store = self._reach(plan, seconds)
@@ -354,12 +361,12 @@ class GroupFactory:
 
 
 def prepare_nccl(rank: int, shares_gpu: bool) -> None:
-    """Sets what NCCL and torch read before the first group is made; what the user has set stays."""
+    """Sets the environment of NCCL and torch before the first group; a user's own values stay."""
     if shares_gpu:
         share_gpu(rank)
     set_unless_given(NCCL_SETTINGS)
 
 
 def share_gpu(rank: int) -> None:
-    """Lets this process's NCCL run beside others on its GPU; before the first group is made."""
+    """Lets this process's NCCL share its GPU with others; before the first group."""
     set_unless_given(ONE_GPU | {"NCCL_HOSTID": f"node{rank}"})

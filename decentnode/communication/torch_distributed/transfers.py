@@ -1,4 +1,6 @@
-"""Carries one node's payloads through its process group; who waits for an exchange waits for them, too."""
+"""Carries one node's payloads through its process group; the thread that waits for an exchange
+carries them.
+"""
 
 import math
 import queue
@@ -19,62 +21,61 @@ from decentnode.communication.torch_distributed.process_group import Group, Grou
 
 SHORTEST_WAIT = 0.05
 MOST_EARLY = 4096
-"""Sizes of payloads whose exchange has not begun here; nobody is ahead by more than one exchange."""
+"""Sizes of payloads of later exchanges; a correct peer is at most one exchange ahead."""
 
 
 @dataclass
 class GroupExchange:
-    """What the group carries of one exchange."""
+    """The part of one exchange that goes through the group."""
 
     group: Group
     key: Key
     sends: dict[int, Tensor]
     sizes: dict[int, Size | None]
-    """By source what is expected; None: the source has yet to say."""
+    """By source the expected size; None: not announced yet."""
     patience: float
-    """Seconds of waiting after which the group is given up, so that what it holds can come by ZeroMQ."""
+    """Seconds of waiting after which the group is ended, so ZeroMQ can resend its payloads."""
     has_sent: bool = False
     under_way: set[int] = field(default_factory=set)
-    """Sources whose payloads are waited for."""
+    """Sources with a posted receive."""
     _limit: float = 0.0
 
     @property
     def is_ready(self) -> bool:
-        """Whether all sizes are known, or do not matter any more."""
+        """Whether all sizes are known, or the group has failed."""
         return self.group.is_broken or None not in self.sizes.values()
 
     def limit(self) -> float:
-        """When that is, as `time.monotonic` counts; whoever asks first begins to wait."""
+        """When `patience` ends, on the clock of `time.monotonic`; the first call starts it."""
         self._limit = self._limit or time.monotonic() + self.patience
         return self._limit
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the thread waits for."""
+    """One wait of the thread."""
 
     swap: GroupExchange
     pending: Pending
     timer: GroupExchange
-    """Whose patience counts."""
+    """The exchange whose patience counts."""
 
 
 class Customer(Protocol):
-    """What is told of payloads, in the thread that waits for them."""
+    """Receives results, in the thread that waits for them."""
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
-        """A payload has come."""
+        """A payload has arrived."""
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
-        """The group has failed while it carried something from or to these peers; none are named when it is
-        of no use to the others either."""
+        """The group failed in a transfer with these peers; empty if it cannot be used with any other."""
 
     def is_gone(self, peer: int) -> bool:
-        """Whether nothing that was sent to that peer will be read."""
+        """Whether no payload sent to that peer will be read."""
 
 
 class Pool:
-    """Memory for what comes, of which there is as much as was ever in use at a time."""
+    """Memory for received payloads, as much as was ever in use at a time."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
@@ -82,31 +83,33 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, length: int, device: torch.device) -> Tensor:
-        """So many bytes, until they are given back."""
+        """That many bytes, until they are given back."""
         with self._lock:
             for i, free in enumerate(self._free):
                 if free.numel() >= length and free.device == device:
                     return self._free.pop(i)[:length]
             if self._free:
+                # Too small for now: replaced by a larger one, so the pool does not grow with the number of
+                # sizes.
                 self._free.pop()
         return new_bytes(length, device)
 
     def give_back(self, buffer: Tensor) -> None:
-        """What `take` gave is not read any more."""
+        """Returns memory from `take` that is not read any more."""
         whole = buffer.new_empty(0).set_(buffer.untyped_storage())
         with self._lock:
             insort(self._free, whole, key=Tensor.numel)
 
     def clear(self) -> None:
-        """Lets go of what is free."""
+        """Frees all unused memory."""
         with self._lock:
             self._free.clear()
 
 
 class TransferQueue:
-    """Posts transfers, in the threads that know of them, and delivers what has come to whoever waits for it.
+    """Posts transfers in any thread, and delivers arrived payloads in the thread that waits.
 
-    What the group receives while nobody waits lies where it belongs, and is delivered later.
+    What arrives while no thread waits already lies in its final place; it is delivered later.
     """
 
     def __init__(self, customer: Customer) -> None:
@@ -116,15 +119,17 @@ class TransferQueue:
         self._swaps: dict[int, GroupExchange] = {}
         """The last exchange of each part."""
         self._unreaped: dict[int, list[tuple[GroupExchange, Pending]]] = {}
-        """Its sends: they are waited for in the next one of that part, which needs their memory."""
+        """Its sends; the next exchange of that part waits for them, because it needs their memory."""
         self._held: deque[GroupExchange] = deque()
-        """What a group that gathers has yet to be given, in the order of the keys: with a peer it matches one
-        exchange after the other, so that order has to be the same at both ends, whoever is late."""
+        """Exchanges that wait for sizes, in the order of their keys, for a group that gathers.
+
+        It matches one exchange after the other, so both ends must post them in the same order.
+        """
         self._early: dict[tuple[int, Key], Size] = {}
         self.pool = Pool()
 
     def begin(self, swap: GroupExchange) -> None:
-        """Starts an exchange; what the one before brought has been released."""
+        """Starts an exchange; the payloads of the previous one were released."""
         with self._lock:
             part = swap.key[2]
             self._swaps[part] = swap
@@ -134,6 +139,7 @@ class TransferQueue:
                 at: size for at, size in self._early.items() if at[1] > swap.key or at[1][2] != part
             }
             unreaped = self._unreaped.pop(part, [])
+            # Held until all sizes are known: such a group posts an exchange as a whole.
             if swap.group.gathers:
                 self._held.append(swap)
             failed = self._post(swap)
@@ -142,7 +148,7 @@ class TransferQueue:
         self._report(swap, failed)
 
     def told(self, source: int, key: Key, size: Size) -> bool:
-        """A source says how much it sends; false when it says too much ahead."""
+        """Processes an announced size; returns False if the source is too far ahead."""
         failed: GroupBroken | None = None
         with self._lock:
             swap = self._swaps.get(key[2])
@@ -158,7 +164,7 @@ class TransferQueue:
         return True
 
     def awaits(self, peer: int) -> bool:
-        """Whether something of that peer is under way or held, or of all peers together and so of it."""
+        """Whether a transfer of that peer is posted or held; in a group that gathers, of any peer."""
         with self._lock:
             return bool(self._held) or any(
                 peer in swap.under_way or (swap.group.gathers and swap.under_way)
@@ -166,14 +172,14 @@ class TransferQueue:
             )
 
     def clear(self) -> None:
-        """Drops everything; nothing is under way any more, or the group has ended."""
+        """Drops everything; nothing is in progress any more, or the group has ended."""
         with self._lock:
             self._swaps, self._unreaped, self._early = {}, {}, {}
             self._held.clear()
             self.pool.clear()
 
     def _post(self, swap: GroupExchange) -> GroupBroken | None:
-        """Posts what is known by now, with the lock held, and what was held back until then."""
+        """Posts, with the lock held, the transfers that are known, and those held back until now."""
         if not swap.group.gathers:
             return self._post_known(swap)
         failed: GroupBroken | None = None
@@ -208,11 +214,12 @@ class TransferQueue:
         return None
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
-        """Waits for an exchange, and for one transfer after the other; false when it took longer.
+        """Waits for an exchange, one transfer after the other; returns False after `timeout` seconds.
 
-        A transfer is waited for until its own limit, whatever `timeout` says, or until its group is given up.
+        The wait for a single transfer ends only at its own limit, or when its group is ended.
         """
         own, limit = threading.get_ident(), time.monotonic() + timeout
+        # None wakes the loop below when another thread finishes the exchange.
         handle.call_when_done(lambda: None if threading.get_ident() == own else self._tasks.put(None))
         while not handle.done:
             try:
@@ -225,6 +232,7 @@ class TransferQueue:
         return handle.done
 
     def _carry_out(self, task: Task) -> None:
+        # A send to a lost peer would wait for its timeout, and then end the group.
         in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
         if not (task.swap.group.is_broken or in_vain):
             self._wait(task)
@@ -234,13 +242,13 @@ class TransferQueue:
         try:
             task.pending.wait(max(SHORTEST_WAIT, limit - time.monotonic()))
         except GroupBroken as error:
-            took_too_long = time.monotonic() >= limit  # after which no backend's group is of use
+            took_too_long = time.monotonic() >= limit  # after a timeout no backend's group is usable
             peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}
             self._customer.fell_through(swap.group, peers, str(error))
             return
         for transfer in task.pending.transfers:
             if transfer.sends:
-                continue  # that it has left does not say that it was received before the group fails
+                continue  # sent is not received: the group may still fail
             size = swap.sizes[transfer.peer]
             assert size is not None, "it was known when the transfer was posted"
             with self._lock:
