@@ -63,7 +63,7 @@ class NodeEvaluation:
         training = self._training
         scores = self.scores = evaluate(
             training.module, self.plan.samples, training.objective.loss, self.plan.batch_size,
-            training.vector.layout.channels_last,
+            training.vector.layout.channels_last, training.hooks.beat,
         )  # fmt: skip
         record.test_accuracy, record.test_loss = scores.accuracy, scores.loss
         record.memory_mb = private_megabytes()

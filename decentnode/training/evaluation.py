@@ -1,6 +1,6 @@
 """How good a model is: accuracy and loss on samples it was not trained on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,8 +32,12 @@ def evaluate(
     loss: nn.Module,
     batch_size: int = BATCH_SIZE,
     channels_last: bool = False,
+    beat: Callable[[], None] | None = None,
 ) -> Scores:
-    """Accuracy and loss over all samples, in evaluation mode; the module is left in the mode it was in."""
+    """Accuracy and loss over all samples, in evaluation mode; the module is left in the mode it was in.
+
+    `beat` is called after every batch.
+    """
     if not len(samples):
         raise DatasetError("there are no samples to evaluate on; the test set is empty")
     objective = Objective(module, loss, channels_last)
@@ -45,6 +49,8 @@ def evaluate(
             scores, value = objective(inputs, labels)
             correct += int((scores.argmax(1) == labels.to(scores.device)).sum())
             total += objective.total(value.item(), len(indices))
+            if beat is not None:
+                beat()
     return Scores(correct / samples.labels.numel(), total / len(samples))
 
 

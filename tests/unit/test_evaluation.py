@@ -35,7 +35,10 @@ def batch_norm_net(seed):
 def test_evaluation_equals_one_big_batch_in_evaluation_mode(batch_size, reduction):
     module, samples = dropout_net(), toy_samples()
     module[0].eval()
-    scores = evaluate(module, samples, nn.CrossEntropyLoss(reduction=reduction), batch_size)
+    beats = list[None]()
+    loss = nn.CrossEntropyLoss(reduction=reduction)
+    scores = evaluate(module, samples, loss, batch_size, beat=lambda: beats.append(None))
+    assert len(beats) == -(-len(samples) // batch_size)
     assert [part.training for part in module.modules()] == [True, False, True, True]
     output = module.eval()(samples.inputs)
     expected = nn.functional.cross_entropy(output, samples.labels).item()

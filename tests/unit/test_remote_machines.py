@@ -233,6 +233,15 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
     assert (retention.settled, retention.kept) == (ROUNDS - 1, 9)
 
 
+def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(desk):
+    desk.hear()
+    assert others.RELAY_INTERVAL - 1.0 < desk.launcher._others.pause <= others.RELAY_INTERVAL
+    desk.assembly.last_heard[2] -= others.SILENT_MACHINE - 0.5
+    assert 0.0 < desk.launcher._others.pause <= 0.5
+    desk.assembly.last_heard[2] -= 1.0
+    assert desk.launcher._others.pause > 0.5, "it is silent already"
+
+
 class TestSilence:
     def silence(self, desk, machine, seconds=others.SILENT_MACHINE + 1):
         desk.assembly.last_heard[machine] -= seconds

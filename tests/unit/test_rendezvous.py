@@ -9,7 +9,9 @@ import pytest
 import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from decentnode.communication.launcher_link.reports import Stopped
 from decentnode.communication.security.curve import KeyPair
+from decentnode.core.polling import ready
 from decentnode.errors import StartError
 from decentnode.launcher.cluster import rendezvous as membership
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
@@ -189,6 +191,21 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
         monkeypatch.setattr(host._rendezvous, "wait", lambda timeout: True)
         monkeypatch.setattr(host._rendezvous, "receive", lambda: endless)
         assert 100 < len(host.receive()) <= 4 * 256 + 4
+
+
+def test_a_message_wakes_who_waits_for_the_descriptors():
+    with Meeting(2) as meeting:
+        for future in [meeting.come(machine) for machine in range(2)]:
+            future.result(10.0)
+        host, guest = meeting.assemblies[0], meeting.assemblies[1]
+        for number in range(3):
+            while host.has_messages:
+                host.receive()
+            guest.send(RelayedReports(1, [Stopped(2, number)]))
+            limit = time.monotonic() + 10.0
+            while not host.has_messages:
+                assert ready(host.descriptors, seconds=limit - time.monotonic())
+            assert [note.reports for note in host.receive()] == [[Stopped(2, number)]]
 
 
 def test_who_is_not_on_the_list_learns_it_before_the_deadline():
