@@ -1,1 +1,1 @@
-"""Who runs where: rank to machine, and what torchrun and Slurm say."""
+"""Which machine runs which node: rank to machine, and the environments of torchrun and Slurm."""

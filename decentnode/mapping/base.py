@@ -1,6 +1,6 @@
 """Which machine runs which rank, and how a machine finds itself in the list.
 
-rank <-> (machine, local_rank) is a bijection that every process computes alone from the settings.
+rank <-> (machine, local_rank) is a bijection that every process computes by itself from the settings.
 """
 
 import ipaddress
@@ -31,7 +31,7 @@ Resolve = Callable[[Sequence[str]], dict[str, list[str]]]
 
 
 def check_address(address: str) -> str:
-    """The address itself when it is an IPv4 or IPv6 address or a host name; else raises ValueError."""
+    """The address itself when it is an IPv4 or IPv6 address or a host name; otherwise raises ValueError."""
     found = _ip(address)
     if found is None:
         _check_name(address)
@@ -66,7 +66,7 @@ def normal(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the address means this host wherever it is read."""
+    """Whether the address means this host on every host."""
     found = _ip(address)
     return found.is_loopback if found else normal(address) == "localhost"
 
@@ -76,7 +76,7 @@ Address = Annotated[str, AfterValidator(check_address)]
 
 @dataclass(frozen=True)
 class Machine:
-    """One host: the address at which others reach it, and its number of nodes."""
+    """One host: its address for other machines, and its number of nodes."""
 
     address: Address
     nodes: Positive
@@ -179,11 +179,11 @@ class Consecutive(Mapping):
 @MAPPINGS.register("linear")
 @dataclass(frozen=True)
 class Linear(Consecutive):
-    """Ranks in the order of the machines, as many as each carries (Dhasade et al., 2023, Section 3)."""
+    """Ranks in the order of the machines and their numbers of nodes (Dhasade et al., 2023, Section 3)."""
 
     machines: tuple[Machine, ...]
     rendezvous_port: Port = 29500
-    """Where machine 0 waits for the others; a run on one machine opens no port for it."""
+    """The port of the rendezvous at machine 0; a run on one machine does not open it."""
 
     def __post_init__(self) -> None:
         if not self.machines:
@@ -212,14 +212,14 @@ def is_own_address(ip: str) -> bool:
 
 
 def resolve_names(names: Sequence[str], seconds: float = LOOKUP_SECONDS) -> dict[str, list[str]]:
-    """The IP addresses of all names, looked up side by side; empty for what is not known in time."""
+    """The IP addresses of all names, looked up in parallel; empty for names not resolved in time."""
     found: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}
 
     def look_up(name: str) -> None:
         arrived[name] = _addresses(name)
 
-    # Daemon threads, because a resolver that hangs cannot be interrupted and must not hold up the exit.
+    # Daemon threads, because a resolver that hangs cannot be interrupted and must not delay the exit.
     threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in found if not _ip(name)]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""The machines that torchrun or srun has started, so that nobody lists them in a configuration."""
+"""The machines that torchrun or srun has started, which then need no list in the configuration."""
 
 import os
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ MOST_ON_LOOPBACK = 254
 class Environment(Consecutive):
     """The machines of torchrun (PyTorch Elastic, 2020) or srun (SLURM: Yoo et al., JSSPP 2003).
 
-    Each machine carries `nodes_per_machine` nodes, forked by the one process that was started there. It is
-    taken by itself, with equal shares, where there are several machines and the configuration lists none.
+    Each machine has `nodes_per_machine` nodes, forked by the one process that was started there. This mapping
+    is the default, with equal shares, where there are several machines and the configuration lists none.
     """
 
     nodes_per_machine: Positive = 1
     rendezvous_port: Port = 29550
-    """Where machine 0 waits for the others; torchrun itself has 29500 and 29400."""
+    """The port of the rendezvous at machine 0; torchrun itself uses 29500 and 29400."""
 
     def __post_init__(self) -> None:
         _ = self.machines
 
     @cached_property
     def job(self) -> SchedulerJob:
-        """What was started; raises MappingError where this is no process of any."""
+        """The job of this process; raises MappingError outside of torchrun and srun."""
         found = find_job()
         if found is None:
             raise MappingError(
@@ -42,7 +42,7 @@ class Environment(Consecutive):
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
-        """All of them; an address that is to be learned is none yet."""
+        """All machines; an address that is not known yet has a placeholder."""
         addresses = known_addresses(self.job) or [f"machine-{i}" for i in range(len(self.job.processes))]
         return tuple(Machine(address, self.nodes_per_machine) for address in addresses)
 
@@ -52,9 +52,9 @@ class Environment(Consecutive):
 
 
 def known_addresses(job: SchedulerJob) -> list[str]:
-    """The machines' addresses where nobody needs to be asked; else empty.
+    """The machines' addresses where they are known without communication; otherwise empty.
 
-    Where torchrun's store is at a loopback address all machines are this host, and each gets another one.
+    Where torchrun's store has a loopback address all machines are this host, and each gets another one.
     """
     count = len(job.processes)
     if count == 1:
@@ -67,6 +67,6 @@ def known_addresses(job: SchedulerJob) -> list[str]:
 
 
 def started_machines(environ: Environ = os.environ) -> int:
-    """On how many machines torchrun or srun has started this; they are used where none are listed."""
+    """The number of machines on which torchrun or srun has started this; used where none are listed."""
     job = find_job(environ)
     return len(job.processes) if job is not None and job.is_started else 1

@@ -1,4 +1,4 @@
-"""What torchrun or srun has started, as one of its processes finds it in its environment."""
+"""The job that torchrun or srun has started, from the environment of one of its processes."""
 
 import os
 from collections.abc import Mapping
@@ -13,35 +13,35 @@ TORCHRUN = (
 )  # fmt: skip
 SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID")
 BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
-"""What the script of a job finds, which srun has not started."""
+"""The variables in the script of a batch job, which srun has not started."""
 
 
 @dataclass(frozen=True)
 class SchedulerJob:
-    """The processes that were started together, and which of them this one is."""
+    """The processes that were started together, and the index of this one's machine."""
 
     starter: str
     """`torchrun` or `srun`."""
     identity: str
-    """Tells the jobs of a user on one machine apart."""
+    """Distinguishes the jobs of a user on one machine."""
     processes: tuple[int, ...]
-    """How many each machine has."""
+    """The number of processes of each machine."""
     machine: int
     """The index of this machine."""
     label: str = ""
-    """The job's number, where it has one that all machines know."""
+    """The number of the job, where all machines know it."""
     hosts: tuple[str, ...] = ()
-    """The machines' names; empty where they are not told."""
+    """The machines' names; empty where they are unknown."""
     meeting: tuple[str, int] = ("", 0)
     """Host and port of torchrun's store, which machine 0 has."""
     hosts_store: bool = False
     """Whether the first process of machine 0 must open that store itself."""
     is_started: bool = True
-    """False in the script of a batch job, which is one process alone and may ask what the job has."""
+    """False in the script of a batch job, which is a single process and may only query the job."""
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return sum(self.processes)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class SchedulerJob:
 
 
 def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
-    """The job that this process is of; None outside. Raises MappingError where its numbers make no sense."""
+    """The job of this process; None outside of jobs. Raises MappingError where its numbers contradict."""
     if all(name in environ for name in TORCHRUN):
         return _of_torchrun(environ)
     if all(environ.get(name) for name in SRUN):
@@ -63,7 +63,7 @@ def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
 
 
 def job_of_one_task() -> SchedulerJob | None:
-    """The same; raises MappingError where a machine has several processes: one forks all nodes."""
+    """As `find_job`; raises MappingError where a machine has several processes: one forks all nodes."""
     job = find_job()
     if job is not None and job.is_started and max(job.processes) > 1:
         raise MappingError(

@@ -7,7 +7,7 @@ from functools import cache
 from decentnode.errors import MappingError
 
 MOST_HOSTS = 65_536
-"""More than any cluster has: what names more is a mistake."""
+"""More than any cluster has; a longer list is a mistake."""
 SCONTROL_SECONDS = 10.0
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -22,7 +22,7 @@ def expand_hosts(text: str) -> list[str]:
 
 @cache
 def _shown_by_scontrol(text: str) -> tuple[str, ...]:
-    """Every host of a list with ranges; its syntax is SLURM's own affair. Raises MappingError."""
+    """Every host of a list with ranges, expanded by scontrol; raises MappingError."""
     command, nothing = ["scontrol", "show", "hostnames", text], subprocess.DEVNULL
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""How the machines of torchrun learn each other's addresses: it tells them that of machine 0 alone."""
+"""Exchanges the addresses of torchrun's machines: torchrun itself only publishes that of machine 0."""
 
 import ipaddress
 import socket
@@ -15,9 +15,9 @@ LOOK_AGAIN = 0.05
 
 
 def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
-    """The machines' addresses, by torchrun's store: each says which of its own machine 0 is reached from.
+    """The machines' addresses, from torchrun's store: each publishes its address on the way to machine 0.
 
-    Raises StartError when one does not say so in time, MappingError when two are the same.
+    Raises StartError when one is missing after `seconds`, MappingError when two are the same.
     """
     host, port = job.meeting
     limit = timedelta(seconds=seconds)
@@ -39,7 +39,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
 
 
 def _what_to_say(job: SchedulerJob) -> dict[int, str]:
-    """What this machine can say of addresses; machine 0 does not know which of its own the others reach."""
+    """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
     if job.machine == 0:
         return {}
     own, other = both_ends(*job.meeting)
@@ -55,7 +55,7 @@ def both_ends(host: str, port: int) -> tuple[str, str]:
 
 
 def _part(store: Store, machines: int, is_master: bool, seconds: float) -> None:
-    """Whoever has the store goes last."""
+    """The process with the store exits last, because the others still read from it."""
     limit = time.monotonic() + seconds
     done = store.add("parted", 1)
     while is_master and done < machines and time.monotonic() < limit:
