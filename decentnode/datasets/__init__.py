@@ -1,4 +1,4 @@
-"""Datasets, and partitions that deal their samples to ranks."""
+"""Datasets, and partitions that distribute their samples to ranks."""
 
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.datasets.cifar10 import Cifar10

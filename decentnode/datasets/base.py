@@ -1,7 +1,7 @@
 """Labelled samples that are loaded once per machine and read by all its processes.
 
-The launcher loads before it forks, so the tensors below are shared copy-on-write: nothing here may write
-to them, and nothing may make a float copy of a whole image set.
+The launcher loads before it forks, so the tensors below are shared copy-on-write. Nothing here may write to
+them, or make a float copy of a whole image set.
 """
 
 import math
@@ -36,7 +36,7 @@ class Samples:
     groups: Tensor | None = None
     """Shape (n,), int64: the writer or client of each sample; None: unknown."""
     dtype: torch.dtype = torch.float32
-    """The dtype of the inputs of a batch that are no ids: that of the model."""
+    """The dtype of the inputs of a batch, except ids: that of the model."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,7 +52,7 @@ class Samples:
         return torch.int64 if self.has_ids else self.dtype
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs, shape (batch, *shape), normalized, or ids as they are, in int64; and labels."""
+        """Inputs, shape (batch, *shape), normalized, or ids unchanged, in int64; and labels."""
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
         if self.has_ids:
             return inputs.long(), labels
@@ -60,7 +60,7 @@ class Samples:
         return inputs.sub_(self.mean).div_(self.std).to(self.dtype), labels
 
     def subset(self, indices: Tensor) -> "Samples":
-        """Only the named samples, normalized as before."""
+        """Only the selected samples, normalized as before."""
         groups = None if self.groups is None else self.groups[indices]
         return replace(self, inputs=self.inputs[indices], labels=self.labels[indices], groups=groups)
 
@@ -94,7 +94,7 @@ class Dataset(ABC):
         """All samples; raises DatasetError when they are missing or broken."""
 
     def load(self, seed: int) -> LoadedDataset:
-        """The samples of the experiment: all, or as many as `train_size` and `test_size` name.
+        """The samples of the experiment: all, or as many as `train_size` and `test_size` specify.
 
         Raises DatasetError, with a line for each defect of what was read.
         """
@@ -108,7 +108,7 @@ class Dataset(ABC):
     def _read(self, seed: int) -> LoadedDataset:
         try:
             found = self.read(seed)
-        except Exception as error:  # whatever the user's own class raises
+        except Exception as error:  # the user's own class may raise anything
             if isinstance(error, BadInput) or is_out_of_memory(error):
                 raise
             raise DatasetError(f"dataset: {name_of(self)}.read raises {explained(error)}") from error
@@ -119,7 +119,7 @@ class Dataset(ABC):
 
 
 def defects_of(loaded: LoadedDataset) -> Iterator[str]:
-    """What is wrong with both parts, a line each; reads every number of them once."""
+    """The defects of both parts, a line each; reads every number of them once."""
     classes = loaded.num_classes
     if type(classes) is not int or classes < 1:
         yield f"num_classes is {classes!r}; it must be a whole number from 1 on"
@@ -162,7 +162,7 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
 
 
 def _rows(wrong: Tensor) -> list[int]:
-    """The samples of which anything is wrong."""
+    """The samples with any defect."""
     found: list[int] = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
     return found
 

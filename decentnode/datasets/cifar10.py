@@ -46,7 +46,7 @@ class Cifar10(FileDataset):
 
 
 def read_batches(directory: Path, batches: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """The images (n, 3, 32, 32), uint8, and labels of some batches, one after the other."""
+    """The images (n, 3, 32, 32), uint8, and labels of some batches in their order."""
     parts = [read_file(directory, batch) for batch in batches]
     images = torch.from_numpy(np.concatenate([images for images, _ in parts]))
     return images.view(-1, *SHAPE), torch.from_numpy(np.concatenate([labels for _, labels in parts]))

@@ -1,9 +1,8 @@
-"""Reads the dictionaries that CIFAR's python batches hold, without running anything they say.
+"""Reads the dictionaries in CIFAR's python batches without running any code in them.
 
-The files are pickles, which are programs: unpickling one imports and calls what it names. Here the
-opcodes are walked (Python's own disassembler decodes them), and a call stays a `Call`: a function's name
-and its arguments. Only two calls are understood, that of a byte string and that of a uint8 array, and both
-are turned into values by this file.
+The files are pickles, which are programs: unpickling one imports and calls what it names. This module reads
+the opcodes, decoded by Python's own disassembler. A call stays a `Call`: a function's name and its arguments.
+Only two calls are known, that of a byte string and that of a uint8 array. This file converts both to values.
 """
 
 import pickletools
@@ -27,7 +26,7 @@ IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 
 @dataclass(eq=False)
 class Call:
-    """What a pickle would have called; here it is only a note, and hashable, for it may be a key."""
+    """A call in a pickle, which is recorded and not made; hashable, because it may be a key."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -36,7 +35,7 @@ class Call:
 
 @dataclass
 class PickleReader:
-    """The stack and the memo of one walk."""
+    """The stack and the memo of one pickle."""
 
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class PickleReader:
         self.stack.append(value)
 
     def pop(self, count: int) -> list[Any]:
-        """Takes the last `count` values off the stack."""
+        """Removes the last `count` values from the stack and returns them."""
         if count > len(self.stack):
             raise IndexError("the stack is empty")
         start = len(self.stack) - count
@@ -55,12 +54,12 @@ class PickleReader:
         return items
 
     def pop_marked(self) -> list[Any]:
-        """Takes everything above the last mark off the stack, and the mark."""
+        """Removes the last mark and everything above it from the stack; returns the values."""
         above = next(i for i, value in enumerate(reversed(self.stack)) if value is MARK)
         return self.pop(above + 1)[1:]
 
     def memoize(self, slot: int) -> None:
-        """Remembers the top of the stack."""
+        """Stores the top of the stack in the memo."""
         self.memo[slot] = self.stack[-1]
 
     def extend(self, items: list[Any]) -> None:
@@ -72,7 +71,7 @@ class PickleReader:
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def build(self, state: Any) -> None:
-        """Notes the state that a call's result would be given."""
+        """Stores the state for the result of a call."""
         self.stack[-1].state = state
 
 
@@ -100,7 +99,7 @@ OPERATIONS: dict[str, Callable[[PickleReader, Any], None]] = {
     "BUILD": lambda m, _: m.build(*m.pop(1)),
 }
 DEFECTS = (KeyError, IndexError, TypeError, AttributeError, StopIteration, OverflowError)
-"""What a walk over something other than a batch runs into, beside ValueError."""
+"""Exceptions, beside ValueError, for input that is not a batch."""
 
 
 def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -113,7 +112,7 @@ def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def walk(content: bytes) -> Any:
-    """The value that the opcodes describe; calls in it are `Call` notes."""
+    """The value that the opcodes describe; calls in it are `Call` objects."""
     machine = PickleReader()
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name in LITERALS:
@@ -139,7 +138,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """A key, however it was written."""
+    """A key in any of its encodings."""
     return as_bytes(value).decode("latin-1")
 
 

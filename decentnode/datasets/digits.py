@@ -19,7 +19,7 @@ TEST_EVERY = 5
 class Digits(Dataset):
     """The UCI optical digits, 1,797 images of 8x8 (Alpaydin & Kaynak, 1998, UCI repository), shipped.
 
-    Every fifth image of each class is for testing: 1,437 to train with and 360 to test, whatever the seed.
+    Every fifth image of each class is for testing: 1,437 to train with and 360 to test, for every seed.
     """
 
     def read(self, seed: int) -> LoadedDataset:

@@ -1,4 +1,4 @@
-"""MNIST and its relatives, from the IDX files they are published in."""
+"""MNIST and its relatives, from their published IDX files."""
 
 import gzip
 import zlib
@@ -24,7 +24,7 @@ Variant = Literal[
 UNSIGNED_BYTE = 0x08
 BLOCK = 1 << 24
 MOST_BYTES = 1 << 40
-"""More than any of these data sets has; a header that announces more is noise."""
+"""More than any of these data sets has; a header with a larger size is damaged."""
 GZIP_MAGIC = b"\x1f\x8b"
 EMNIST_FOLDERS = ("emnist", "EMNIST/raw", "gzip")
 FOLDERS = {
@@ -33,7 +33,7 @@ FOLDERS = {
     "kmnist": ("kmnist", "KMNIST/raw"),
 }
 CLASSES = {"emnist-balanced": 47, "emnist-bymerge": 47, "emnist-byclass": 62, "emnist-letters": 26}
-"""The others have ten."""
+"""The other variants have ten classes."""
 DOWNLOAD = (
     "fetch them with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; "
     "do curl -f --create-dirs -o {{folder}}/{name}/$f-ubyte.gz {url}/$f-ubyte.gz; done"
@@ -55,7 +55,7 @@ class Idx(FileDataset):
     """MNIST and its relatives Fashion-MNIST, KMNIST and EMNIST, from IDX files (LeCun et al., 1998).
 
     Fashion-MNIST: Xiao et al., 2017. KMNIST: Clanuwat et al., 2018. EMNIST: Cohen et al., 2017; its images
-    are stored transposed and are turned upright here; the labels of its letters start at 1, here at 0.
+    are stored transposed and are transposed back here; the labels of its letters start at 1, here at 0.
     """
 
     variant: Variant = "fashion-mnist"
@@ -96,7 +96,7 @@ class Idx(FileDataset):
         return next((path for path in paths if path.is_file()), None)
 
     def is_complete(self, directory: Path) -> bool:
-        # MNIST's relatives name their files alike: among the usual places only the folder tells them apart.
+        # MNIST's relatives have the same file names: among the usual places only the folder identifies them.
         folders = FOLDERS.get(self.variant)
         if self.path is None and folders and not directory.as_posix().endswith(folders):
             return False
@@ -142,7 +142,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
 
 
 def _read(stream: BinaryIO, most: int) -> bytearray:
-    """Up to so many bytes, block by block: what a damaged header announces need not fit into memory."""
+    """Up to `most` bytes, block by block: the size in a damaged header may not fit into memory."""
     content = bytearray()
     while block := stream.read(min(BLOCK, most - len(content))):
         content += block

@@ -1,4 +1,4 @@
-"""Where the files of a dataset lie."""
+"""Finds the files of a dataset."""
 
 import os
 import shlex
@@ -26,17 +26,17 @@ class FileDataset(Dataset):
     @property
     @abstractmethod
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     @property
     @abstractmethod
     def folders(self) -> Sequence[str]:
-        """What the directory with its files is usually called."""
+        """The usual names of the directory with its files."""
 
     @property
     @abstractmethod
     def remedy(self) -> str:
-        """How to get the files, as a command with `{folder}` where it shall leave them."""
+        """How to get the files: a command with `{folder}` for their directory."""
 
     @abstractmethod
     def is_complete(self, directory: Path) -> bool:
@@ -51,7 +51,7 @@ class FileDataset(Dataset):
             raise DatasetError(f"dataset.path: cannot be searched: {error.strerror}") from error
 
     def directory(self) -> Path:
-        """Where the files are; raises DatasetError that says where it looked and what would help."""
+        """The directory of the files; raises DatasetError with the places that it searched and a remedy."""
         own = own_roots()
         here = [Path(folder) for folder in FOLDERS]
         found = self.find([*own, *here, Path(SYSTEM)] if self.path is None else [Path(self.path)])
@@ -66,7 +66,7 @@ class FileDataset(Dataset):
 
 
 def own_roots() -> list[Path]:
-    """What the user's environment names; it goes before all other places."""
+    """The directories of the user's environment variable, which are searched first."""
     named = os.environ.get(ENVIRONMENT)
     return [Path(named).absolute()] if named else []
 
@@ -74,7 +74,7 @@ def own_roots() -> list[Path]:
 def path_beside(dataset: Dataset, folder: Path) -> str | None:
     """The directory of a dataset's files, where it is in `data` or `datasets` of a configuration's folder.
 
-    None where it is not, where `path` is given, and for a dataset without files. Raises DatasetError.
+    None where there is none, where `path` is set, and for a dataset without files. Raises DatasetError.
     """
     if not isinstance(dataset, FileDataset) or dataset.path is not None:
         return None

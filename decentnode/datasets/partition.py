@@ -58,7 +58,7 @@ class Partition(ABC):
 @PARTITIONS.register("iid")
 @dataclass(kw_only=True)
 class Iid(Partition):
-    """Deals shuffled samples evenly, the IID baseline (McMahan et al., 2017, section 3)."""
+    """Distributes shuffled samples evenly, the IID baseline (McMahan et al., 2017, section 3)."""
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         return np.array_split(rng.permutation(len(samples)), parts)
@@ -67,7 +67,7 @@ class Iid(Partition):
 @PARTITIONS.register("sizes")
 @dataclass(kw_only=True)
 class Sizes(Partition):
-    """Deals shuffled samples, so many to each training rank (quantity skew; Li et al., 2022, section IV)."""
+    """Distributes shuffled samples in given amounts per rank (quantity skew; Li et al., 2022, section IV)."""
 
     sizes: tuple[NonNegativeFloat, ...]
     """One per training rank, in the order of `ranks`: fractions that sum to 1, or counts."""
@@ -104,9 +104,10 @@ def apportion(fractions: NDArray[np.float64], total: int) -> Indices:
 @PARTITIONS.register("natural")
 @dataclass(kw_only=True)
 class Natural(Partition):
-    """Deals the dataset's own groups (writers, clients) whole (Caldas et al., 2018, LEAF, section 3).
+    """Assigns the dataset's own groups (writers, clients) whole (Caldas et al., 2018, LEAF, section 3).
 
-    Groups are dealt in turn in the order of their numbers: with as many groups as training ranks, one each.
+    Groups are assigned in turn in the order of their numbers: with as many groups as training ranks, one
+    each.
     """
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
@@ -124,10 +125,10 @@ class Natural(Partition):
 @PARTITIONS.register("dirichlet")
 @dataclass(kw_only=True)
 class Dirichlet(Partition):
-    """Deals each label by proportions from Dir(alpha) (Yurochkin et al., 2019, section 4; Hsu et al., 2019).
+    """Splits each label by proportions from Dir(alpha) (Yurochkin et al., 2019, section 4; Hsu et al., 2019).
 
-    Small alpha: few ranks hold a label. Large alpha: all hold as much. Time is bounded at any alpha: nothing
-    is drawn again until it fits; ranks below `min_size` are filled, sample by sample, from the fullest.
+    Small alpha: few ranks have samples of a label. Large alpha: all have equally many. Time is bounded at any
+    alpha, because no draw is repeated. Ranks below `min_size` get single samples from the largest ones.
     """
 
     alpha: PositiveFloat = 0.5
@@ -147,7 +148,7 @@ class Dirichlet(Partition):
         return fill([rng.permutation(np.concatenate(shares)) for shares in dealt], self.min_size)
 
     def _deal(self, members: Indices, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
-        """Cuts one label's samples; a random offset makes every part as large as its share on average."""
+        """Divides one label's samples; a random offset makes every part as large as its share on average."""
         p = rng.dirichlet(np.full(parts, self.alpha))
         edges = np.floor(np.cumsum(p)[:-1].clip(0, 1) * len(members) + rng.random())
         return np.split(members, edges.astype(np.int64))
@@ -184,11 +185,11 @@ def fill(parts: list[Indices], min_size: int) -> list[Indices]:
 @PARTITIONS.register("shards")
 @dataclass(kw_only=True)
 class Shards(Partition):
-    """Gives each training rank exactly k labels, in shards of like size (McMahan et al., 2017, section 3).
+    """Gives each training rank exactly k labels, in shards of similar size (McMahan et al., 2017, section 3).
 
-    There the sorted samples are cut and dealt, so a rank may get fewer or more labels. Here the number of
-    ranks that hold a label is decided first (by highest averages, so that the largest shard is as small as
-    can be); then each rank takes the labels with most shards left, which always succeeds (Gale, 1957).
+    The paper cuts and assigns the sorted samples, so a rank may get fewer or more labels. Here the number of
+    ranks of each label is decided first (by highest averages, which makes the largest shard as small as
+    possible). Then each rank takes the labels with most shards left, which always succeeds (Gale, 1957).
     """
 
     labels_per_node: Positive = 2
@@ -205,7 +206,7 @@ class Shards(Partition):
         return result
 
     def _holders(self, sizes: list[int], parts: int) -> list[int]:
-        """On how many ranks each label lies: at least one, at most as many as it has samples."""
+        """The number of ranks of each label: at least one, at most its number of samples."""
         self._check(sizes, parts)
         holders = [1] * len(sizes)
         largest = [(-float(size), label) for label, size in enumerate(sizes) if min(size, parts) > 1]
@@ -234,6 +235,6 @@ class Shards(Partition):
 
 
 def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
-    """For each rank how often it holds each label."""
+    """For each rank the number of samples of each label."""
     held = [samples.labels[part].flatten() for part in parts]
     return [torch.bincount(labels, minlength=num_classes).tolist() for labels in held]

@@ -1,4 +1,4 @@
-"""One quadratic function per node, whose optimum everybody can compute."""
+"""One quadratic function per node, with an optimum in closed form."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,9 +19,9 @@ class Quadratic(Dataset):
     """Node i has f_i(x) = a_i/2 |x - b_i|^2, for model `quadratic` (as in Shi et al., 2015, section 4).
 
     Their mean is least at x = sum_i a_i b_i / sum_i a_i. By default a = 1, 2, 1, 2, ... and b_i = i: with
-    eight nodes the optimum is 11/3, where the mean of all f_i is 47/12.
-    One sample per node, which is (a, b), for training and for testing; `groups` is the node: give them out
-    with partition `natural`, and train with loss `NLLLoss`, which takes the one score of the model, -f_i.
+    eight nodes the optimum is 11/3, where the mean of all f_i is 47/12. Each node has one sample, (a, b), for
+    training and for testing, and `groups` is the node. Use partition `natural`, and loss `NLLLoss`, which
+    reads the one score of the model, -f_i.
     """
 
     nodes: Positive = 8
@@ -40,7 +40,7 @@ class Quadratic(Dataset):
         return LoadedDataset(samples, samples, num_classes=1, shape=(2, self.dimension))
 
     def _centers(self, seed: int) -> Tensor:
-        """All b_i; of shape (nodes, dimension), or (nodes, 1) where coordinates are alike."""
+        """All b_i; of shape (nodes, dimension), or (nodes, 1) where all coordinates are equal."""
         if self.b == "normal":
             drawn = generator(seed, "quadratic").standard_normal((self.nodes, self.dimension))
             return torch.from_numpy(drawn)
@@ -49,5 +49,5 @@ class Quadratic(Dataset):
 
 
 def repeated(numbers: tuple[float, ...], count: int) -> Tensor:
-    """The first `count` of the numbers, again and again."""
+    """The first `count` numbers of the repeated sequence."""
     return torch.tensor([numbers[i % len(numbers)] for i in range(count)], dtype=torch.float64)

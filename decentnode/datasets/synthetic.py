@@ -16,7 +16,7 @@ from decentnode.options import NonNegativeFloat, Positive
 TEST_EVERY = 5
 DECAY = -1.2
 FEWEST = 50
-"""What the published generator adds to each power-law size."""
+"""The least size in the published generator, which adds it to each power-law size."""
 
 Array = NDArray[np.float64]
 
@@ -29,17 +29,17 @@ class Synthetic(Dataset):
     On node k: y = argmax(softmax(W x + b)), W ~ N(u_k, 1), b ~ N(u_k, 1), u_k ~ N(0, alpha);
     x ~ N(v_k, Sigma), Sigma_jj = j^-1.2, v_k ~ N(B_k, 1), B_k ~ N(0, beta).
     alpha is how much the models differ, beta how much the inputs do. The second argument of N is a variance,
-    as in the paper; the generator that its authors published takes it as a deviation (equal at 0 and 1).
-    A fifth of each node's samples is for testing. `groups` is the node; give it out with partition `natural`.
+    as in the paper; the published generator uses it as a deviation (equal at 0 and 1). A fifth of each node's
+    samples is for testing. `groups` is the node; use partition `natural`.
     """
 
     nodes: Positive = 30
     alpha: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 1.0
     samples_per_node: Annotated[int, Ge(TEST_EVERY)] | None = None
-    """The same for every node; without it 50 + lognormal(4, 2), the heavy tail of the published generator."""
+    """The same for every node; default: 50 + lognormal(4, 2), the heavy tail of the published generator."""
     iid: bool = False
-    """One W, b ~ N(0, 1) for all nodes and v_k = 0; alpha and beta then mean nothing."""
+    """One W, b ~ N(0, 1) for all nodes and v_k = 0; alpha and beta have no effect."""
     features: Positive = 60
     classes: Positive = 10
 
@@ -71,6 +71,6 @@ class Synthetic(Dataset):
 def gather(
     x: NDArray[np.float32], y: NDArray[np.int64], k: NDArray[np.int64], chosen: NDArray[np.bool_]
 ) -> Samples:
-    """The chosen rows as samples; they are not normalized, for their offsets are the point."""
+    """The chosen rows as samples; not normalized, because their offsets are the heterogeneity."""
     inputs, labels, groups = (torch.from_numpy(column[chosen]) for column in (x, y, k))
     return Samples(inputs, labels, groups=groups)

@@ -1,4 +1,4 @@
-"""What a model plug-in is: options, and a network built from them for the shape of the samples."""
+"""The model plug-in: options, and a network built from them for the shape of the samples."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from decentnode.core.rng import key
 from decentnode.errors import BadInput, is_out_of_memory
 
 ONE_VALUE = "more than 1 value per channel"
-"""What torch's batch norm says of a batch that it cannot normalize."""
+"""Part of the error of torch's batch norm for a batch that it cannot normalize."""
 
 
 class Model(ABC):
@@ -36,12 +36,12 @@ class NetworkOf(Model):
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         try:
             return self.network(**self.options)
-        except Exception as error:  # whatever the user's own class raises
+        except Exception as error:  # the user's own class may raise anything
             raise _of_user(error, f"model {self.network.__name__} cannot be built") from error
 
 
 def model_of(cls: type, options: Mapping[str, Any]) -> Model:
-    """The plug-in for what `module:Class` names: a Model with these options, or any nn.Module class."""
+    """The plug-in for `module:Class`: a Model with these options, or any nn.Module class."""
     if issubclass(cls, Model):
         return cls(**options)
     if issubclass(cls, nn.Module):
@@ -52,9 +52,9 @@ def model_of(cls: type, options: Mapping[str, Any]) -> Model:
 def initial_model(
     model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """The network that every node starts from: the same for the same seed, whoever drew before.
+    """The network that every node starts from: the same for the same seed in any state of torch.
 
-    It is made in float32 and then converted, so that in each dtype it is the same network.
+    It is made in float32 and then converted, so that it is the same network in each dtype.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "model"))
@@ -71,14 +71,14 @@ def check_scores(
 ) -> None:  # fmt: skip
     """Raises BadInput unless the network turns samples of `shape` into `num_classes` scores for each label.
 
-    `labels` is the shape of the labels of one sample; `dtype` that of inputs: of ids int64.
-    It computes, so a process that will be forked must have set one torch thread before.
+    `labels` is the shape of the labels of one sample; `dtype` is that of inputs: int64 for ids. It computes,
+    so a process that will be forked must have set one torch thread before.
     """
     name = type(network).__name__
     try:
         with torch.no_grad():
             scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape, dtype=dtype))
-    except Exception as error:  # whatever the user's own class raises
+    except Exception as error:  # the user's own class may raise anything
         kind = "samples" if dtype.is_floating_point else "ids"
         raise _of_user(error, f"model {name} does not take {kind} of shape {shape}") from error
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
@@ -97,13 +97,13 @@ def least_batch(network: nn.Module, inputs: torch.Tensor) -> int:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             copy.deepcopy(network).train()(inputs)
-    except Exception as error:  # what else is wrong with a user's own class shows in training
+    except Exception as error:  # training reports other defects of a user's own class
         return 2 if ONE_VALUE in str(error) else 1
     return 1
 
 
 def _of_user(error: Exception, what: str) -> Exception:
-    """What to raise for an error in code that may be a user's."""
+    """The exception to raise for an error in code that may be a user's."""
     if isinstance(error, BadInput) or is_out_of_memory(error):
         return error
     reason = (str(error) or "no reason given").splitlines()[0]
@@ -112,7 +112,7 @@ def _of_user(error: Exception, what: str) -> Exception:
 
 
 def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:
-    """The same shape, known to be (channels, height, width) of at least `smallest` pixels a side."""
+    """The shape, checked to be (channels, height, width) of at least `smallest` pixels a side."""
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise BadInput(
             f"model {model} takes images of shape (channels, height, width), at least "

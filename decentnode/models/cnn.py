@@ -25,7 +25,7 @@ class Cnn(Model):
         first, second = self.channels
         return nn.Sequential(
             nn.Conv2d(inputs, first, 5, padding=2),
-            # Pooling first gives the same maxima as ReLU first, on a quarter of the elements.
+            # Pooling before ReLU has the same result on a quarter of the elements.
             nn.MaxPool2d(2),
             nn.ReLU(),
             nn.Conv2d(first, second, 5, padding=2),

@@ -32,7 +32,7 @@ class LeNet(Model):
 def stage(inputs: int, outputs: int) -> list[nn.Module]:
     """One convolution, normalized, at half the resolution.
 
-    Pooling before ReLU gives the same maxima as after it, on a quarter of the elements.
+    Pooling before ReLU has the same result as after it, on a quarter of the elements.
     """
     convolution = nn.Conv2d(inputs, outputs, 5, padding=2)
     return [convolution, nn.GroupNorm(GROUPS, outputs), nn.MaxPool2d(2), nn.ReLU()]

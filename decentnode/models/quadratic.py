@@ -1,4 +1,4 @@
-"""A model whose training is a quadratic function, for what has a known answer."""
+"""A model whose training is a quadratic function, for problems with a known answer."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class GaussianMean(nn.Module):
         self.x = nn.Parameter(start)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """-a/2 |x - b|^2, shape (batch, 1), its constant left out; a and b come as (batch, 2, dimension)."""
+        """-a/2 |x - b|^2, shape (batch, 1), without the constant; inputs (a, b): (batch, 2, dimension)."""
         a, b = inputs.unbind(1)
         score: Tensor = -0.5 * (a * (self.x - b).square()).sum(1, keepdim=True)
         return score
@@ -30,7 +30,7 @@ class GaussianMean(nn.Module):
 class Quadratic(Model):
     """A point x whose only score is -f(x), for dataset `quadratic` and NLLLoss (Shi et al., 2015, section 4).
 
-    The loss is then f itself, and what is called accuracy is always 1.
+    The loss is then f itself, and the reported accuracy is always 1.
     """
 
     start: float = 0.0

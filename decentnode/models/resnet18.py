@@ -74,5 +74,5 @@ class ResidualBlock(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Without a bias, because a normalization follows; the size of the image only shrinks by the stride."""
+    """A convolution without bias, because a normalization follows; only the stride shrinks the image."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
