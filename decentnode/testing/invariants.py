@@ -1,4 +1,4 @@
-"""What must hold in every round, by its name, for the schemes that have it; own state: `Lockstep.state`."""
+"""Invariants of every round, by name, for the schemes that have them; own state: `Lockstep.state`."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from decentnode.testing.lockstep import Lockstep
 from decentnode.transforms.error_feedback import ErrorFeedback
 
 TRACKERS: Mapping[type[Sharing], tuple[str, str]] = {GradientTracking: ("_y", "_g"), Beer: ("_v", "_g")}
-"""Where a scheme keeps its tracker and its last gradient."""
+"""The attributes of a scheme's tracker and of its last gradient."""
 
 
 def tracker_gap(network: Lockstep) -> Tensor:

@@ -1,4 +1,4 @@
-"""All nodes of a graph in one process, round by round, by the schemes' own `share`."""
+"""Runs all nodes of a graph in one process, round by round, with the schemes' own `share`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ def bound(
     seed: int = 0,
     parameters: ParameterLayout | None = None,
 ) -> Sharing:
-    """The scheme with its chain for models of `elements` values, as a run binds it; raises BadInput."""
+    """The scheme with its chain for models of `elements` values, as in a run; raises BadInput."""
     chain = scheme.make_chain(transforms, elements, dtype, parameters)
     scheme.bind(parameters or ParameterLayout(()), num_nodes, chain, seed)
     return scheme
@@ -38,17 +38,17 @@ def bound(
 class Lockstep:
     """A run of all nodes; each round checks the rules for schemes (AssertionError where one is broken).
 
-    Payloads fit the layout that was declared and go to targets alone, what was sent is not written before the
-    next exchange, `vector` is not written at all, and `out` is written whole.
+    Payloads fit the declared layout and are for targets only. Payloads are not written before the next
+    exchange, `vector` is not written at all, and `out` is written whole.
     """
 
     make: Callable[[], Sharing]
-    """A fresh scheme; called once for every node."""
+    """A new scheme; called once for every node."""
     graph: Graph
     models: Tensor
-    """Shape (n, d), the rows alike or not; its dtype and its device are those of the run."""
+    """Shape (n, d), with equal rows or not; its dtype and its device are those of the run."""
     transforms: Callable[[], Sequence[Transform]] = tuple
-    """A fresh chain; called once for every node."""
+    """A new chain; called once for every node."""
     weights: Mixing = field(default_factory=MetropolisHastings)
     is_live: Callable[[int, int], bool] = lambda i, j: True
     """Whether messages from j reach i."""
@@ -82,10 +82,10 @@ class Lockstep:
         self._phase = 0
         self._arrived: list[Tensor] = []
         self._outgoing: dict[int, list[tuple[Payload, Payload]]] = {}
-        """What each node sent last, with copies."""
+        """The last payloads of each node, with copies."""
 
     def run(self, rounds: int, gradient: Gradient | None = None, eta: float = 0.0) -> Tensor:
-        """Rounds of a gradient step (if there is a gradient) and communication; returns the models."""
+        """Runs rounds of a gradient step (if there is a gradient) and communication; returns the models."""
         for _ in range(rounds):
             if gradient is not None:
                 self.train(gradient, eta)

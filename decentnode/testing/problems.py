@@ -22,7 +22,7 @@ class Quadratics:
 
     @property
     def optimum(self) -> Tensor:
-        """What minimizes the sum of all f_i: sum_i a_i b_i / sum_i a_i, shape () or (d,)."""
+        """The minimum of the sum of all f_i: sum_i a_i b_i / sum_i a_i, shape () or (d,)."""
         total: Tensor = torch.tensordot(self.a, self.b, dims=1)
         return total / self.a.sum()
 

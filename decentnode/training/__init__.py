@@ -1,1 +1,1 @@
-"""Local steps: batches, objective, evaluation, and how the steps of nodes belong together."""
+"""Local steps: batches, objective, evaluation, and the dependence between the steps of nodes."""

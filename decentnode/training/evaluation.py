@@ -1,4 +1,4 @@
-"""How good a model is: accuracy and loss on samples it was not trained on."""
+"""Evaluates a model: accuracy and loss on samples that it was not trained on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from decentnode.errors import DatasetError
 from decentnode.training.objective import Objective
 
 BATCH_SIZE = 64
-"""Measured the fastest for convolutions on a CPU: larger activations leave its caches."""
+"""The fastest measured for convolutions on a CPU: larger activations exceed its caches."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Scores:
     """The result of one evaluation."""
 
     accuracy: float
-    """The fraction of labels at which the highest score is, 0..1."""
+    """The fraction of labels that have the highest score, 0..1."""
     loss: float
     """The mean over samples."""
 
@@ -34,7 +34,7 @@ def evaluate(
     channels_last: bool = False,
     beat: Callable[[], None] | None = None,
 ) -> Scores:
-    """Accuracy and loss over all samples, in evaluation mode; the module is left in the mode it was in.
+    """Accuracy and loss over all samples, in evaluation mode; restores the mode of the module.
 
     `beat` is called after every batch.
     """
@@ -56,7 +56,7 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Turns dropout off and batch statistics to the running ones, then gives each part its mode back."""
+    """Disables dropout and uses running batch statistics, then restores the mode of each part."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -62,7 +62,7 @@ class GradientSync(ABC):
 @TRAININGS.register("local")
 @dataclass
 class NoGradientSync(GradientSync):
-    """Every node steps alone and the sharing scheme does the rest (local SGD: Stich, ICLR 2019)."""
+    """Every node makes its steps alone, without gradients of others (local SGD: Stich, ICLR 2019)."""
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         return Shard(samples, parts[rank], seed, rank)

@@ -1,4 +1,4 @@
-"""The function that training lowers and evaluation measures: a network under a loss."""
+"""The function that training minimizes and evaluation measures: a network with a loss."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ PER_CLASS_LOSSES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,
     nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss,
 )  # fmt: skip
-"""Losses that compare each score with a target of its own; they get one-hot labels."""
+"""Losses that compare each score with a target of its own and need one-hot labels."""
 
 
 class Objective:
@@ -40,7 +40,7 @@ class Objective:
         return scores, self.loss(scores, labels)
 
     def total(self, loss: float, samples: int) -> float:
-        """The sum over a batch of which `loss` is the value, whether the loss averages or sums."""
+        """The sum over a batch with the loss `loss`, whether the loss averages or sums."""
         return loss if self.reduction == "sum" else loss * samples
 
     def _placed(self, inputs: Tensor) -> Tensor:

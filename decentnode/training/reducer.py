@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class Reducer:
-    """Every node steps alone. Subclasses synchronize at these places of a step."""
+    """Every node steps alone. Subclasses synchronize nodes in the methods below."""
 
     rehearses: ClassVar[bool] = False
-    """Whether steps are tried before the first round, which must change nothing."""
+    """Whether steps are tried before the first round; they must not change the model."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The network as the local steps call it."""

@@ -1,7 +1,7 @@
-"""The local steps of one node. Knows nothing of peers; what it is tied to in each step, its `Reducer` knows.
+"""The local steps of one node. This module does not know peers; the `Reducer` of its steps does.
 
 Order inside one step: seed torch, zero the gradient, forward, backward, the scheme's `adjust_gradient`,
-clipping, the optimizer. So what the optimizer sees is bounded, whatever a scheme added.
+clipping, the optimizer. So the optimizer's gradient is bounded, whatever a scheme added.
 """
 
 import math
@@ -25,15 +25,15 @@ from decentnode.training.optim import decay_groups
 from decentnode.training.reducer import Reducer
 
 Pause = Callable[[], Awaitable[None]]
-"""Gives the event loop to other nodes of the process."""
+"""Lets the event loop run the other nodes of the process."""
 CLIP_EPSILON = 1e-6
 MOST_AT_A_TIME = 16
-"""Channels that a convolution on a CPU takes at a time."""
+"""Channels that a convolution on a CPU processes at a time."""
 
 
 @dataclass(frozen=True)
 class Factory:
-    """A class from YAML with its options, to be made when its first arguments are there."""
+    """A class from YAML with its options, instantiated when its first arguments exist."""
 
     cls: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Factory:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The message of an error in one line."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -62,11 +62,11 @@ class TrainingSettings:
     batch_size: Positive = 32
     steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
     epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
-    """Fractions are carried: 0.5 of an epoch of 7 steps is 3 steps and 4 steps by turns."""
+    """Fractions are carried over: 0.5 of an epoch of 7 steps is alternately 3 and 4 steps."""
     clip_norm: PositiveFloat | None = None
     """The largest Euclidean norm of the flat gradient."""
     decay: Literal["all", "weights"] = "all"
-    """What the optimizer's weight_decay is for; `weights` leaves out biases and norms."""
+    """The parameters for the optimizer's weight_decay; `weights` leaves out biases and norms."""
     dtype: Precision = "float32"
     """The format of the vector's numbers, from the gradient to the wire."""
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
@@ -86,13 +86,13 @@ class TrainingSettings:
             raise BadInput("training.decay: weights needs an optimizer with a weight_decay above 0")
 
     def trained(self, module: nn.Module) -> list[Any]:
-        """The parameters of a module that the optimizer steps, or groups of them."""
+        """The parameters of a module that the optimizer updates, or groups of them."""
         if self.decay == "weights":
             return decay_groups(module, self.optimizer.options["weight_decay"])
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
-        """How many steps `rank` makes in `round`; none when it has no samples."""
+        """The number of steps of `rank` in `round`; 0 when it has no samples."""
         if not steps_per_epoch:
             return 0
         if self.steps_per_round is not None:
@@ -103,8 +103,8 @@ class TrainingSettings:
     def channels_last(self, module: nn.Module) -> bool:
         """Whether 4-D weights and inputs are kept in that memory order.
 
-        The answer depends on the settings and the network, never on the device, because it decides the order
-        of the numbers in the vector and all nodes must agree on that.
+        The answer depends on the settings and the network, never on the device. It decides the order of the
+        numbers in the vector, which must be the same on all nodes.
         """
         if self.memory_format == "auto":
             # LBFGS flattens weights by view(-1), which a permuted weight refuses.
@@ -118,7 +118,7 @@ def _is_unsafe(convolution: nn.Conv2d) -> bool:
     """Whether its gradient in channels-last order may overwrite foreign memory.
 
     On processors without AVX-512 oneDNN writes past its workspace for kernels of 1 x 1 with a stride and
-    fewer channels than it takes at a time (github.com/uxlfoundation/oneDNN issue 6035).
+    fewer channels than it processes at a time (github.com/uxlfoundation/oneDNN issue 6035).
     """
     is_point = all(extent == 1 for extent in convolution.kernel_size)
     has_stride = any(step != 1 for step in convolution.stride)
@@ -126,12 +126,12 @@ def _is_unsafe(convolution: nn.Conv2d) -> bool:
 
 
 def of_rank(value: float | tuple[float, ...], rank: int) -> float:
-    """The number of this rank, where one number serves all or each has its own."""
+    """The number of this rank; one number is for all ranks."""
     return value[rank] if isinstance(value, tuple) else value
 
 
 def whole(number: float) -> int:
-    """Rounds down, forgiving the last digits of a product such as 0.1 * 30."""
+    """Rounds down, but tolerates rounding errors of products such as 0.1 * 30."""
     return math.floor(number + 1e-9)
 
 
@@ -141,21 +141,21 @@ class Shard:
 
     samples: Samples
     indices: Tensor
-    """Which of them, int64; may be empty."""
+    """The training samples of the rank, int64; may be empty."""
     seed: int
     rank: int
     epoch_size: int | None = None
-    """How many samples an epoch counts as; None: all of them."""
+    """The number of samples of an epoch; None: all of them."""
     least_batch: int = 1
     """The fewest samples that the model can be trained on at once."""
 
     @property
     def size(self) -> int:
-        """The samples of an epoch, as far as they count."""
+        """The number of samples of an epoch, limited by `epoch_size`."""
         return len(self.indices) if self.epoch_size is None else self.epoch_size
 
     def order(self, epoch: int) -> Tensor:
-        """The samples of an epoch, int64 indices, one after the other."""
+        """The samples of an epoch in their order, int64 indices."""
         order = generator(self.seed, "shuffle", self.rank, epoch).permutation(len(self.indices))
         return self.indices[torch.from_numpy(order)]
 
@@ -163,8 +163,8 @@ class Shard:
 class Minibatches:
     """A shard in minibatches, epoch after epoch, each in an order of its own.
 
-    The last batch of an epoch may be short, so that an epoch uses every sample once; where it has fewer
-    samples than the model can be trained on, the batch before it takes them. Epochs run on over rounds.
+    The last batch of an epoch may be short, so that an epoch uses every sample once. Where it has fewer
+    samples than the model can be trained on, the batch before it gets them. Epochs continue over rounds.
     """
 
     def __init__(self, shard: Shard, batch_size: int) -> None:
@@ -175,7 +175,7 @@ class Minibatches:
 
     @property
     def per_epoch(self) -> int:
-        """How many minibatches an epoch has; none without samples."""
+        """The number of minibatches of an epoch; 0 without samples."""
         return len(self._starts(self._shard.size))
 
     def next(self) -> tuple[Tensor, Tensor]:
@@ -190,13 +190,13 @@ class Minibatches:
         self._upcoming = list(shuffled.tensor_split(list(self._starts(len(shuffled))[1:])))[::-1]
 
     def _starts(self, samples: int) -> range:
-        """Where each minibatch of so many samples begins."""
+        """The index at which each minibatch of `samples` starts."""
         starts = range(0, samples, self._batch_size)
         is_short = len(starts) > 1 and samples - starts[-1] < self._shard.least_batch
         return starts[:-1] if is_short else starts
 
     def state_dict(self) -> dict[str, int]:
-        """Where the cursor is."""
+        """The position in the samples."""
         return {"epoch": self._epoch, "upcoming": len(self._upcoming)}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -209,13 +209,13 @@ class Minibatches:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What others do inside the local steps."""
+    """Functions of other parts that the local steps call."""
 
     adjust_gradient: AdjustGradient | None = None
     pause: Pause | None = None
     """Awaited after every step where several nodes share the process."""
     beat: Callable[[], None] | None = None
-    """Called after every step: the node gets on."""
+    """Called after every step: the node makes progress."""
 
 
 NO_HOOKS = Hooks()
@@ -226,11 +226,11 @@ class TrainReport:
     """One round of local steps."""
 
     loss: float | None
-    """The mean over the samples used, of all that the node is tied to; None when there was no step."""
+    """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
     steps: int
     samples: int
     learning_rate: float
-    """The rate of these steps; `Training.learning_rate` is that of the next round by now."""
+    """The rate of these steps; `Training.learning_rate` is that of the next round already."""
 
 
 class Training:
@@ -267,14 +267,14 @@ class Training:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def join(self, tie: Reducer) -> None:
-        """Ties the steps to those of other nodes, before the first of them; raises DecentnodeError."""
+        """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""
         self.tie = tie
         self.objective.module = tie.wrap(self.module)
         if tie.rehearses:
             self._rehearse()
 
     def _rehearse(self) -> None:
-        """Two gradients, because what does not fit shows when the second begins; buffers are put back."""
+        """Computes two gradients, because some defects only appear in the second; restores the buffers."""
         batch = self.shard.samples.batch(self.shard.indices[: self.settings.batch_size])
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         self.module.train()
@@ -305,7 +305,7 @@ class Training:
         return report
 
     def skip(self, rounds: int) -> None:
-        """Lets the scheduler know of rounds in which this node did not take part."""
+        """Steps the scheduler for rounds in which this node did not take part."""
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             for _ in range(rounds):
                 self._step_scheduler(None)
@@ -370,7 +370,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state_dict()`, bit for bit once the vector is back too."""
+        """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
@@ -386,7 +386,7 @@ class Training:
 
 
 def torch_seeder(device: torch.device) -> Callable[[int], object]:
-    """What seeds the generator that modules on `device` draw from; for the CPU without touching others."""
+    """The function that seeds the generator of `device`; on the CPU it seeds no other generator."""
     if device.type == "cpu":
         return torch.default_generator.manual_seed
     return torch.manual_seed

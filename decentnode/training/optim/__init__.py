@@ -1,4 +1,4 @@
-"""Optimizers and schedules that torch does not have, for experiments and for training loops of one's own."""
+"""Optimizers and schedules that torch does not have, for experiments and for your own training loop."""
 
 from decentnode.training.optim.accum_adam import AccumAdam, AccumAdamW
 from decentnode.training.optim.parameter_groups import decay_groups

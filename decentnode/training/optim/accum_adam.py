@@ -1,4 +1,4 @@
-"""Adam for small local batches: it moves in every step, but commits its moments only every K steps."""
+"""Adam for small local batches: it updates the model in every step, but its moments only every K steps."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, overload
@@ -11,7 +11,7 @@ from torch.optim.adamw import adamw
 
 Implementation = Literal["auto", "for_loop", "foreach", "fused"]
 _FLAGS: dict[str, dict[str, bool | None]] = {
-    "auto": {"foreach": None, "fused": None},  # settled when the parameters are seen
+    "auto": {"foreach": None, "fused": None},  # decided when the parameters are known
     "for_loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True, "fused": False},
     "fused": {"foreach": False, "fused": True},
@@ -19,7 +19,7 @@ _FLAGS: dict[str, dict[str, bool | None]] = {
 
 
 class AccumAdam(Optimizer):
-    """Adam whose moments take in the mean gradient of K steps at once (Wang et al., ICLR 2025, Decent-DP).
+    """Adam whose moments use the mean gradient of K steps at once (Wang et al., ICLR 2025, Decent-DP).
 
     With m, v the moments, A the mean gradient so far, s = 1, 2, .. the local step and k = ceil(s/K):
 
@@ -27,10 +27,10 @@ class AccumAdam(Optimizer):
         x <- x - eta/(1 - b1^k) m' / (sqrt(v' / (1 - b2^k)) + eps)
         where K divides s:   m <- b1 m + (1 - b1) A;   v <- b2 v + (1 - b2) A^2;   A <- 0
 
-    K about the number of nodes makes v see the variance of a global batch; K = 1 is Adam. State: m, v and,
-    for K > 1, A: 3 d, and m' and v' for the time of a step. `implementation` is one of torch's for Adam:
-    `fused` wants floating-point parameters on a device for which torch has that kernel; `auto` takes it on
-    CPU and CUDA, and is as in torch elsewhere.
+    With K about the number of nodes, v has the variance of a global batch; K = 1 is Adam. State: m, v and,
+    for K > 1, A: 3 d, and m' and v' during a step. `implementation` is one of torch's for Adam. `fused` needs
+    floating-point parameters on a device for which torch has that kernel. `auto` uses it on CPU and CUDA, and
+    is torch's default elsewhere.
     """
 
     _step_is: ClassVar[Callable[..., None]] = staticmethod(adam)
@@ -68,7 +68,7 @@ class AccumAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step with the gradients that there are; returns what the closure gives."""
+        """Makes one step with the current gradients; returns the value of the closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -88,7 +88,7 @@ class AccumAdam(Optimizer):
             self._move(group, trained, _column(states, "exp_avg"), _column(states, "exp_avg_sq"), steps)
             return
         self._accumulate(group, trained, states)
-        # Adam works on copies, which are thrown away: the moments stay as they were until they are committed.
+        # Adam works on temporary copies: the moments stay unchanged until they are committed.
         m, v = ([t.clone() for t in _column(states, name)] for name in ("exp_avg", "exp_avg_sq"))
         self._move(group, trained, m, v, steps)
         due = [state for state in states if state["steps_accumulated"] >= group["accum_iter"]]
@@ -99,7 +99,7 @@ class AccumAdam(Optimizer):
             _commit(due, *group["betas"])
 
     def _state_of(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        """`step` counts committed moments (k - 1), on the device where the fused kernel wants it there."""
+        """`step` counts committed moments (k - 1), on the device where the fused kernel needs it."""
         state: dict[str, Any] = self.state[parameter]
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
@@ -114,7 +114,7 @@ class AccumAdam(Optimizer):
         return state
 
     def _accumulate(self, group: dict[str, Any], trained: list[Tensor], states: list[dict[str, Any]]) -> None:
-        """A <- A + g/K, where g has the decay of Adam in it but not that of AdamW."""
+        """A <- A + g/K, where g includes the decay of Adam but not that of AdamW."""
         sums, share = _column(states, "accumulated"), 1 / group["accum_iter"]
         torch._foreach_add_(sums, _gradients(trained), alpha=share)
         if group["weight_decay"] and not self._decouples_decay:

@@ -1,4 +1,4 @@
-"""Which parameters decay."""
+"""Separates the parameters that decay from the others."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,11 +17,11 @@ def decay_groups(
     weight_decay: float,
     module: nn.Module | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimizer: weights, which decay, and what does not: biases, and parameters of norms.
+    """Groups for an optimizer: weights, which decay, and the others: biases, and parameters of norms.
 
-    `parameters` are a module's, or some with their names; then `module` tells which of them belong to a norm,
-    and without it every vector counts as such. Frozen ones and second names of one parameter are left out,
-    and so is a group without parameters.
+    `parameters` are a module's, or some with their names. In the second case `module` shows which of them
+    belong to a norm; without it every vector counts as such. Frozen parameters, second names of one parameter
+    and empty groups are left out.
     """
     module = parameters if isinstance(parameters, nn.Module) else module
     named = parameters.named_parameters() if isinstance(parameters, nn.Module) else parameters

@@ -1,7 +1,7 @@
-"""Learning rates that grow at first and fall later, as large models are trained with.
+"""Learning rates with a warm-up and a decay, as for large models.
 
-A step is whatever `step()` is called after: a minibatch in a loop of one's own, a round in an experiment. The
-rate of step t (0 is the first) is a formula of t alone, so a schedule that is resumed goes on exactly.
+A step is one call of `step()`: a minibatch in your own loop, a round in an experiment. The rate of step t (0
+is the first) is a formula of t alone, so a resumed schedule continues exactly.
 """
 
 import math
