@@ -1,4 +1,4 @@
-"""The files of a run: reading, comparing, plotting. What reads them is here by name, and needs no torch."""
+"""The files of a run: reading, comparing, plotting. The names below read them without torch."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ _HOMES = {
     "read_object": "decentnode.results.reader",
     "read_records": "decentnode.results.records",
 }
-"""Imported when they are asked for, because `decentnode status` needs no numpy."""
+"""Imported on first use, because `decentnode status` needs no numpy."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Runs side by side in figures: how good, how many bytes and how long, at the end and up to one accuracy."""
+"""Compares runs: accuracy, bytes and time, at the end and at one target accuracy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ HEADINGS = (
     "rounds", "sent per node", "time",
 )  # fmt: skip
 FROM_START = 3
-"""The last columns: what it took to reach the target."""
+"""The last columns: the cost to reach the target."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """An evaluation of a run, as far as a comparison shows it."""
+    """The columns of one evaluation of a run."""
 
     rounds: int
     accuracy: float
@@ -34,7 +34,7 @@ class Reached:
 def compare(runs: Sequence[Run], target: float | None = None) -> Iterator[str]:
     """A table of the runs, in lines; `points` is the difference of accuracies from the first run.
 
-    `target`: the accuracy in percent that the last columns are about; by default what all of them reach.
+    `target`: the accuracy in percent of the last columns; by default the best that all runs reach.
     A first line warns of runs on different data sets.
     """
     if apart := different_datasets(runs):
@@ -80,7 +80,7 @@ def _cost(one: Reached | Outcome) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], heading: str) -> Iterator[str]:
-    """Names to the left, figures to the right, and a heading above the last columns."""
+    """Aligns names to the left and figures to the right, with a heading above the last columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = sum(widths[-FROM_START:]) + 2 * (FROM_START - 1)
     yield f"{'':{sum(widths[:-FROM_START]) + 2 * len(widths[:-FROM_START])}}{heading:-^{right}}".rstrip()

@@ -1,4 +1,4 @@
-"""What is drawn of a run: its evaluations as curves, each the mean over nodes with its spread."""
+"""The curves of a run: its evaluations, each the mean over nodes with its spread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the summary says of a run in which nothing was evaluated."""
+    """The part of the summary for a run without evaluations."""
 
     nodes: int
     rounds: int
@@ -28,26 +28,26 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as far as its directory tells."""
+    """One run, from the files in its directory."""
 
     name: str
     rows: list[EvaluationRow]
     labels: list[list[int]]
-    """Training samples by rank and label; empty where that is not known."""
+    """Training samples by rank and label; empty where unknown."""
     outcome: Outcome | None = None
-    """How a run without evaluations ended; None of any other."""
+    """How a run without evaluations ended; None for others."""
     dataset: dict[str, Any] = field(default_factory=dict)
-    """Name and options of the data set, without where its files lie; empty where that is not known."""
+    """Name and options of the data set, without the place of its files; empty where unknown."""
 
     @property
     def distances(self) -> dict[int, float]:
-        """Consensus distance by round (counted from 1), where it is known and has a logarithm."""
+        """Consensus distance by round (counted from 1), where it is known and positive."""
         return {row.round + 1: row.consensus_distance for row in self.rows if row.consensus_distance}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn against; `scale` is a factor on what `of` gives."""
+    """The horizontal axis of a curve; `scale` is a factor on the result of `of`."""
 
     key: str
     name: str
@@ -62,7 +62,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a curve shows: a number of each node, and where it is known the one of the average model."""
+    """The vertical axis: a number of each node, and the one of the average model where it is known."""
 
     key: str
     name: str
@@ -81,7 +81,7 @@ class Spread:
     least: list[float]
     most: list[float]
     average: list[float]
-    """Of the average model."""
+    """The number of the average model."""
 
 
 ACCURACY = Quantity(
@@ -127,7 +127,7 @@ def last_accuracies(run: Run) -> list[float]:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in these directories, with names that tell them apart; raises BadInput."""
+    """The runs in these directories, with different names; raises BadInput."""
     runs = [_read(path) for path in paths]
     if len({run.name for run in runs}) == len(runs):
         return runs
@@ -136,14 +136,14 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _read(path: Path) -> Run:
     file, summary, partition = (path / f for f in ("evaluations.jsonl", "summary.json", "partition.json"))
-    # Only a summary says that a run had no evaluations, and not merely none yet.
+    # Only a summary shows that a run had no evaluations. Without one they may follow.
     rows = read_evaluations(file) if file.exists() or not summary.exists() else []
     if not rows and not summary.exists():
         raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
     defects = [f"{file}: round {row.round}: {what}" for row in rows for what in _misfits(row)]
     if defects:
         raise BadInput(*defects[:MOST_SHOWN])
-    # A run that was cut off has no summary; what it evaluated can be drawn all the same.
+    # A killed run has no summary, but its evaluations can be drawn.
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
     labels = read_value(partition, "labels_per_rank", list[list[int]]) if partition.exists() else []
     if len(set(map(len, labels))) > 1 or [] in labels:
@@ -159,7 +159,7 @@ def _outcome(summary: Path) -> Outcome:
 
 
 def _dataset(config: Path) -> dict[str, Any]:
-    """What decides which samples there are: not their files' place, and not who gets which."""
+    """The options that determine the samples, without the place of the files and the partition."""
     try:
         content = yaml.safe_load(config.read_text()) if config.exists() else None
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -169,7 +169,7 @@ def _dataset(config: Path) -> dict[str, Any]:
 
 
 def _misfits(row: EvaluationRow) -> Iterator[str]:
-    """What cannot be drawn, and what no run would have written."""
+    """The values of a row that cannot be drawn and that no run writes."""
     if not row.accuracy or row.accuracy.keys() != row.test_loss.keys() or not row.bytes_sent:
         yield "accuracy, test_loss and bytes_sent need one entry for each node, at least one"
     elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
@@ -179,7 +179,7 @@ def _misfits(row: EvaluationRow) -> Iterator[str]:
 
 
 def _short_names(paths: Sequence[Path]) -> list[str]:
-    """The paths without the folders that all of them begin with."""
+    """The paths without their common folders."""
     parts = [path.resolve().parts for path in paths]
     shared = 0
     while shared < min(map(len, parts)) - 1 and len({p[shared] for p in parts}) == 1:
@@ -188,7 +188,7 @@ def _short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def different_datasets(runs: Sequence[Run]) -> str:
-    """Which run is on which data set; empty where all are on one, as far as is known."""
+    """Which run is on which data set; empty where all known ones are the same."""
     known = [run for run in runs if run.dataset]
     options = sorted({option for run in known for option in run.dataset})
     differing = [o for o in options if any(run.dataset.get(o) != known[0].dataset.get(o) for run in known)]

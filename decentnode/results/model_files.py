@@ -1,4 +1,4 @@
-"""The models that a run keeps as results: where they lie, and how they are read without torch."""
+"""The models that a run keeps as results: their places, and how to read them without torch."""
 
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from decentnode.errors import BadInput
 FOLDER = "models"
 ENDING = ".safetensors"
 PARTS = ("dtype", "shape", "data")
-"""What the library tells of a tensor."""
+"""The fields of a tensor in the library's result."""
 _TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?", "C64": "<c8",
 }  # fmt: skip
-"""What numpy calls the types of the format; it has no BF16."""
+"""numpy's names for the types of the format; it has no BF16."""
 
 
 def path_of(run: Path, rank: int, round: int) -> Path:
@@ -28,7 +28,7 @@ def path_of(run: Path, rank: int, round: int) -> Path:
 
 
 def rounds_of(run: Path, rank: int) -> list[int]:
-    """After which rounds a rank's model was kept, counted from 0, in order."""
+    """The rounds, counted from 0, after which a rank's model was kept, in order."""
     stems = [path.stem for path in (run / FOLDER / f"{rank:05d}").glob(f"*{ENDING}")]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -48,7 +48,7 @@ def read_model(run: Path, rank: int, round: int) -> dict[str, NDArray[Any]]:
     try:
         content = path.read_bytes()
         found = dict(deserialize(content))  # type: ignore[no-untyped-call]
-        # The library gives them in any order.
+        # The library returns them in any order.
         names = msgspec.json.decode(
             content[8 : 8 + int.from_bytes(content[:8], "little")], type=dict[str, Any]
         )

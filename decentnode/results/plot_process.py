@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECONDS = 60.0
-"""How long drawing may take; the first time on a machine matplotlib also looks for fonts."""
+"""Seconds that drawing may take; the first time on a machine matplotlib also searches for fonts."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What was drawn, or in one line why nothing was."""
+    """The pictures, or in one line why there are none."""
 
     paths: list[Path] = field(default_factory=list)
     problem: str = ""
 
 
 def make_figures(run_dir: Path) -> Pictures:
-    """Draws the run in this directory; never raises because of it."""
+    """Draws the run in this directory; a failure to draw raises nothing."""
     command = [sys.executable, "-m", "decentnode.results.plots", str(run_dir)]
     try:
         done = subprocess.run(

@@ -38,10 +38,10 @@ from decentnode.results.curves import (
     spread_of,
 )
 
-# The palette of Okabe and Ito (2008), which people with any kind of color vision can tell apart.
+# The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 MANY_COLORS = matplotlib.colormaps["turbo"]
-"""Where there are more runs than colors in the palette, each takes its own from here."""
+"""The colors where there are more runs than colors in the palette."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK, PALE = "#222222", "#777777"
 STYLE: dict[Any, Any] = {
@@ -55,20 +55,20 @@ STYLE: dict[Any, Any] = {
 STD_ALPHA, RANGE_ALPHA = 0.26, 0.13
 AVERAGE_WIDTH = 1.3
 BAR_WIDTH = 12
-"""Points across of what is a band where there is more than one point."""
+"""Width in points of a bar, which replaces a band where there is only one point."""
 MOST_MARKED = 30
 """Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
 DPI = 130
 ONLY_SINGLE = ("loss_bytes", "loss_seconds")
-"""What the overview leaves out, so that it has six panels."""
+"""Left out of the overview, which has six panels."""
 MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
-"""What the legend calls the parts of a curve."""
+"""Names of the parts of a curve in the legend."""
 Panel = Callable[[Axes], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draws the runs named on the command line, prints the pictures' paths, and returns an exit code."""
+    """Draws the runs on the command line, prints the pictures' paths, and returns an exit code."""
     parser = argparse.ArgumentParser("decentnode plot", description="Draws one run, or compares several.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, help="a folder; default: that of a single run, or comparison")
@@ -98,7 +98,7 @@ def plot(runs: Sequence[Path], out: Path) -> list[Path]:
 
 
 def _panels(runs: Sequence[Run]) -> dict[str, Panel]:
-    """What can be drawn of these runs, by file name."""
+    """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
     for quantity in (ACCURACY, LOSS) if tested else ():
@@ -150,7 +150,7 @@ def _headline(runs: Sequence[Run]) -> str:
 
 
 def _add_legend(figure: Figure, runs: Sequence[Run]) -> None:
-    """One legend for all panels, below them: runs and parts of a curve, as far as some panel has them."""
+    """One legend for all panels, below them: the runs and the parts of a curve that some panel has."""
     shown = {str(artist.get_label()) for axes in figure.axes for artist in axes.get_children()}
     keys = [key for key in _keys(runs) if key.get_label() in shown]
     if keys:
@@ -163,7 +163,7 @@ def _keys(runs: Sequence[Run]) -> list[Line2D | Patch]:
     band, dashes = (styled[0].color, INK) if len(runs) == 1 else (PALE, PALE)
     return [
         *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or MEAN) for s in styled),
-        # On the curves the dark band lies on the light one.
+        # On the curves the dark band lies over the light one.
         Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=STD),
         Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=RANGE),
         Line2D([], [], color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE),
@@ -172,13 +172,13 @@ def _keys(runs: Sequence[Run]) -> list[Line2D | Patch]:
 
 @dataclass(frozen=True)
 class Style:
-    """How a run is drawn, in all panels alike."""
+    """How a run is drawn, the same in all panels."""
 
     run: Run
     color: Any
     marker: str
     name: str
-    """In the legend; empty where there is no other run."""
+    """The name in the legend; empty for a single run."""
 
 
 def _styled(runs: Sequence[Run]) -> list[Style]:
@@ -214,7 +214,7 @@ def _locator(axis: Axis) -> MaxNLocator:
 def _draw_spread(axes: Axes, x: list[float], y: Spread, style: Style) -> None:
     """A line for the mean, a dark band for the standard deviation, a light one for all nodes.
 
-    No node is outside the light band, so the dark one ends there, too.
+    The dark band stays within the light one, because no node is outside of it.
     """
     low = [max(m - d, least) for m, d, least in zip(y.mean, y.std, y.least, strict=True)]
     high = [min(m + d, most) for m, d, most in zip(y.mean, y.std, y.most, strict=True)]
@@ -229,7 +229,7 @@ def _draw_spread(axes: Axes, x: list[float], y: Spread, style: Style) -> None:
 
 
 def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
-    """`meaning`: what the legend calls the line where there is one run."""
+    """`meaning` is the name of the line in the legend for a single run."""
     axes.plot(x, y, color=style.color, marker=_marker(style.marker, x), label=style.name or meaning)
 
 
@@ -238,7 +238,7 @@ def _marker(marker: str, x: Sequence[float]) -> str:
 
 
 def _draw_distances(axes: Axes, runs: Sequence[Run]) -> None:
-    """How far the nodes are from agreeing, on a logarithmic scale."""
+    """Consensus distance, on a logarithmic scale."""
     for style in _styled(runs):
         if distances := style.run.distances:
             _draw_line(axes, [*map(float, distances)], [*distances.values()], style)
@@ -249,7 +249,7 @@ def _draw_distances(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _number_decades(axes: Axes) -> None:
-    """Plain numbers on a logarithmic axis, the more between powers of ten the less it spans."""
+    """Plain numbers on a logarithmic axis; a shorter range has more of them between powers of ten."""
     least, most = axes.get_ylim()
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 6, 8) if most < 10 * least else (2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -258,7 +258,7 @@ def _number_decades(axes: Axes) -> None:
 
 
 def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
-    """How many training samples of each label each node has."""
+    """The number of training samples of each label on each node."""
     image = axes.imshow(labels, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -270,7 +270,7 @@ def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
 
 
 def _draw_nodes(axes: Axes, runs: Sequence[Run]) -> None:
-    """Every node's last accuracy, in ascending order: a level line is a fair outcome."""
+    """Every node's last accuracy, in ascending order: a horizontal line is a fair result."""
     for style in (style for style in _styled(runs) if style.run.rows):
         accuracy = last_accuracies(style.run)
         share = [100 * (i + 0.5) / len(accuracy) for i in range(len(accuracy))]

@@ -1,4 +1,4 @@
-"""Reads back what a run directory holds, without loading torch (docs/results.md)."""
+"""Reads the files of a run directory without loading torch (docs/results.md)."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +12,13 @@ SCHEMA = 2
 """Version of all files of a run directory; a change of meaning or a removal raises it."""
 READABLE = (1, SCHEMA)
 MOST_SHOWN = 20
-"""Lines that cannot be read which are named; a file of another kind has nothing else."""
+"""Unreadable lines that the error names; in a file of another kind every line is unreadable."""
 NOT_OURS = "not written by this version of decentnode"
 T = TypeVar("T")
 
 
 class EvaluationRow(msgspec.Struct):
-    """The tests of all nodes after one round; one line of `evaluations.jsonl`."""
+    """The evaluations of all nodes after one round; one line of `evaluations.jsonl`."""
 
     round: int
     """Counted from 0."""
@@ -50,32 +50,32 @@ class Event(msgspec.Struct, omit_defaults=True):
 
 
 class Live(msgspec.Struct):
-    """Where a run that is under way can be asked; the content of `live.json`."""
+    """Where a run in progress answers requests; the content of `live.json`."""
 
     pid: int
-    """Of the launcher."""
+    """The process id of the launcher."""
     machine: int
     control: str
     """Path of its control socket."""
 
 
 class CodeVersion(msgspec.Struct, frozen=True):
-    """What a run's plug-ins from outside the package were made of; one of `code` in `run.json`."""
+    """The source files of plug-ins from outside the package; one entry of `code` in `run.json`."""
 
     round: int
-    """The first round that was done with it."""
+    """The first round with this version."""
     digest: str
     """SHA-256 over the lines `FILE:SHA-256` of `files`, in their order."""
     files: dict[str, str]
     """SHA-256 of each source file, in the order of their names."""
     commit: str | None = None
-    """Of git, where the plug-ins lie; None where that is not known."""
+    """The git commit of the plug-ins; None where it is not known."""
     dirty: bool | None = None
-    """Whether some of the files are not those of the commit."""
+    """Whether some files differ from the commit."""
 
 
 def read_lines(path: Path, kind: type[T]) -> list[T]:
-    """One object per line; a last line that was cut off by a kill is left out. Raises BadInput."""
+    """One object per line; ignores a last line that a kill cut off. Raises BadInput."""
     content = _read(path)
     found = []
     defects = []
@@ -98,7 +98,7 @@ def read_evaluations(path: Path) -> list[EvaluationRow]:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The lines of an `events.jsonl`, as they were written."""
+    """The lines of an `events.jsonl` in their order."""
     return read_lines(path, Event)
 
 

@@ -14,13 +14,13 @@ from decentnode.results.reader import read_lines
 
 
 class KeptModels(Protocol):
-    """The models of a node that are kept as results, after some of its rounds."""
+    """The models of a node that are kept as results after some of its rounds."""
 
     def after(self, round: int) -> None:
-        """Keeps the model as it is after the round if that is due."""
+        """Keeps the current model if one is due after this round."""
 
     def sync(self) -> str:
-        """Lets every model so far reach the disk; says in one line what is not there."""
+        """Waits until all models so far are on disk; returns in one line what is missing."""
 
     def cut_back(self, round: int) -> None:
         """Removes the models after later rounds than this one; raises OSError."""
@@ -32,7 +32,7 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     rank: int
     round: int
     seconds: float = 0.0
-    """Since the start of the run, which all nodes of a machine count from."""
+    """Since the start of the run, the same instant for all nodes of a machine."""
     loss: float | None = None
     steps: int = 0
     train_seconds: float = 0.0
@@ -58,13 +58,13 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
 class Records:
     """The records of one node, written line by line to `records/RANK.jsonl`, never read back.
 
-    With them go the models that are kept: what holds for a round's record holds for its model.
+    It also writes the kept models, which follow the same rules as the records of their rounds.
     """
 
     def __init__(
         self, directory: Path, rank: int, warn: Warn = lambda _: None, models: KeptModels | None = None
     ) -> None:
-        """`warn` is told, in a line, when the disk does not take records; `models`: None keeps none."""
+        """`warn` gets one line when the disk refuses records; `models`: None keeps none."""
         self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
         self._models = models
         self._before: dict[str, int] = {}
@@ -86,7 +86,7 @@ class Records:
         return time.monotonic() - self._began
 
     def resume(self, seconds: float, counters: "ByteCounters") -> None:
-        """Goes on as a node that has run for so long and counted so many bytes."""
+        """Continues a node that has run for so many seconds and counted so many bytes."""
         self._began = time.monotonic() - seconds
         self._before = dict(vars(counters))
 
@@ -100,11 +100,11 @@ class Records:
             self._models.cut_back(round)
 
     def sync(self) -> str:
-        """Brings the records so far to the disk; says in one line what is not there, empty where all are."""
+        """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is."""
         return self._file.sync() or self._unkept()
 
     def close(self) -> str:
-        """Closes the file; says in one line what could not be written, empty where all was."""
+        """Closes the file; returns in one line what could not be written, empty where all was."""
         return self._file.close() or self._unkept()
 
     def _unkept(self) -> str:
@@ -116,7 +116,7 @@ class _Line(msgspec.Struct):
 
 
 def cut_back(path: Path, round: int) -> None:
-    """Removes the lines after a round, and a last one that was cut off; raises BadInput and OSError."""
+    """Removes the lines after a round, and a last line that was cut off; raises BadInput and OSError."""
     if not path.exists():
         return
     content = path.read_bytes()
@@ -131,7 +131,7 @@ def cut_back(path: Path, round: int) -> None:
 
 
 def read_records(path: Path) -> list[RoundRecord]:
-    """The records of one file; a last line that was cut off by a kill is left out."""
+    """The records of one file; ignores a last line that a kill cut off."""
     return read_lines(path, RoundRecord)
 
 
@@ -142,7 +142,7 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
 
 
 def private_megabytes() -> float:
-    """Memory that only this process uses, from the kernel's account, in MB."""
+    """Memory of only this process, from the kernel's account, in MB."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
