@@ -38,34 +38,34 @@ from decentnode.training.training import Shard
 
 NAME = "ddp"
 UNUSED = "Expected to have finished reduction"
-"""How torch begins to say that a parameter had no gradient."""
+"""Start of torch's error about a parameter without a gradient."""
 
 
 @TRAININGS.register(NAME)
 @dataclass
 class DDPBaseline(GradientSync):
-    """Every step takes the mean gradient of all nodes (PyTorch DDP: Li et al., VLDB 2020).
+    """Every step uses the mean gradient of all nodes (PyTorch DDP: Li et al., VLDB 2020).
 
-    The graph only says how many nodes there are, and `sharing` must be `none`. All ranks make the same number
-    of steps in a round: an epoch counts as many as the smallest part has. Bytes are computed, not measured:
+    The graph only sets the number of nodes, and `sharing` must be `none`. All ranks run the same number of
+    steps in a round: an epoch has as many as the smallest part allows. Bytes are computed, not measured:
     those of a ring all-reduce, 2 (n - 1) / n times the gradient in every step.
     """
 
     one_model: ClassVar[bool] = True
     samples: Literal["partition", "reshuffled"] = "partition"
-    """partition: each rank its own part; reshuffled: all samples are dealt anew in every epoch."""
+    """partition: each rank its own part; reshuffled: all samples are redistributed in every epoch."""
     backend: Backend = "auto"
-    """auto: nccl where every node has a GPU of its own, else gloo."""
+    """auto: NCCL if every node has a GPU of its own, otherwise gloo."""
     port: Port = 29400
-    """Where rank 0 waits for the others, on its machine; a run on one machine opens no port for it."""
+    """TCP port of the store in the process of rank 0; a run on one machine opens none."""
     share_gpu: bool = False
-    """Whether NCCL may run with several nodes on one GPU; slow, for tests."""
+    """Whether several nodes on one GPU may use NCCL; slow, for tests."""
     trusted_network: bool = False
-    """Says that nobody else is in the network between the machines, where gradients travel in plain."""
+    """Whether the network between the machines is private; gradients are not encrypted there."""
     bucket_mb: PositiveFloat = 25.0
-    """Gradients are sent in pieces of this size."""
+    """Size of the buckets in which gradients are sent, in MB."""
     find_unused_parameters: bool = False
-    """For networks that leave some of their parameters out of a step."""
+    """For networks that do not use all parameters in every step."""
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
@@ -94,6 +94,7 @@ class DDPBaseline(GradientSync):
         )
         store = meeting.store(context.start_deadline, opens=True)
         gather(store, context.rank, meeting.nodes, context.start_deadline)
+        # All ranks compute the same plan from the same facts, so none has to be the leader.
         own = facts_of(device, context.place.process.machine, takes_part=True)
         plan = BackendChoice(self.backend, self.share_gpu, "training.backend")(
             facts_of_all(store, meeting, own)
@@ -111,7 +112,7 @@ class DDPBaseline(GradientSync):
 
 @dataclass(frozen=True, eq=False)
 class Reshuffled(Shard):
-    """All samples, dealt anew to the ranks in every epoch, a few of them twice so that all have as many."""
+    """All samples, redistributed to the ranks in every epoch; some twice, so that all parts are equal."""
 
     nodes: int = 1
 
@@ -120,7 +121,7 @@ class Reshuffled(Shard):
         return -(-len(self.indices) // self.nodes)
 
     def order(self, epoch: int) -> Tensor:
-        # It asks a data set for nothing but its length.
+        # The sampler only needs the length of a data set.
         sampler: DistributedSampler[int] = DistributedSampler(
             self.indices, self.nodes, self.rank, seed=self.seed  # type: ignore[arg-type]
         )  # fmt: skip
@@ -129,7 +130,7 @@ class Reshuffled(Shard):
 
 
 class DDPReducer(Reducer):
-    """Averages the gradients of all nodes in every backward pass; says who is missing when that breaks."""
+    """Averages the gradients of all nodes in every backward pass; names missing ranks when that fails."""
 
     rehearses = True
 
@@ -173,6 +174,7 @@ class DDPReducer(Reducer):
         if self._round < 0:
             super().backward(loss)
             return
+        # Marked as waiting: DDP's all-reduce runs within the backward pass.
         self._mark(self._round, True)
         super().backward(loss)
         self._mark(self._round, False)
@@ -181,6 +183,7 @@ class DDPReducer(Reducer):
 
     def mean(self, round: int, step: int, total: float, samples: int) -> float:
         sums = torch.tensor([total, samples], dtype=torch.float64, device=self._device)
+        # Counted before the collective, so a rank that never starts it is behind in the roll call.
         self._roll_call.progress += 1
         with self.step(round, step):
             self._mark(round, True)
@@ -193,7 +196,7 @@ class DDPReducer(Reducer):
         self._roll_call.close()
 
     def _why(self, error: RuntimeError) -> str:
-        """What broke, in one line; empty where it has nothing to do with the other nodes."""
+        """The cause in one line; empty if it does not involve other nodes."""
         if str(error).startswith(UNUSED):
             unused = "the network leaves parameters out of its loss"
             return f"{unused}; write training.find_unused_parameters: true"

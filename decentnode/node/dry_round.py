@@ -1,7 +1,7 @@
 """One round on copies before the start: a batch forward and backward, encode, decode, mix.
 
-It is made in a process of its own, so that nothing of this one changes: no random state, no plug-in, and no
-thread of CUDA's that nodes forked later could not take along.
+It runs in a child process, so it does not change this one: no random state and no plug-in. It also starts no
+CUDA thread here, which nodes forked later could not inherit.
 """
 
 import contextlib
@@ -35,30 +35,32 @@ from decentnode.training.objective import Objective
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
-"""Of a node and its neighbors in round 0, so many take part."""
+"""Nodes in the dry round: one node and some of its neighbors in round 0."""
 LEARNING_RATE = 0.01
-"""Where the optimizer's options name none."""
+"""Used if the optimizer's options name none."""
 PLUGINS = ("graph", "dataset", "partition", "model", "sharing", "weights")
 OURS = ("decentnode.", "torch.")
 
 
 def has_foreign_plugins(settings: Settings) -> bool:
-    """Whether any plug-in that takes part comes from outside this package and torch."""
+    """Whether any plug-in comes from outside this package and torch."""
     training = settings.training
     plugins = [*(getattr(settings, name) for name in PLUGINS), *settings.transforms, training.loss]
     return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
 
 
 def check(experiment: Experiment) -> None:
-    """Makes the dry round; raises BadInput with a line for each defect."""
+    """Runs the dry round; raises BadInput with a line for each defect."""
     limit = experiment.settings.failures.start_deadline
     said, writing = os.pipe()
+    # The child would print what is still buffered a second time.
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     pid = os.fork()
     if pid == 0:
         _tell(experiment, writing)
     os.close(writing)
+    # A plug-in may hang or crash; the child bounds both.
     is_heard = bool(ready([said], seconds=limit))
     if not is_heard:
         os.kill(pid, signal.SIGKILL)
@@ -67,6 +69,7 @@ def check(experiment: Experiment) -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if not is_heard:
         raise BadInput(f"failures.start_deadline: a dry round of one batch did not end within {limit:g} s")
+    # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer:
         raise BadInput(f"a dry round of one batch did not end: {how_it_ended(status)}")
     if defects := msgspec.json.decode(answer, type=list[str]):
@@ -74,8 +77,9 @@ def check(experiment: Experiment) -> None:
 
 
 def _tell(experiment: Experiment, pipe: int) -> NoReturn:
-    """The child: writes what it found and ends."""
+    """Runs in the child: writes the defects to the pipe and exits."""
     try:
+        # Torch's threads do not survive the fork; with more than one the child may hang.
         torch.set_num_threads(1)
         with contextlib.redirect_stdout(StringIO()):
             answer = msgspec.json.encode(list(defects(experiment)))
@@ -86,7 +90,7 @@ def _tell(experiment: Experiment, pipe: int) -> NoReturn:
 
 
 def defects(experiment: Experiment) -> Iterator[str]:
-    """What is wrong, found until the first error, a line each; changes whatever plug-ins keep globally."""
+    """The defects up to the first error, one line each; changes global state of plug-ins."""
     try:
         nodes = _DryNodes(experiment)
         nodes.train()
@@ -99,14 +103,14 @@ def defects(experiment: Experiment) -> Iterator[str]:
 
 
 def members_of(graph: WeightedGraph) -> list[int]:
-    """The first rank that has neighbors in round 0, and some of these, ascending."""
+    """The first rank with neighbors in round 0 and some of these, ascending."""
     views = (graph.view_now(rank, 0) for rank in range(graph.num_nodes))
     view = next((view for view in views if view.sources), graph.view_now(0, 0))
     return sorted({view.rank, *sorted({*view.sources, *view.targets})[: MOST_NODES - 1]})
 
 
 def within(view: View, ranks: list[int]) -> View:
-    """The same place in the graph of these ranks alone; the weights of the others go to the node itself."""
+    """The view restricted to these ranks; the weights of the others go to the node itself."""
     targets, sources = (tuple(j for j in side if j in ranks) for side in (view.targets, view.sources))
     return replace(
         view, targets=targets, sources=sources,
@@ -140,7 +144,7 @@ class _DryNodes:
         self.learning_rate = float(training.optimizer.options.get("lr") or LEARNING_RATE)
 
     def train(self) -> None:
-        """One gradient step of the first node that makes steps, if there is one."""
+        """Runs one gradient step of the first node that trains, if any."""
         experiment, training = self.experiment, self.experiment.settings.training
         for rank in self.ranks:
             indices = experiment.parts[rank][: training.batch_size]
@@ -162,9 +166,9 @@ class _DryNodes:
         self.models[rank] = vector.values - self.learning_rate * vector.gradient
 
     def code(self) -> Iterator[str]:
-        """One model through a fresh chain, there and back."""
+        """Encodes and decodes one model with a fresh chain."""
         chain = self.experiment.sharing().chain
-        # Buffers behind the parameters may go beside the chain.
+        # Buffers after the parameters may bypass the chain.
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)
         own = len(chain.stages) - len(self.experiment.settings.transforms)
@@ -186,10 +190,11 @@ class _DryNodes:
             yield "sharing.transforms: decode gives numbers that are not finite"
 
     def share(self) -> Iterator[str]:
-        """One round of communication, and what it leaves in `vector` and `out`."""
+        """Runs one round of communication and checks `vector` and `out` after it."""
         graph, ranks = self.experiment.graph, self.ranks
         self.views = {rank: within(graph.view_now(rank, 0, self.learning_rate), ranks) for rank in ranks}
         self.before = {rank: model.clone() for rank, model in self.models.items()}
+        # NaN marks the elements that the scheme never writes.
         out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}
         self.phase = 0
         share_all(self.schemes, self.models, self.views, out, self._deliver)
@@ -205,7 +210,7 @@ class _DryNodes:
         return delivered(requests) if not self.found else {rank: {} for rank in requests}
 
     def _mistakes(self, rank: int, scheme: Sharing, outgoing: Mapping[int, Payload]) -> Iterator[str]:
-        """What is wrong with what a node sends."""
+        """Defects of what a node sends."""
         name, layout = type(_plugin(scheme)).__name__, scheme.payload_layout(self.phase)
         if self._is_changed(rank):
             yield f"sharing: {name}.outgoing writes to vector, which peers may still read; make a copy"
@@ -219,7 +224,7 @@ class _DryNodes:
                 yield f"sharing: {name}.outgoing gives another payload than {what} declares"
 
     def _misdeeds(self, rank: int, scheme: Sharing, out: Tensor) -> Iterator[str]:
-        """What is wrong with what a node has made of the round."""
+        """Defects of a node's result."""
         cls = type(_plugin(scheme))
         method = f"{cls.__name__}.{'mix' if cls.share is Sharing.share else 'share'}"
         if self._is_changed(rank):
@@ -232,7 +237,7 @@ class _DryNodes:
             yield f"sharing: {method} {what}; write the new model into all of out"
 
     def _is_changed(self, rank: int) -> bool:
-        """Whether a node's vector is another than it was before the round; told once."""
+        """Whether a node's vector has changed; reports each change once."""
         changed = not torch.equal(self.models[rank], self.before[rank])
         self.before[rank] = self.models[rank].clone()
         return changed

@@ -1,4 +1,4 @@
-"""Testing a node's own model in the rounds where that is due, and showing its vector to the observer."""
+"""Evaluates a node's own model in the rounds where that is due, and publishes its vector to the observer."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,15 @@ from decentnode.training.training import Training
 
 
 def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
-    """Whether it is time after this round (counted from 0): every so often, and if `final` after the last."""
+    """Whether evaluation is due after this round (from 0): every `every` rounds and, if `final`, after the
+    last.
+    """
     return (final and round + 1 == rounds) or (every > 0 and (round + 1) % every == 0)
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """When models are tested, and on what."""
+    """When models are evaluated, and on which samples."""
 
     samples: Samples
     every: int
@@ -27,10 +29,10 @@ class EvaluationPlan:
     rounds: int
     batch_size: int
     final: bool = True
-    """Whether models are tested after the last round in any case."""
+    """Whether models are always evaluated after the last round."""
 
     def is_due(self, round: int) -> bool:
-        """Whether models are tested after this round (counted from 0)."""
+        """Whether models are evaluated after this round (from 0)."""
         return is_due(round, self.every, self.rounds, self.final)
 
 
@@ -52,11 +54,11 @@ class NodeEvaluation:
         self._began = clock.now()
 
     def resume(self, seconds: float) -> None:
-        """Goes on as a node that has run for so long."""
+        """Continues with this elapsed time, in seconds."""
         self._began = self._clock.now() - seconds
 
     async def after(self, record: RoundRecord) -> None:
-        """Tests the model if that is due after the record's round, and fills in the record."""
+        """Evaluates the model if that is due after the record's round, and fills in the record."""
         if not self.plan.is_due(record.round):
             return
         began = self._clock.now()
@@ -68,6 +70,7 @@ class NodeEvaluation:
         record.test_accuracy, record.test_loss = scores.accuracy, scores.loss
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
+        # May wait for the observer, but at most for its timeout.
         published = await self._snapshots.publish(
             record.rank, record.round, training.vector.values, self._clock
         )

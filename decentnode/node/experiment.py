@@ -1,4 +1,4 @@
-"""Settings -> nodes. Pure assembly: nothing in here starts, connects or waits."""
+"""Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ STAGING_ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What a node is connected to on its machine; made by the host process."""
+    """The resources of a node on its machine; created by the host process."""
 
     communication: Communication
     snapshots: SnapshotBuffers
@@ -69,17 +69,18 @@ class Experiment:
     parts: list[Tensor]
     """The training samples of each rank, as indices."""
     network: nn.Module
-    """The model that every node starts from."""
+    """The initial model of every node."""
     layout: ParameterLayout
 
     @classmethod
     def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
-        """Reads, checks and loads everything; raises BadInput with every defect that was found."""
+        """Reads, checks and loads everything; raises BadInput with every defect."""
         return cls.from_settings(config.load(path, overrides))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Experiment":
         """Loads what the settings name; raises BadInput."""
+        # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
         graph = WeightedGraph(settings.graph.make(), settings.weights.make())
         dtype = DTYPES[settings.training.dtype]
@@ -91,7 +92,7 @@ class Experiment:
                 "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
             )
         parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
-        _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # refuses what cannot be
+        _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
             settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype
         )
@@ -102,13 +103,13 @@ class Experiment:
         check_scores(network, dataset.shape, dataset.num_classes, labels, dataset.train.batch_dtype)
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         experiment.check_batches()
-        _ = experiment.most_payload_bytes  # makes the chain once: what cannot work is refused here
-        _ = experiment.injector  # its memory is shared by all processes
+        _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
+        _ = experiment.injector  # its memory must exist before the fork
         return experiment
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
-        """All host processes of the run, machine by machine, each with its ranks."""
+        """All host processes of the run, by machine, with their ranks."""
         communication: Communication = self.settings.communication.make()
         found = []
         for machine in range(len(self.mapping.machines)):
@@ -126,7 +127,7 @@ class Experiment:
 
     @cached_property
     def dataset_digest(self) -> str:
-        """A hash of the loaded samples and their partition, which all machines must agree on."""
+        """A hash of the loaded samples and their partition, equal on all machines."""
         state = xxhash.xxh3_128()
         for samples in (self.dataset.train, self.dataset.test):
             for tensor in (samples.inputs, samples.labels):
@@ -137,25 +138,25 @@ class Experiment:
 
     @cached_property
     def sources(self) -> PluginSources:
-        """The code of plug-ins from outside the package, which all machines must agree on."""
+        """The source files of plug-ins from outside the package, equal on all machines."""
         return PluginSources(self.settings)
 
     @cached_property
     def most_payload_bytes(self) -> int:
-        """The largest payload that a node sends to one neighbor."""
+        """Bytes of the largest payload for one neighbor."""
         sharing = self.sharing()
         layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     @cached_property
     def coupling(self) -> GradientSync:
-        """How the nodes' local steps belong together."""
+        """The gradient sync of the run."""
         coupling: GradientSync = self.settings.coupling.make()
         return coupling
 
     @cached_property
     def injector(self) -> FaultInjector | None:
-        """What brings faults about; None in a run without."""
+        """The fault injector; None without faults."""
         faults = [fault.make() for fault in self.settings.faults]
         nodes = self.graph.num_nodes
         machines = [self.mapping.machine_of(rank) for rank in range(nodes)]
@@ -163,7 +164,7 @@ class Experiment:
         return FaultInjector(faults, machines, self.settings.seed, ledger) if faults else None
 
     def sharing(self) -> Sharing:
-        """A fresh scheme for one node, bound to the model."""
+        """A new scheme for one node, bound to the model."""
         sharing: Sharing = self.settings.sharing.make()
         transforms = [t.make() for t in self.settings.transforms]
         in_vector = stay_in_vector(self.layout, sharing, [*sharing.first_transforms(), *transforms])
@@ -174,12 +175,12 @@ class Experiment:
 
     @cached_property
     def least_batch(self) -> int:
-        """The fewest samples that the model can be trained on at once."""
+        """The smallest batch that the model can be trained on."""
         inputs, _ = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
         return least_batch(self.network, inputs)
 
     def check_batches(self) -> None:
-        """Raises BadInput where some node has too few samples at a time for the model's batch norm."""
+        """Raises BadInput if a node's batches are too small for the model's batch norm."""
         least, size = self.least_batch, self.settings.training.batch_size
         if size < least:
             raise BadInput(
@@ -193,12 +194,14 @@ class Experiment:
                 )
 
     def shard(self, rank: int) -> Shard:
-        """What a node trains on."""
+        """The training samples of a node."""
         shard = self.coupling.shard(self.dataset.train, self.parts, self.settings.seed, rank)
         return replace(shard, least_batch=self.least_batch)
 
     def met_first(self, ranks: Sequence[int]) -> set[int]:
-        """Whom these ranks meet before the first round: all that they will ever meet, where that is known."""
+        """Peers to connect to before the first round: all future peers if known, otherwise those of
+        round 0.
+        """
         graph = self.graph.graph
         if graph.period is not None:
             return {peer for rank in ranks for peer in graph.partners(rank)}
@@ -208,9 +211,11 @@ class Experiment:
         """One node, ready to run."""
         settings, clock = self.settings, resources.clock
         endpoint = self._endpoint(rank, resources.communication)
+        # A copy per node: the network itself is shared by all processes of the machine.
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = self.sharing()
+        # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if resources.shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
         if self.injector is not None:
@@ -229,6 +234,7 @@ class Experiment:
             endpoint, sharing, clock, reporter, course.heartbeat, failures.deadline, stop
         )
         if sharing.gives_model:
+            # Only neighbors in the graph may have the model.
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
         records = self._records(rank, network, resources)
         checkpoints = NodeCheckpoints(resources.lineage, settings.checkpoint.every, reporter)
@@ -258,20 +264,22 @@ class Experiment:
         return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory, device)
 
     def memory(self, rank: int) -> BufferSpec:
-        """What a node needs to send from."""
+        """The memory that a node sends from."""
         sharing = self.sharing()
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
+        # A payload per receiver needs room for each of them.
         several = 1 if one else self.graph.most_targets(rank)
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
+            # Early payloads of other ranks would wait in memory without ever being read.
             peers=frozenset(self.graph.graph.partners(rank)),
         )  # fmt: skip
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores] | None:
-    """What tests a vector as the nodes test theirs, with a network of its own.
+    """A test of a vector on the nodes' test samples, with a network of its own.
 
-    None where a vector makes no model: running statistics that are not mixed are each node's own.
+    None if a vector is not a whole model: running statistics that are not mixed differ between nodes.
     """
     network, layout = copy.deepcopy(experiment.network), experiment.layout
     norms = (part for part in network.modules() if isinstance(part, _NormBase))

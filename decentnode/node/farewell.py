@@ -3,10 +3,10 @@
 from decentnode.config.settings import FailureSettings
 
 FAREWELL_SECONDS = 5.0
-"""How long a process serves at least, after its last node, those that still read what was sent."""
+"""The least time in seconds that a process serves readers after its last node has ended."""
 
 
 def farewell_seconds(failures: FailureSettings) -> float:
-    """How long a process serves at most those that still read what its nodes have sent."""
-    # A slower node may not have begun to read, and a group sends nothing to who does not.
+    """The longest time in seconds that a process serves readers of what its nodes have sent."""
+    # A slower node may not have started to read, and a group cannot send to a node that does not receive.
     return max(FAREWELL_SECONDS, failures.deadline)

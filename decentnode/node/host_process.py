@@ -1,4 +1,4 @@
-"""What runs in a host process: its nodes, from their construction to their last report."""
+"""A host process: its nodes, from construction to their last report."""
 
 import asyncio
 import contextlib
@@ -45,12 +45,12 @@ from decentnode.results.records import private_megabytes
 from decentnode.training.gradient_sync import SyncContext
 
 TELL_STACKS = signal.SIGUSR1
-"""Has a process write to its log where each of its threads is, whatever it does."""
+"""Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
 
 @dataclass(frozen=True)
 class ForkContext:
-    """What a host process gets from its launcher through the fork."""
+    """What a host process inherits from its launcher."""
 
     experiment: Experiment
     snapshots: SnapshotBuffers
@@ -65,11 +65,11 @@ class ForkContext:
     threads: int
     """Threads of torch in each process."""
     credentials: Credentials | None = None
-    """What guards links between machines."""
+    """Credentials of links between machines; None: the links are plain."""
 
 
 def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> NoReturn:
-    """Runs the host process at `position`, started for the `incarnation`-th time again, and ends it."""
+    """Runs the host process at `position` in its given incarnation, and ends it."""
     code = ExitCode.FAILED
     try:
         _settle_in(fork_context, position)
@@ -80,7 +80,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> 
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()
-        # Not sys.exit: the interpreter's own clean-up belongs to the process this one was forked from.
+        # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
         os._exit(code)
 
 
@@ -91,6 +91,7 @@ def _settle_in(fork_context: ForkContext, position: int) -> None:
     torch.set_num_threads(fork_context.threads)
     keep_freed_memory()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each link and each segment needs descriptors; the soft limit is often 1024.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -99,16 +100,19 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
     if incarnation:
+        # Before anything that may take long: the watchdog reads these heartbeats.
         _get_ready_again(fork_context.heartbeats, ranks)
     place = _place(fork_context, position, incarnation)
     communication, nodes = _build(fork_context, place)
     if incarnation:
+        # It does not wait for a start signal: the run is in progress.
         fork_context.reporter.send(Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
     absent = fork_context.lineage.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
     run_id = fork_context.snapshots.run_id
+    # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
         fork_context.reporter.send(Notice(ranks[0], communication.news))
@@ -123,14 +127,16 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             )
         codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
+            # A node that finished may still have slower readers; after a failure no peer counts on it.
             patience = farewell_seconds(experiment.settings.failures)
     finally:
         communication.close(patience)
+    # The codes are ordered by severity.
     return max(codes)
 
 
 def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory, run_id: int) -> SyncContext:
-    """What the gradient sync of a node learns of it."""
+    """What the gradient sync of a node needs."""
     heartbeat = node.course.heartbeat
 
     def mark(round: int, waits: bool) -> None:
@@ -143,7 +149,7 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
 
 
 def _get_ready_again(heartbeats: HeartbeatBoard, ranks: Sequence[int]) -> None:
-    """Takes down what the process before did last: its silence is none of this one, which has to begin."""
+    """Resets the heartbeats of the previous process, so its silence does not count against this one."""
     for heartbeat in map(heartbeats.of, ranks):
         heartbeat.mark(heartbeat.read().round, Activity.START)
 
@@ -164,7 +170,7 @@ def _place(fork_context: ForkContext, position: int, incarnation: int) -> Proces
 def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communication, list[Node]]:
     experiment, ranks = fork_context.experiment, place.process.ranks
     communication: Communication = experiment.settings.communication.make()
-    # A node that comes back may ask for a whole model.
+    # A rejoining node may request a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     resources = NodeResources(
         communication, fork_context.snapshots, fork_context.reporter, fork_context.run_dir / "records",
@@ -174,9 +180,10 @@ def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communic
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
-    """Says that the nodes are ready, and waits for the start; then each knows what all say of themselves."""
+    """Reports that the nodes are ready, waits for the start signal, and processes all handshakes."""
     for node in nodes:
         fork_context.introductions.put(node.rank, node.sharing.introduction())
+    # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
     everybody = fork_context.introductions.said()
@@ -190,7 +197,7 @@ async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitC
 
 
 async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
-    """One node to its end; its failure does not end the others of the process."""
+    """Runs one node to its end; its failure does not end the other nodes of the process."""
     try:
         await node.run()
         _close_records(node, fork_context.reporter)
@@ -200,12 +207,13 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         return _explain(fork_context, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
     finally:
         node.training.tie.close()
+        # Also after a failure: LEAVE spares the peers their deadline.
         node.exchange.endpoint.leave()
         _close_records(node, fork_context.reporter)
 
 
 def _close_records(node: Node, reporter: Reporter) -> None:
-    """Says what the disk has not taken; before the node's last word, after which nothing is heard."""
+    """Reports records that the disk has not accepted; before the last report, which ends the node."""
     problem = node.records.close()
     if problem:
         reporter.send(DiskProblem(node.rank, problem[:500], lost=True))
@@ -226,7 +234,7 @@ def _finished(node: Node, rounds: int) -> Finished:
         digest=hashlib.sha256(content_of(values)).hexdigest(),
         bytes_sent=counters.sent,
         bytes_received=counters.received,
-        # Not counted anew where the last round has just been evaluated: the kernel takes 5 ms.
+        # The last evaluation measured it; the kernel takes 5 ms for that.
         memory_mb=evaluation.peak_memory_mb if scores else private_megabytes(),
         accuracy=scores.accuracy if scores else None,
         test_loss=scores.loss if scores else None,
@@ -244,7 +252,7 @@ def _where(node: Node) -> str:
 
 
 def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
-    """Writes one line to the launcher, and what nobody expected with its traceback to the node's log."""
+    """Reports a failure in one line; an unexpected error goes to the node's log with its traceback."""
     expected = isinstance(error, DecentnodeError)
     line = str(error) if expected else f"{where}{explained(error)}"
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""When a node makes the local steps of a round: before its exchange, or while that runs."""
+"""When a node runs the local steps of a round: before its exchange, or during it."""
 
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.core.clock import Clock
@@ -7,30 +7,30 @@ from decentnode.training.training import Training, TrainReport
 
 
 class AdaptThenCombine:
-    """Adapts, then combines: what is exchanged is what the local steps have made of the model.
+    """Adapts, then combines: the node exchanges the model that its local steps return.
 
     x_i <- sum_j w_ij y_j,   y_j = trained_j(x_j)
     """
 
     def __init__(self, training: Training, heartbeat: HeartbeatSlot, clock: Clock) -> None:
         self.report: TrainReport
-        """Of the round's local steps, once they were made."""
+        """The report of the round's local steps."""
         self.seconds = 0.0
-        """How long they took."""
+        """Seconds of the round's local steps."""
         self._training = training
         self._heartbeat = heartbeat
         self._clock = clock
 
     async def before(self, round: int) -> float:
-        """Comes before the exchange; gives the learning rate of the round's steps."""
+        """Runs before the exchange; returns the learning rate of the round."""
         await self._adapt(round)
         return self.report.learning_rate
 
     async def meanwhile(self) -> None:
-        """Comes while the first exchange of the round is under way."""
+        """Runs during the first exchange of the round."""
 
     async def after(self, view: View) -> None:
-        """Comes when the vector's spare slot holds the mix."""
+        """Runs when the vector's spare slot holds the mix."""
 
     async def _adapt(self, round: int) -> None:
         began = self._clock.now()
@@ -44,7 +44,7 @@ class AdaptWhileCommunicating(AdaptThenCombine):
 
     x_i <- sum_j w_ij x_j + (trained_i(x_i) - x_i)
 
-    The steps are made on a copy, because the neighbors read x_i in place. One more vector of memory.
+    The steps run on a copy, because the neighbors read x_i in place. This takes one more vector of memory.
     """
 
     async def before(self, round: int) -> float:
@@ -54,11 +54,12 @@ class AdaptWhileCommunicating(AdaptThenCombine):
     async def meanwhile(self) -> None:
         if self._is_due:
             self._is_due = False
+            # Peers read the slot while the node trains.
             self._training.vector.step_aside()
             await self._adapt(self._round)
 
     async def after(self, view: View) -> None:
-        # In a round that has exchanged nothing there was no mix.
+        # A round without an exchange has no mix, and `meanwhile` has not run.
         own_weight = 1.0 if self._is_due else view.weights.get(view.rank, 1.0)
         await self.meanwhile()
         self._training.vector.rejoin(own_weight)

@@ -1,4 +1,4 @@
-"""Models as results: `models/RANK/ROUND.safetensors`, written while the node trains on."""
+"""Models as results: `models/RANK/ROUND.safetensors`, written while the node trains."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,16 +17,16 @@ _WRITER = ThreadPoolExecutor(1, "decentnode-models")
 
 
 class ModelRecords:
-    """The models of one node: a round waits for a copy in memory, and never for the disk.
+    """The models of one node: a round waits for a copy in memory, never for the disk.
 
-    One model waits at most. What the disk does not take is tried again when everything has to be there.
+    At most one model waits. A model that the disk refuses is written again in `sync`.
     """
 
     def __init__(
         self, run: Path, rank: int, module: nn.Module, is_due: Callable[[int], bool],
         warn: Warn = lambda _: None,
     ) -> None:  # fmt: skip
-        """`is_due`: whether the model after a round is kept; `warn` is told, in a line, what went wrong."""
+        """`is_due`: whether the model after a round is kept; `warn` receives errors, one line each."""
         self._run = run
         self._rank = rank
         self._module = module
@@ -38,17 +38,18 @@ class ModelRecords:
         self._problem = ""
 
     def after(self, round: int) -> None:
-        """Keeps the model as it is after the round if that is due."""
+        """Copies the model after the round, if that is due, and starts to write it."""
         if not self._is_due(round):
             return
         self._finish()
+        # The disk has refused the model before; only one is kept in memory.
         self._lost += self._waiting is not None
         tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._module.state_dict().items()}
         self._waiting = round, tensors
         self._writing = _WRITER.submit(self._write, round, tensors)
 
     def sync(self) -> str:
-        """Lets every model so far reach the disk; says in one line what is not there, empty where all are."""
+        """Waits until every model is on disk; returns what is missing in one line, or an empty text."""
         self._finish()
         if self._waiting is not None:
             self._write(*self._waiting)
@@ -59,11 +60,11 @@ class ModelRecords:
         return f"{folder}: {counted(missing, 'model')} could not be written: {self._problem}"
 
     def cut_back(self, round: int) -> None:
-        """Removes the models after later rounds than this one, which are made again; raises OSError."""
+        """Removes models of later rounds, which the node repeats; raises OSError."""
         cut_back(self._run, self._rank, round)
 
     def _finish(self) -> None:
-        """Waits for the writer, which is done long since as a rule."""
+        """Waits for the writer, which usually has finished long before."""
         if self._writing is not None:
             self._writing.result()
             self._writing = None
@@ -83,7 +84,7 @@ class ModelRecords:
 
 
 def cut_back(run: Path, rank: int, round: int) -> None:
-    """Removes a rank's models after later rounds than this one; raises OSError."""
+    """Removes a rank's models of rounds after `round`; raises OSError."""
     for later in rounds_of(run, rank):
         if later > round:
             path_of(run, rank, later).unlink(missing_ok=True)

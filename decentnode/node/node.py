@@ -38,7 +38,7 @@ PROGRESS_INTERVAL = 0.25
 
 @dataclass
 class Node:
-    """One participant. Its collaborators come ready; nothing in here reads a configuration."""
+    """One node of the run. Its collaborators are passed in; nothing here reads a configuration."""
 
     rank: int
     training: Training
@@ -51,13 +51,14 @@ class Node:
     course: RoundScheduler
     checkpoints: NodeCheckpoints
     round: int = field(default=-1, init=False)
-    """The round that was begun last."""
+    """The round that was started last."""
 
     async def run(self) -> None:
-        """All rounds, one after the other, from the first or from where the node was resumed."""
+        """Runs all rounds in order, from the first or from where the node resumed."""
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
         while (round := await self.course.after(self.round)) is not None:
+            # The learning rate schedule counts rounds, also those that this node skipped.
             self.training.skip(round - self.round - 1)
             await self.run_round(round)
         await self._make_up()
@@ -66,13 +67,13 @@ class Node:
 
     @property
     def heartbeat(self) -> HeartbeatSlot:
-        """Where others see what this node does."""
+        """Where the node marks its progress."""
         return self.course.heartbeat
 
     async def run_round(self, round: int) -> None:
-        """Train, see who the neighbors are, share (send, hear, mix), evaluate, record.
+        """Train, get this round's view, share (send, receive, mix), evaluate, record.
 
-        With `communication.overlap` the training is done `meanwhile`, else `before`.
+        With `communication.overlap` the local steps run `meanwhile`, otherwise `before`.
         """
         self.round = round
         record, adaptation = RoundRecord(self.rank, round), self.adaptation
@@ -81,11 +82,13 @@ class Node:
         view = await self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
+        # Checked after the mix, because peers may invalidate the memory while it is read.
         if self.exchange.is_sound():
             self.sharing.accept(vector.values, view, vector.spare)
         else:
             vector.spare.copy_(vector.values)
         await adaptation.after(view)
+        # The spare slot holds the mix and becomes the vector; peers may still read the old one.
         vector.flip()
         self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
         record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
@@ -94,12 +97,13 @@ class Node:
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
+        # Last: a checkpoint implies that the round's record exists.
         self.checkpoints.after(self)
 
     async def _make_up(self) -> None:
-        """Makes the last evaluation in a node that was saved after its last round, and resumed from there.
+        """Repeats the last evaluation in a node that was saved after its last round and resumes from there.
 
-        The record of that round is written; whether the evaluation's row is, the launcher knows.
+        The record of that round exists; the launcher knows whether the evaluation's row does.
         """
         if self.evaluation.scores is None and self.round + 1 == self.course.rounds:
             self.heartbeat.mark(self.round, Activity.EVALUATE)
@@ -123,11 +127,11 @@ class Node:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies."""
+        """The device of the model."""
         return self.exchange.endpoint.device
 
     def snapshot(self) -> dict[str, Any]:
-        """The node's state, and how far its time and its counts have come: what a checkpoint holds."""
+        """The content of a checkpoint: the node's state, elapsed time and counters."""
         return {
             "node": self.state_dict(),
             "seconds": self.records.seconds,
@@ -136,40 +140,42 @@ class Node:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `snapshot()`; raises DecentnodeError when the state is not one of this node."""
+        """Continues from `snapshot()`; raises DecentnodeError if the state does not fit this node."""
         try:
             self.load_state_dict(state["node"])
             for name, total in state["bytes"].items():
                 setattr(self.exchange.endpoint.counters, name, total)
             self.set_elapsed(state["seconds"])
             self.exchange.resume(state["refused"])
+        # Plug-ins may raise any of these for the state of another model or scheme.
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise DecentnodeError(
                 f"rank {self.rank}: its checkpoint does not fit the model or the scheme: {error!r}"[:400]
             ) from error
 
     def set_elapsed(self, seconds: float) -> None:
-        """Has the node count its seconds from so long ago on."""
+        """Sets the node's elapsed time, in seconds."""
         self.records.resume(seconds, self.exchange.endpoint.counters)
         self.evaluation.resume(seconds)
 
 
 class RoundExchange:
-    """Carries out the exchanges of a node's rounds: keys, deadlines, and who is missing."""
+    """The exchanges of a node's rounds: keys, deadlines, and missing peers."""
 
     def __init__(
         self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter,
         heartbeat: HeartbeatSlot, deadline: float, stop_because: str = "",
     ) -> None:  # fmt: skip
-        """`deadline`: seconds that a silent peer is waited for, or five usual rounds where that is longer;
-        `stop_because`: why the loss of a peer ends this node, if it does."""
+        """`deadline`: timeout for a silent peer in seconds, or five usual rounds if longer; `stop_because`:
+        why the loss of a peer ends this node; empty: it does not.
+        """
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
         self.may_fetch: Callable[[int], bool] = lambda peer: False
-        """Whether a peer that asks for this node's model gets it."""
+        """Whether a peer that requests this node's model may have it."""
         self.refused: Counter[str] = Counter()
-        """Messages and payloads that were not used, by reason, up to the end of the last round."""
+        """Messages and payloads refused up to the end of the last round, by reason."""
         self._payloads_refused: Counter[str] = Counter()
         self._unsound: set[int] = set()
         self._sharing = sharing
@@ -181,9 +187,10 @@ class RoundExchange:
         self._last_progress = 0.0
 
     def begin(self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        """Starts the exchanges of a round: sees who is back, and gives `model` to who asked for one.
+        """Starts the exchanges of a round: admits rejoining peers, and sends `model` to peers that requested
+        it.
 
-        `meanwhile` is done while the first of them is under way, and no time of the exchange.
+        `meanwhile` runs during the first exchange; its time does not count as exchange time.
         """
         self._round, self._phase, self._seconds = round, 0, 0.0
         self._meanwhile = meanwhile
@@ -193,13 +200,14 @@ class RoundExchange:
         self._sound = True
         for peer in self.endpoint.admit(round):
             self._note_back(peer)
+        # Before the first exchange: from here on the vector is not written until the mix.
         self.endpoint.offer(model, self.may_fetch)
 
     def is_sound(self) -> bool:
-        """Whether everything was still there when it was mixed; frees what the peers sent.
+        """Whether no payload was invalidated before it was mixed; acknowledges all payloads.
 
-        A node that stood still may have been given up in between, and its peers may have written anew what it
-        was reading. Such a mix is thrown away. Raises RunFailed where the scheme tolerates no loss.
+        Peers may time out on a node that was suspended, and write the memory that it reads. Such a mix is
+        discarded. Raises RunFailed if the scheme tolerates no loss.
         """
         self._release()
         if not self._sound:
@@ -215,7 +223,7 @@ class RoundExchange:
         return self._sound
 
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
-        """One neighborhood collective; what the one before brought in this round is void from here on."""
+        """One neighborhood collective; the payloads of this round's previous exchange become invalid."""
         began = self.clock.now()
         self._release()
         layout = self._sharing.payload_layout(self._phase)
@@ -226,6 +234,7 @@ class RoundExchange:
         self.endpoint.expect(layout)
         handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
         if self._phase == 0:
+            # The payloads are on their way while the node trains.
             began += await self._do_meanwhile(handle)
         self._heartbeat.mark(self._round, Activity.RECEIVE)
         await handle
@@ -239,12 +248,12 @@ class RoundExchange:
         return inbox
 
     def resume(self, refused: Mapping[str, int]) -> None:
-        """Goes on as a node that has refused so much."""
+        """Continues with these counters of refused messages."""
         self.refused = Counter(refused)
         self._payloads_refused = Counter(refused)
 
     def end(self, record: RoundRecord, seconds: float) -> None:
-        """Ends the round's exchanges: frees what the peers sent, and fills in the record."""
+        """Ends the round's exchanges: acknowledges the payloads, and fills in the record."""
         self._release()
         record.exchange_seconds = self._seconds
         record.mix_seconds = seconds - self._seconds
@@ -253,13 +262,13 @@ class RoundExchange:
         record.lost = [peer for peer in self._missed if peer not in record.late]
         record.refused = self._take_refusals()
         for peer in self._heard - self._missed.keys():
-            # The edge to a peer whose payload could not be used was never given up.
+            # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):
                 self._note_back(peer)
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
-        """Learns how long a usual round takes, and tells the launcher now and then where the node is."""
-        if not record.late:  # else who hangs would be waited for longer and longer
+        """Updates the usual duration of a round, and reports progress to the launcher from time to time."""
+        if not record.late:  # a hung peer would extend its own deadline
             self._recent.append(seconds)
         now = self.clock.now()
         if now - self._last_progress >= PROGRESS_INTERVAL:
@@ -268,7 +277,7 @@ class RoundExchange:
             self._reporter.send(RoundProgress(record.rank, record.round, record.loss, sent))
 
     def _take_refusals(self) -> dict[str, int]:
-        """What was refused since the last round, by reason; tells the launcher whose payloads, once each."""
+        """Refusals since the last round, by reason; reports each peer with refused payloads once."""
         if not (self.endpoint.refused or self._payloads_refused or self._sharing.refusals):
             return {}
         for peer, error in self._sharing.refusals:
@@ -278,24 +287,27 @@ class RoundExchange:
                 rank, round = self.endpoint.rank, self._round
                 self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
         self._sharing.refusals.clear()
-        # Copied in one step, because the thread that receives adds to it.
+        # One atomic copy, because the receiving thread adds to it.
         total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
         new, self.refused = total - self.refused, total
         return dict(new)
 
     async def _do_meanwhile(self, handle: ExchangeHandle) -> float:
-        """Returns how many seconds it took."""
+        """Runs `meanwhile`; returns its seconds."""
         began = self.clock.now()
+        # The deadline of the peers must not run while this node computes.
         handle.hold()
         await self._meanwhile()
         return self.clock.now() - began
 
     def _patience(self) -> float:
+        # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
         return max(self._deadline, PATIENCE_FACTOR * usual)
 
     def _release(self) -> None:
         if self._inbox is not None:
+            # Before the release: afterwards every sender may write its memory.
             self._sound = self._sound and self._inbox.is_sound()
             self._inbox.release()
             self._inbox = None
@@ -305,12 +317,13 @@ class RoundExchange:
             print(f"round {self._round + 1}: rank {peer} is back", flush=True)
             self._reporter.send(PeerBack(self.endpoint.rank, self._round, peer))
         else:
-            # Another process has taken its place, or this one's, before anybody missed a payload.
+            # The peer's process, or this one's, was replaced before a payload was missing.
             self._sharing.on_peer_lost(peer)
         self._sharing.on_peer_back(peer)
 
     def _note_missing(self, peer: int, error: PeerError) -> None:
         self._missed[peer] = error
+        # Reported once per loss, not in every round.
         if peer in self.missing:
             return
         self.missing[peer] = error

@@ -1,6 +1,6 @@
-"""The source files of plug-ins named `module:Class`, and of what these import beside them.
+"""The source files of plug-ins named `module:Class`, and of the local modules that they import.
 
-Two machines, or two starts of a run, must mean the same code by the same name.
+Two machines, or two starts of a run, must use the same code under the same name.
 """
 
 import ast
@@ -21,38 +21,39 @@ from decentnode.core.text import printable
 from decentnode.results.reader import CodeVersion
 
 FOLDER = "code"
-"""Of a run directory."""
+"""In the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
-"""Folders of modules that are not followed to what they import."""
+"""Folders of installed modules, whose imports are not followed."""
 GIT_SECONDS = 5.0
 HASH_LETTERS = 12
 MOST_NAMED = 3
 
 
 class PluginSources:
-    """What the plug-ins of a configuration are made of, as it was read once."""
+    """The source files of a configuration's plug-ins, read once."""
 
     def __init__(self, settings: Settings) -> None:
-        """Reads the files; their modules have been imported, as the settings were checked."""
+        """Reads the files; their modules were imported when the settings were checked."""
         self._paths: dict[str, Path] = {}
         for module in dict.fromkeys(named_modules(settings)):
             self._paths |= files_of(module)
+        # Read once: hash and copy agree even if a file is edited later.
         self._contents = {name: path.read_bytes() for name, path in sorted(self._paths.items())}
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """SHA-256 by file, whose name is that below the folder where Python found the plug-in."""
+        """SHA-256 by file name, relative to the folder where Python found the plug-in."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents.items()}
 
     @cached_property
     def version(self) -> CodeVersion:
-        """What is recorded of them with a run."""
+        """The version that is recorded with a run."""
         listed = "".join(f"{name}:{digest}\n" for name, digest in self.hashes.items())
         commit, dirty = git_state(list(self._paths.values()))
         return CodeVersion(0, hashlib.sha256(listed.encode()).hexdigest(), self.hashes, commit, dirty)
 
     def save(self, run_dir: Path) -> None:
-        """Writes a copy of each file below the run directory; raises OSError."""
+        """Copies each file into the run directory; raises OSError."""
         for name, content in self._contents.items():
             path = folder_of(self.version, run_dir) / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,19 +61,19 @@ class PluginSources:
 
 
 def folder_of(version: CodeVersion, run_dir: Path) -> Path:
-    """Where a run has its copy of that code."""
+    """The run's folder with a copy of that version."""
     return run_dir / FOLDER / version.digest[:HASH_LETTERS]
 
 
 def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """The files whose hashes are not the same, or that one has alone, in words; empty when there are none."""
+    """Names of the files that differ or exist on one side only, as text; empty if there are none."""
     names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(printable(name[:100]) for name in names[:MOST_NAMED]) + more
 
 
 def named_modules(value: Any) -> Iterator[str]:
-    """The modules of all classes that are named `module:Class` anywhere in the settings."""
+    """The modules of all classes that the settings name as `module:Class`."""
     if isinstance(value, Plugin) and ":" in value.name:
         yield value.name.partition(":")[0]
     inner: Iterable[Any] = ()
@@ -87,9 +88,9 @@ def named_modules(value: Any) -> Iterator[str]:
 
 
 def files_of(module: str) -> dict[str, Path]:
-    """The file of an imported module, and those below the same folder that it imports, by name.
+    """The file of an imported module and of the modules below its folder that it imports, by name.
 
-    Imports inside functions count, too. A module that is installed, or of this package, is not followed.
+    Imports inside functions count, too. Modules that are installed, or of this package, are not followed.
     """
     origin = getattr(sys.modules.get(module), "__file__", None)
     if origin is None:
@@ -109,15 +110,16 @@ def files_of(module: str) -> dict[str, Path]:
 
 
 def _imports(file: Path, module: str) -> Iterator[str]:
-    """Names of all modules that a file may import, with the packages that they are in."""
+    """Names of all modules that a file may import, with their parent packages."""
     yield from accumulate(module.split("."), "{}.{}".format)
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # it is no Python, or never imported
+    except (SyntaxError, ValueError):  # not Python, or never imported
         return
     package = module if file.stem == "__init__" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         for name in _named_in(node, package):
+            # Python runs every parent package on the way to a module.
             yield from accumulate(name.split("."), "{}.{}".format)
 
 
@@ -128,13 +130,13 @@ def _named_in(node: ast.AST, package: str) -> list[str]:
         return []
     try:
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-    except ImportError:  # more dots than packages: it would fail
+    except ImportError:  # more dots than packages: the import would fail
         return []
     return [base, *(f"{base}.{alias.name}" for alias in node.names)]
 
 
 def _beside(root: Path, module: str) -> Path | None:
-    """The file of a module below a folder; None when there is none, or it is one of this package."""
+    """The file of a module below a folder; None if there is none, or it belongs to this package."""
     if module.partition(".")[0] == "decentnode":
         return None
     place = root.joinpath(*module.split("."))
@@ -143,9 +145,9 @@ def _beside(root: Path, module: str) -> Path | None:
 
 
 def git_state(files: Sequence[Path]) -> tuple[str | None, bool | None]:
-    """The commit that is checked out where the first file lies, and whether any of them differs from it.
+    """The checked-out commit at the first file's folder, and whether any file differs from it.
 
-    None for each where there is no git, or no repository.
+    None for each without git or a repository.
     """
     if not files:
         return None, None
@@ -155,6 +157,7 @@ def git_state(files: Sequence[Path]) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    # Without locks: another git command of the user may run in the same repository.
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     given, most = subprocess.DEVNULL, GIT_SECONDS
     try:

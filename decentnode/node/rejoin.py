@@ -1,4 +1,4 @@
-"""How the nodes of a host process that was started again come back into a run that goes on."""
+"""How the nodes of a restarted host process rejoin a run in progress."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,10 +20,10 @@ def bring_back(
     nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication,
     lineage: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
-    """Gives each node a model and all of them the round to go on in; raises StartError and RunFailed.
+    """Gives each node a model, and all of them the round to continue in; raises StartError and RunFailed.
 
-    Only neighbors in other processes are asked: those in this one come back, too. Where all are in this one,
-    the nodes go on as in a run that is resumed. `deadline` is for each wait, of all nodes together, in
+    Asks only neighbors in other processes, since those in this one rejoin, too. If all are in this one, the
+    nodes continue as in a resumed run. `deadline` is the timeout of each wait for all nodes together, in
     seconds.
     """
     for node in nodes:
@@ -32,27 +32,28 @@ def bring_back(
     elsewhere = {node.rank: sorted(set(peers[node.rank]) - own) for node in nodes}
     if any(elsewhere.values()):
         _find_models(nodes, elsewhere, communication, lineage, deadline)
+        # Models first, the round last: peers wait for this node from the agreed round on.
         round = communication.come_back(elsewhere, deadline)
     else:
         round = _resume(nodes, lineage) + 1
         communication.start_at(round)
     for node in nodes:
         _undo(node, lineage, round)
-        # A machine that comes late knows less of it than a checkpoint.
+        # A machine that joins late may know an earlier time than the checkpoint.
         node.set_elapsed(max(node.records.seconds, lineage.seconds))
         node.course.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 
 
 def refuse_strangers(node: Node) -> None:
-    """Raises RunFailed when the others' scheme cannot take the node back."""
+    """Raises RunFailed if the scheme does not allow nodes to rejoin."""
     sharing = node.sharing
     if not (sharing.tolerates_loss and sharing.takes_back):
         raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
 
 
 def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
-    """Brings all nodes to the newest round that each has a good checkpoint of; returns that round."""
+    """Restores all nodes to the newest round that each has a valid checkpoint of; returns that round."""
     saved = [set(checkpoint.rounds(lineage.directory, node.rank)) for node in nodes]
     for round in sorted(set.intersection(*saved), reverse=True):
         try:
@@ -72,7 +73,7 @@ def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
 
 
 def _read(node: Node, lineage: RunIdentity, round: int) -> Checkpoint:
-    """Raises BadCheckpoint, also for one of another run."""
+    """One checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
     found = checkpoint.read(lineage.directory, node.rank, round, node.exchange.endpoint.device)
     if found.stamp.run_id != lineage.stamp.run_id:
         raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")
@@ -83,13 +84,14 @@ def _find_models(
     nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication,
     lineage: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
-    """Gives each node its last checkpoint of a round that its neighbors have come to, too, or else a model.
+    """Restores each node from its last checkpoint of a round that its neighbors have reached, or gives it a
+    model.
 
-    That is one of a neighbor where those are given, or else of another node here that has one, or else the
-    one that all started from.
+    That is a neighbor's model if one is sent, otherwise that of another node of this process, otherwise the
+    initial model.
     """
     saved = [round for node in nodes for round in checkpoint.rounds(lineage.directory, node.rank)]
-    # Before anybody counts on the nodes: reading a checkpoint and fetching a model may take long.
+    # Before any agreement on a round: to read checkpoints and fetch models may take long.
     before = communication.locate(peers, max(saved), deadline) if saved else 0
     restored = {node.rank for node in nodes if _restored(node, lineage, before)}
     lacking = [node for node in nodes if node.rank not in restored]
@@ -98,6 +100,7 @@ def _find_models(
     for node in lacking:
         if node.rank in fetched:
             continue
+        # The same condition as for a neighbor's model.
         if givers and node.sharing.gives_model:
             _take_model(node, givers[0].training.vector.values, givers[0].rank)
         else:
@@ -107,10 +110,10 @@ def _find_models(
 def _fetch_models(
     lacking: Iterable[Node], peers: Mapping[int, Sequence[int]], communication: Communication, deadline: float
 ) -> set[int]:
-    """Asks the neighbors of these nodes for their models; returns the ranks of those that have one now."""
+    """Requests models from the neighbors of these nodes; returns the ranks that received one."""
     asking = {node.rank: node for node in lacking if node.sharing.gives_model}
-    # Each node's first neighbor, then each one's second: what comes late is there at the node's next turn.
-    # A neighbor that comes back itself answers only when it takes part.
+    # Every node's first neighbor, then every node's second: a late answer is used at the node's next turn. A
+    # neighbor that rejoins itself answers only when it takes part.
     turns = sorted((turn, rank, peer) for rank in asking for turn, peer in enumerate(peers[rank]))
     fetched = set[int]()
     for _, rank, peer in PASSES * turns:
@@ -118,6 +121,7 @@ def _fetch_models(
             continue
         model = communication.fetch(rank, peer, deadline / (PASSES * len(turns)))
         shape = asking[rank].training.vector.values.shape
+        # A model of another shape, or with NaN, would spread to all neighbors.
         if model is not None and model.shape == shape and model.isfinite().all():
             _take_model(asking[rank], model, peer)
             fetched.add(rank)
@@ -130,7 +134,7 @@ def _take_model(node: Node, model: Tensor, giver: int) -> None:
 
 
 def _restored(node: Node, lineage: RunIdentity, before: int) -> bool:
-    """Whether there was a checkpoint of this run to go on from, of a round before that one."""
+    """Whether a checkpoint of this run from before round `before` was loaded."""
     device = node.exchange.endpoint.device
     try:
         found = checkpoint.newest(lineage.directory, node.rank, device, before=before)
@@ -149,12 +153,12 @@ def _go_on(node: Node, found: Checkpoint) -> None:
 
 
 def _undo(node: Node, lineage: RunIdentity, round: int) -> None:
-    """Takes away what the node has done of `round` and later ones, which it does again with the others.
+    """Discards the node's work of `round` and later, which it repeats with the others.
 
-    It went on alone in another part of the network, or the others went on from an earlier round.
+    It had continued alone in another partition, or the others continued from an earlier round.
     """
     if node.round >= round and not _restored(node, lineage, round):
-        # Whoever was as far is gone since; the neighbors wait for a model now, and this one is a good one.
+        # All peers that were as far are lost. The neighbors wait for a model now, and this one is valid.
         node.round = round - 1
     try:
         node.checkpoints.undo(node, round)

@@ -1,4 +1,4 @@
-"""Which round a node begins next: the following one, a later one where its peers are, or none any more."""
+"""Which round a node starts next: the following one, a later one where its peers are, or none."""
 
 from decentnode.communication.base import Endpoint
 from decentnode.communication.launcher_link.heartbeats import (
@@ -11,15 +11,15 @@ from decentnode.core.clock import Clock
 
 LOOK_AGAIN = 0.002
 MOST_SECONDS_UNDECIDED = 20.0
-"""How long a node waits to hear which round is the last; a launcher that is gone decides nothing."""
+"""Seconds that a node waits for the decision on the last round; a dead launcher makes none."""
 
 
 class RoundScheduler:
-    """One node's way through the rounds.
+    """The sequence of one node's rounds.
 
-    A node announces a round before it begins it. So whoever asks the run to stop can first let all nodes
-    pause, then see the highest round that any has announced, and name that as the last one: every neighbor
-    gets there, and nobody needs anything beyond it.
+    A node announces a round before it starts it. For a graceful stop the launcher first makes all nodes wait.
+    It then reads the highest announced round and makes that the last one. Every neighbor reaches it, and no
+    node needs a later one.
     """
 
     def __init__(self, rounds: int, endpoint: Endpoint, heartbeats: HeartbeatBoard, clock: Clock) -> None:
@@ -32,19 +32,20 @@ class RoundScheduler:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the run was stopped before its last round."""
+        """Whether the run stops before its last round."""
         return self._heartbeats.last_round < self.rounds - 1
 
     def start_at(self, round: int) -> None:
-        """Begins no round before this one."""
+        """Starts no round before this one."""
         self._first = round
 
     async def after(self, round: int) -> int | None:
-        """The round to begin after this one; None when there is none."""
+        """The round to start after this one; None if there is none."""
         ahead = self._endpoint.ahead
         upcoming = max(round + 1, self._first, ahead if ahead < self.rounds else 0)
         if upcoming >= self.rounds:
             return None
+        # Announced before `last_round` is read; in the other order the launcher could miss this round.
         self.heartbeat.mark(upcoming, Activity.BEGIN)
         limit = self._clock.now() + MOST_SECONDS_UNDECIDED
         while (last := self._heartbeats.last_round) == UNDECIDED:
@@ -54,5 +55,6 @@ class RoundScheduler:
         if upcoming > last:
             return None
         if upcoming > max(round + 1, self._first):
+            # Peers must know at once: they would wait for payloads of the skipped rounds.
             self._endpoint.skip_to(upcoming)
         return upcoming

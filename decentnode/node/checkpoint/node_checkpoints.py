@@ -1,4 +1,4 @@
-"""When a node is saved, and how it goes on from what was saved."""
+"""When a node is saved, and how it continues from a checkpoint."""
 
 import time
 from collections.abc import Collection
@@ -18,15 +18,17 @@ from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 
 WARN_EVERY = 60.0
-"""Seconds between two complaints of one node about checkpoints that could not be written."""
+"""Seconds between two warnings of one node about failed checkpoints."""
 FROM_THE_START = -1
 
 
 class RunIdentity:
-    """Which run the nodes are part of, and after which round it goes on; in memory made before the fork."""
+    """The run that the nodes belong to, and the round after which it continues; in memory made before the
+    fork.
+    """
 
     def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
-        """`directory` is that of the checkpoints; `settings` a hash of what decides the models' numbers."""
+        """`directory`: that of the checkpoints; `settings`: a hash of all settings that affect the models."""
         self.directory = directory
         self.settings = settings
         self._absent = shared_array((ranks,), "bool")
@@ -34,21 +36,21 @@ class RunIdentity:
         self._words[2] = FROM_THE_START
 
     def settle(self, run_id: int, incarnation: int, round: int = FROM_THE_START) -> None:
-        """All machines have agreed on it; to be called before the nodes are given the start."""
+        """Records the agreement of all machines; call it before the start signal."""
         self._words[0], self._words[1], self._words[2] = run_id, incarnation, round
 
     def begin(self, began: float) -> None:
-        """The nodes are given the start: the run counts as begun at that time of `time.monotonic`."""
+        """Records the start of the run, as a time of `time.monotonic`."""
         self._words[3] = round(1e6 * began)
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken."""
+        """Seconds since the run started."""
         return time.monotonic() - int(self._words[3]) / 1e6
 
     @property
     def absent(self) -> set[int]:
-        """Ranks whose machine has not come yet: they are neither connected to nor waited for."""
+        """Ranks of machines that have not joined: no node connects to them or waits for them."""
         return set(self._absent.nonzero()[0].tolist())
 
     @absent.setter
@@ -57,17 +59,17 @@ class RunIdentity:
 
     @property
     def stamp(self) -> RunStamp:
-        """What the checkpoints of this run say of it."""
+        """The run's identity in its checkpoints."""
         return RunStamp(int(self._words[0]), int(self._words[1]), self.settings)
 
     @property
     def round(self) -> int:
-        """The round after which the run goes on."""
+        """The round after which the run continues."""
         return int(self._words[2])
 
 
 class SavedNode(Protocol):
-    """What its checkpoints need of a node."""
+    """What its checkpoints need from a node."""
 
     rank: int
     round: int
@@ -76,47 +78,47 @@ class SavedNode(Protocol):
 
     @property
     def heartbeat(self) -> HeartbeatSlot:
-        """Where others see what it does."""
+        """Where the node marks its progress."""
 
     @property
     def device(self) -> torch.device:
-        """Where its model lies."""
+        """The device of its model."""
 
     def snapshot(self) -> dict[str, Any]:
-        """Its state, and how far its time and its counts have come."""
+        """Its state, elapsed time and counters."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `snapshot()`; raises DecentnodeError when the state is not one of this node."""
+        """Continues from `snapshot()`; raises DecentnodeError if the state does not fit this node."""
 
     def set_elapsed(self, seconds: float) -> None:
-        """Has the node count its seconds from so long ago on."""
+        """Sets the node's elapsed time, in seconds."""
 
 
 class NodeCheckpoints:
     """The checkpoints of one node."""
 
     def __init__(self, lineage: RunIdentity, every: int, reporter: Reporter) -> None:
-        """`every`: rounds between them; 0: only when the run is asked to stop."""
+        """`every`: rounds between checkpoints; 0: only at a graceful stop."""
         self._lineage = lineage
         self._every = every
         self._reporter = reporter
         self._last = FROM_THE_START
         self._undone: int | None = None
-        """The first round that was undone: what may still lie there of it and later ones is never kept."""
+        """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
         self._complained: float | None = None
 
     def after(self, node: SavedNode) -> None:
-        """Saves the node if that is due after the round that it has just done."""
+        """Saves the node if that is due after the round it has just done."""
         if self._every and (node.round + 1) % self._every == 0:
             self._save(node)
 
     def at_the_end(self, node: SavedNode) -> None:
-        """Saves the node if it was asked to stop before its last round."""
+        """Saves the node if the run stops before its last round."""
         if node.course.is_cut_short and node.round > self._last:
             self._save(node)
 
     def resume(self, node: SavedNode) -> None:
-        """Brings the node to where the run goes on, on the clock of the run; raises BadCheckpoint."""
+        """Restores the node to the round after which the run continues; raises BadCheckpoint."""
         node.set_elapsed(self._lineage.seconds)
         if self._lineage.round == FROM_THE_START:
             return
@@ -124,14 +126,14 @@ class NodeCheckpoints:
         self.go_on(node, checkpoint.read(self._lineage.directory, node.rank, self._lineage.round, device))
 
     def go_on(self, node: SavedNode, found: Checkpoint) -> None:
-        """Brings the node to where it was saved; raises DecentnodeError when that is not one of this node."""
+        """Restores the node from a checkpoint; raises DecentnodeError if it does not fit this node."""
         node.restore(found.state)
-        # A machine that comes late knows less of the run's time than a checkpoint.
+        # A machine that joins late may know an earlier time than the checkpoint.
         node.set_elapsed(max(node.records.seconds, self._lineage.seconds))
         self._last = found.round
 
     def undo(self, node: SavedNode, round: int) -> None:
-        """The node takes part from `round` on: what was saved of that and later ones never counts again.
+        """Deletes checkpoints of `round` and later ones, because the node takes part from `round` on.
 
         Raises OSError.
         """
@@ -143,6 +145,7 @@ class NodeCheckpoints:
                 if later >= round:
                     checkpoint.delete(directory, node.rank, later)
             except OSError as error:
+                # Continues, so that one refused file leaves as few stale checkpoints as possible.
                 failed = error
         checkpoint.clean_up(directory, node.rank)
         if failed is not None:
@@ -150,8 +153,8 @@ class NodeCheckpoints:
 
     def _save(self, node: SavedNode) -> None:
         node.heartbeat.mark(node.round, Activity.CHECKPOINT)
-        # Who goes on from the checkpoint makes no record of its round or earlier ones again; who goes on from
-        # an earlier one does.
+        # A resume from this checkpoint does not repeat the records up to its round, so they must be on disk.
+        # A resume from an earlier one repeats them.
         if gap := node.records.sync():
             self._complain(node, gap)
             return
@@ -167,7 +170,9 @@ class NodeCheckpoints:
         self._reporter.send(Checkpointed(node.rank, node.round))
 
     def _complain(self, node: SavedNode, reason: str) -> None:
-        """Tells the launcher, now and then; the node goes on, and what was saved before is kept."""
+        """Reports a failed checkpoint, at most once per WARN_EVERY; the node continues, and earlier
+        checkpoints stay.
+        """
         now = time.monotonic()
         if self._complained is None or now - self._complained >= WARN_EVERY:
             self._complained = now

@@ -1,4 +1,4 @@
-"""Tensors in the safetensors format: written piece by piece from where they lie, read with every check."""
+"""Tensors in the safetensors format: written in pieces without a copy, and read with every check."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 PIECE = 1 << 20
-"""Bytes that are written and hashed at once, so that they are still in the cache."""
+"""Bytes that are written and hashed at once, while they are in the cache."""
 ALIGNMENT = 8
 _NAMES = {
     torch.float64: "F64",
@@ -29,16 +29,16 @@ _NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-"""The words of the format for the types of torch."""
+"""The format's names of torch's types."""
 
 
 class BadTensors(ValueError):
-    """Bytes that are no safetensors file, or a type of numbers that the format does not have."""
+    """Bytes that are not a safetensors file, or a type that the format lacks."""
 
 
 def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of the file, in order; raises BadTensors. One tensor is copied at a time, if at all."""
-    # Wide numbers first, so that all of them are aligned.
+    """The bytes of the file, in order; raises BadTensors. Copies at most one tensor at a time."""
+    # Wide types first, so that every tensor is aligned.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     header, end = {}, 0
     for name, tensor in ordered:
@@ -58,14 +58,15 @@ def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 def content_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor's numbers, in their order."""
+    """The bytes of a tensor's elements, in order."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if len(flat) else memoryview(b"")
 
 
 def tensors_in(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a file, in memory that is aligned as torch's own is; raises BadTensors."""
+    """The tensors of a file, in memory aligned like torch's own; raises BadTensors."""
     try:
+        # Cloned, because views into the file may be misaligned.
         return {name: tensor.clone() for name, tensor in load(content).items()}
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, AssertionError) as error:
         raise BadTensors(f"its tensors are not in the safetensors format: {error}"[:300]) from error

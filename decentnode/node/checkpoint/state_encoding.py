@@ -1,7 +1,7 @@
-"""The state of a node as plain values for JSON, with its tensors put aside; and back, bit for bit.
+"""Encodes a node's state as JSON values plus tensors, and decodes it, bit for bit.
 
-What JSON cannot say stands in an object with one key that names its kind: `{"tuple": [...]}`. Only the kinds
-in here are read, so no file can name a class.
+A value without a JSON form is an object with one key that names its kind: `{"tuple": [...]}`. Only the kinds
+in this module are read, so no file can name a class.
 """
 
 import base64
@@ -15,34 +15,36 @@ import torch
 from torch import Tensor
 
 MOST_DEPTH = 64
-"""How deep lists and dicts may lie in each other."""
+"""The deepest nesting of lists and dicts."""
 JSON_INTEGERS = range(-(1 << 63), 1 << 63)
 _SENSELESS = (TypeError, ValueError, KeyError, IndexError, RuntimeError, OverflowError, struct.error)
-"""What putting a tree together raises that is no state."""
+"""Errors that the decoder may raise for an invalid tree."""
 
 
 class UnknownKind(TypeError):
-    """A state holds something that cannot be written down; says where and what."""
+    """A state has a value that cannot be encoded; the message says where and what."""
 
 
 class InvalidState(ValueError):
-    """What was read is no state."""
+    """The input is not an encoded state."""
 
 
 class StateEncoder:
-    """Takes a state apart: `tensors` by name, and a tree that refers to them."""
+    """Encodes a state: `tensors` by name, and a tree that refers to them."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
     def pack(self, value: Any, where: str = "state", depth: int = 0) -> Any:
-        """The value as JSON knows it; raises UnknownKind."""
+        """The value as JSON; raises UnknownKind."""
         if depth > MOST_DEPTH:
             raise UnknownKind(f"{where} lies more than {MOST_DEPTH} levels deep")
+        # The exact type: a subclass would be read back as its base.
         kind = type(value)
         if value is None or kind in (bool, str):
             return value
         if kind is int:
+            # JSON readers are exact only for 64-bit integers.
             return value if value in JSON_INTEGERS else {"int": hex(value)}
         if kind is float:
             return _packed_float(value)
@@ -70,7 +72,9 @@ class StateEncoder:
         )
 
     def _put_aside(self, tensor: Tensor, where: str) -> list[Any]:
-        """Its name, the order of its dimensions in memory, and whether it lies on an accelerator."""
+        """Stores a tensor; returns its name, the order of its dimensions in memory, and whether it is on an
+        accelerator.
+        """
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise UnknownKind(f"{where} is a tensor that is not dense, which a checkpoint cannot hold")
         name, order = str(len(self.tensors)), order_in_memory(tensor)
@@ -79,28 +83,28 @@ class StateEncoder:
 
 
 def order_in_memory(tensor: Tensor) -> list[int]:
-    """Its dimensions from the slowest to the fastest, so that a tensor comes back as it lay."""
+    """The dimensions from slowest to fastest, so a tensor is restored with the same strides."""
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
     return order if tensor.permute(order).is_contiguous() else list(range(tensor.dim()))
 
 
 def _packed_float(value: float) -> Any:
-    # As bits where JSON has no word for it: infinities, and whatever a NaN carries.
+    # As bits where JSON has no form: infinities, and the payload of a NaN.
     finite = value - value == 0.0
     return value if finite else {"float": struct.pack(">d", value).hex()}
 
 
 class StateDecoder:
-    """Puts a state together again from a tree and its tensors, each of which must be used once."""
+    """Decodes a state from a tree and its tensors, each of which must be used once."""
 
     def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """`device` is where tensors go that lay on an accelerator."""
+        """`device`: the device for tensors that were on an accelerator."""
         self._tensors = dict(tensors)
         self._device = device
 
     def unpack(self, tree: Any) -> Any:
-        """The state; raises InvalidState when the tree does not name exactly the tensors that are there."""
+        """The state; raises InvalidState unless the tree refers to exactly the given tensors."""
         try:
             state = self._unpack(tree, 0)
         except _SENSELESS as error:
@@ -142,6 +146,7 @@ class StateDecoder:
         return [self._unpack(inner, depth + 1) for inner in content]
 
     def _take(self, name: str, order: list[int], accelerated: bool) -> Tensor:
+        # Popped, so a second reference to the same tensor is an error.
         tensor = self._tensors.pop(name)
         if sorted(order) != list(range(tensor.dim())):
             raise InvalidState(f"the dimensions of tensor {name!r:.50} are not those of its order")

@@ -1,7 +1,8 @@
-"""Whole nodes on the disk: `checkpoints/RANK/ROUND.safetensors` with a manifest, `ROUND.json`, beside it.
+"""Checkpoints of whole nodes: `checkpoints/RANK/ROUND.safetensors` with the manifest `ROUND.json`.
 
-The manifest is written last. So a checkpoint without one does not exist, and one that is there was whole
-when it was written; whether it still is, its hashes tell. No file names another: its place says what it is.
+The manifest is written last. So a checkpoint without a manifest does not exist, and one with it was complete
+when it was written. Its hashes show whether it still is. No file refers to another by name: its path
+identifies it.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensor
 from decentnode.node.checkpoint.state_encoding import InvalidState, StateDecoder, StateEncoder
 
 SCHEMA = 1
-"""Version of the format; a change of meaning raises it."""
+"""Version of the format; a change of meaning increments it."""
 FOLDER = "checkpoints"
 MOST_MANIFEST_BYTES = 1 << 28
 _TENSORS, _MANIFEST = ".safetensors", ".json"
@@ -30,13 +31,13 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class RunStamp:
-    """What a checkpoint was made in."""
+    """The run that a checkpoint belongs to."""
 
     run_id: int
     incarnation: int
-    """How often the run, or the node alone, was started again."""
+    """Restarts of the run, or of this node alone."""
     settings: str
-    """A hash of what decides the models' numbers."""
+    """A hash of all settings that affect the models."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Checkpoint:
 
 
 class BadCheckpoint(ValueError):
-    """A checkpoint that must not be used: says which file, and what is wrong with it."""
+    """A checkpoint that cannot be used; the message names the file and the defect."""
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,11 +63,11 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: int
     settings: str
     bytes: int
-    """Of the tensor file."""
+    """Size of the tensor file."""
     sha256: str
-    """Of the tensor file."""
+    """Hash of the tensor file."""
     state: Any
-    """The state with references to tensors (state_tree.py)."""
+    """The state with references to tensors (state_encoding.py)."""
 
 
 class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,10 +78,10 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def save(directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, anew: bool = False) -> None:
-    """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors and leaves no part.
+    """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors, and leaves no part.
 
-    A good one of that round of the run stays as it is: it holds the same, and to write it anew could lose it.
-    Not so with `anew`: then the round was undone.
+    A valid one of that round of the run is kept: it has the same content, and a rewrite could lose it. `anew`
+    overwrites it, because the round was discarded.
     """
     if not anew and _is_saved(directory, rank, round, stamp):
         return
@@ -89,7 +90,9 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, an
     folder = directory / f"{rank:05d}"
     make_folder(directory)
     make_folder(folder)
+    # The old manifest goes first; otherwise it would stand beside new tensors.
     delete(directory, rank, round)
+    # Hashed while written: each piece is read from memory once.
     digest, size = hashlib.sha256(), 0
 
     def counted_pieces() -> Iterator[memoryview]:
@@ -106,6 +109,7 @@ def save(directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, an
             size, digest.hexdigest(), tree,
         )  # fmt: skip
         write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
+        # A rename survives a loss of power only after its folder is synced.
         sync_folder(folder)
     except Exception:
         with contextlib.suppress(OSError):
@@ -118,16 +122,18 @@ def _is_saved(directory: Path, rank: int, round: int, stamp: RunStamp) -> bool:
         found = read(directory, rank, round).stamp
     except BadCheckpoint:
         return False
+    # The incarnation may differ: a resumed run keeps the checkpoints it starts from.
     return (found.run_id, found.settings) == (stamp.run_id, stamp.settings)
 
 
 def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:
-    """One checkpoint, checked in every way; raises BadCheckpoint. `device`: for what lay on a GPU."""
+    """One checkpoint with all checks; raises BadCheckpoint. `device`: for tensors that were on a GPU."""
     path = _path(directory, rank, round, _MANIFEST)
     manifest = _read_manifest(path)
     if (manifest.rank, manifest.round) != (rank, round):
         raise BadCheckpoint(f"{path}: is of rank {manifest.rank}, round {manifest.round}")
     path = _path(directory, rank, round, _TENSORS)
+    # The size before the content: a damaged manifest must not fill the memory.
     content = _content(path, manifest.bytes, exactly=True)
     if hashlib.sha256(content).hexdigest() != manifest.sha256:
         raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
@@ -141,7 +147,7 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
 
 
 def rounds(directory: Path, rank: int) -> list[int]:
-    """After which rounds there is a checkpoint of a rank, good or bad, from the oldest to the newest."""
+    """The rounds of a rank's checkpoints, valid or not, ascending."""
     stems = [path.stem for path in (directory / f"{rank:05d}").glob(f"*{_MANIFEST}")]
     return sorted(int(stem) for stem in stems if stem.isdecimal() and stem == f"{int(stem):08d}")
 
@@ -150,9 +156,10 @@ def newest(
     directory: Path, rank: int, device: torch.device = CPU, note: Callable[[str], object] = print,
     before: int | None = None,
 ) -> Checkpoint | None:  # fmt: skip
-    """The newest good checkpoint of a rank, None when there never was one; raises BadInput when all are bad.
+    """The newest valid checkpoint of a rank; None if there is none at all; raises BadInput if all are
+    damaged.
 
-    `note` is given one line for each that is passed over; those of round `before` and later do not count.
+    `note` receives a line for each damaged one; only rounds before `before` count.
     """
     defects = []
     for round in reversed(rounds(directory, rank)):
@@ -175,7 +182,7 @@ def delete(directory: Path, rank: int, round: int) -> None:
 
 
 def clean_up(directory: Path, rank: int) -> None:
-    """Removes what a crash has left: files half written, and tensors without a manifest."""
+    """Removes what a crash left: partial files, and tensors without a manifest."""
     folder = directory / f"{rank:05d}"
     remove_temporaries(folder)
     kept = {f"{round:08d}" for round in rounds(directory, rank)}
@@ -199,6 +206,7 @@ def _read_manifest(path: Path) -> _Manifest:
     try:
         sealed = msgspec.json.decode(content, type=_Sealed)
         text = bytes(sealed.manifest)
+        # Compared as bytes, so a change outside the manifest itself is found, too.
         unchanged = (
             content == msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), sealed.manifest)) + b"\n"
         )
@@ -213,7 +221,7 @@ def _read_manifest(path: Path) -> _Manifest:
 
 
 def _content(path: Path, most: int, exactly: bool = False) -> bytes:
-    """A file's bytes, if there are not more than expected, or just as many."""
+    """The bytes of a file; raises BadCheckpoint if the size is not as expected."""
     try:
         size = path.stat().st_size
         if size > most or (exactly and size != most):

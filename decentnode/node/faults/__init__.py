@@ -1,4 +1,4 @@
-"""Faults on purpose: what goes wrong, at which node, in which round, while it does what."""
+"""Injected faults: which fault, at which node, in which round, during which activity."""
 
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault
 from decentnode.node.faults.message_faults import Drop, MessageDelay, NetworkPartition

@@ -1,4 +1,4 @@
-"""What all faults have in common: where and when they strike."""
+"""The base of all faults: where and when they act."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from decentnode.mapping.base import Mapping
 from decentnode.options import NonNegative, Probability
 
 ActivityName = Literal["begin", "train", "send", "receive", "mix", "evaluate", "checkpoint"]
-"""The activities of a round, by their names in `communication.launcher_link.heartbeats.Activity`."""
+"""The activities of a round, named as in `communication.launcher_link.heartbeats.Activity`."""
 
 
 class Hold(Protocol):
-    """Keeps a message back until a time (`time.monotonic`); later messages of its link wait behind it."""
+    """Delays a message until a time of `time.monotonic`; later messages of its link wait behind it."""
 
     def __call__(self, message: Received, until: float, /, overtaken: bool = False) -> None:
-        """`overtaken`: the next message of its link passes, and lets it go."""
+        """`overtaken`: the next message of its link passes, and releases it."""
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ class MessageFault(Fault, ABC):
         return True
 
     def pursue(self, round: int, now: float) -> bool:
-        """Whether it is active at that time in that round."""
+        """Whether it is active at that time, in that round."""
         return self.strikes_in(round)
 
     def named_ranks(self) -> Iterator[int]:
@@ -129,7 +129,7 @@ class MessageFault(Fault, ABC):
 
 
 def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:
-    """The ranks that an option lists one by one."""
+    """The ranks that an option lists."""
     if isinstance(ranks, int):
         yield ranks
     elif isinstance(ranks, tuple):
@@ -137,10 +137,10 @@ def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:
 
 
 def includes(ranks: Literal["all"] | int | tuple[int, ...], rank: int) -> bool:
-    """Whether an option means this rank."""
+    """Whether an option includes this rank."""
     return ranks == "all" or rank in named(ranks)
 
 
 def activity_of(name: ActivityName) -> Activity:
-    """The activity with that name in YAML."""
+    """The activity with that YAML name."""
     return Activity[name.upper()]

@@ -1,4 +1,4 @@
-"""Brings the faults of a configuration about, and says so (after the nemesis of Kingsbury's Jepsen, 2013)."""
+"""Injects the faults of a configuration, and reports each (after the nemesis of Kingsbury's Jepsen, 2013)."""
 
 import math
 import time
@@ -21,24 +21,27 @@ from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
 
 MOST_REMEMBERED = 8
-"""Messages of one kind on a link that may be sent again."""
+"""Messages per link and kind that are remembered, to recognize a resend."""
 ROUNDS_REMEMBERED = 8
-"""In which a fault was told: payloads of a node's peers belong to other rounds than its own."""
+"""Rounds in which a fault was reported; payloads of peers may belong to other rounds than the node's own."""
 Tell = Callable[[int, int, int, str], None]
-"""Says that a fault, by its number, strikes at a rank in a round, and what it strikes."""
+"""Reports that a fault, by its number, acts on a rank in a round, and on what."""
 Numbered = tuple[int, Fault]
-"""A fault and its place in the configuration, which its random choices depend on."""
+"""A fault and its index in the configuration, which keys its random choices."""
 
 
 class InjectionLog:
-    """For each fault and rank the last round it struck in; memory made before the fork, so that it outlives
-    the processes that are struck."""
+    """By fault and rank the last round in which it acted; memory made before the fork, so that it outlives
+    crashed processes.
+    """
 
     def __init__(self, faults: int, ranks: int) -> None:
         self._last = shared_array((faults, ranks))
 
     def claim(self, fault: int, rank: int, round: int) -> bool:
-        """Whether a fault has not struck yet at a rank in that round or a later one; from now on it has."""
+        """Records that a fault acts on a rank in this round; False if it did so in this round or a
+        later one.
+        """
         if self._last[fault, rank] > round:
             return False
         self._last[fault, rank] = round + 1
@@ -51,12 +54,12 @@ class FaultInjector:
 
     faults: Sequence[Fault]
     machines: Sequence[int]
-    """For each rank its machine."""
+    """The machine of each rank."""
     seed: int
     ledger: InjectionLog
 
     def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
-        """The heartbeat slot of a node, which strikes what marks it where faults are meant for that rank."""
+        """The heartbeat slot of a node; it injects the faults for that rank, if there are any."""
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
             return heartbeat
@@ -65,7 +68,7 @@ class FaultInjector:
     def interceptor(
         self, ranks: Sequence[int], heartbeats: HeartbeatBoard, reporter: Reporter
     ) -> "FaultInterceptor | None":
-        """What the messages for these ranks of one process go through; None where no fault strikes them."""
+        """The filter of messages for these ranks of one process; None without faults for them."""
         faults = {
             rank: [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, MessageFault)]
             for rank in ranks
@@ -76,8 +79,9 @@ class FaultInjector:
         return FaultInterceptor(faults, sightings, self.seed, self._tell(reporter))
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
-        """Whether a fault of a node is to strike it in that round, and has not done so."""
+        """Whether a fault of a node is due in that round and has not acted yet."""
         share = self.faults[fault].probability
+        # Keyed by fault, rank and round, so a restarted process draws the same.
         drawn = share >= 1.0 or generator(self.seed, "fault", fault, rank, round).random() < share
         return drawn and self.ledger.claim(fault, rank, round)
 
@@ -98,7 +102,7 @@ class FaultInjector:
 
 
 class FaultHeartbeat(HeartbeatSlot):
-    """Strikes a node when it marks what it does; to everybody else a heartbeat slot as any."""
+    """A heartbeat slot that injects a node's faults when the node marks its activity."""
 
     def __init__(
         self,
@@ -117,11 +121,12 @@ class FaultHeartbeat(HeartbeatSlot):
         self._began = 0.0
 
     def mark(self, round: int, activity: Activity) -> None:
-        """Ends the faults of the activity before, marks this one, and begins its faults."""
+        """Ends the faults of the previous activity, marks this one, and injects its faults."""
         seconds, lasting = time.monotonic() - self._began, self._lasting
         self._lasting = []
         for fault in lasting:
             fault.relent(seconds, self._heartbeat)
+        # Marked before the faults act, so the launcher sees where a hung node is.
         self._heartbeat.mark(round, activity)
         self._began = time.monotonic()
         for number, fault in self._faults:
@@ -137,17 +142,18 @@ class FaultHeartbeat(HeartbeatSlot):
     def _strike(self, number: int, fault: NodeFault, round: int) -> None:
         if self._injector.is_due(number, self._rank, round):
             self._tell(number, self._rank, round, fault.activity)
+            # Reported and recorded first: a crash never returns from `strike`.
             self._lasting.append(fault)
             fault.strike()
 
 
 Link = tuple[int, int]
-"""Sender and receiver of a message."""
+"""(sender, receiver) of a message."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """A message that is held back."""
+    """A delayed message."""
 
     until: float
     link: Link
@@ -157,7 +163,7 @@ class _Held:
 
 
 class FaultInterceptor(MessageInterceptor):
-    """Strikes the messages that arrive at one process."""
+    """Injects faults into the messages that arrive at one process."""
 
     def __init__(
         self,
@@ -166,7 +172,7 @@ class FaultInterceptor(MessageInterceptor):
         seed: int,
         tell: Tell,
     ) -> None:
-        """`faults` and `sightings` are by local rank."""
+        """`faults` and `sightings` are keyed by local rank."""
         self.next_release = math.inf
         self._faults = faults
         self._sightings = sightings
@@ -181,7 +187,7 @@ class FaultInterceptor(MessageInterceptor):
     def sift(self, message: Received, now: float) -> list[Received]:
         frames = message[0]
         try:
-            # Not `bytes`, which a frame would remember although it is about to change.
+            # Not `frame.bytes`, which the frame would cache although its content may change.
             header = wire.Header.unpack(bytes(frames[0].buffer))
         except wire.WireError:
             return [message]
@@ -189,7 +195,7 @@ class FaultInterceptor(MessageInterceptor):
         before = [held for held in self._held if held.link == link]
         passing = self._struck(message, header, now)
         if queue := [held.until for held in before if not held.overtaken]:
-            # A link keeps the order: what comes behind a delayed message waits with it.
+            # A link keeps the order: messages behind a delayed one wait with it.
             for one in passing:
                 self._hold(_Held(max(queue), link, one))
             passing = []
@@ -199,11 +205,12 @@ class FaultInterceptor(MessageInterceptor):
         return self._let_go([held for held in self._held if held.until <= now])
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
-        """What is left of a message once all faults have had their chance."""
+        """What is left of a message after all faults."""
         faults = self._faults.get(header.receiver, ())
         if not faults:
             return [message]
         seen = self._sightings[header.receiver]()
+        # Other kinds may name another round, or none: they belong to the receiver's current round.
         addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE)
         round = header.round if addressed else seen.round
         attempt = self._attempt(header)
@@ -212,6 +219,7 @@ class FaultInterceptor(MessageInterceptor):
             if not self._meets(fault, header, round, seen.activity, now):
                 continue
             identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
+            # Keyed by the message, not by its arrival, so the same messages are affected in each run.
             draw = generator(self._seed, "fault", number, *identity)
             if fault.probability < 1.0 and draw.random() >= fault.probability:
                 continue
@@ -234,7 +242,7 @@ class FaultInterceptor(MessageInterceptor):
         )
 
     def _attempt(self, header: wire.Header) -> int:
-        """How often this very message came before: one that is sent again has another chance."""
+        """How often this message has arrived before; a resend gets a new random draw."""
         series = self._seen.setdefault((header.sender, header.receiver, header.kind), {})
         content = (header.key, header.seq)
         times = series.pop(content, -1) + 1
@@ -244,7 +252,7 @@ class FaultInterceptor(MessageInterceptor):
         return times
 
     def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
-        """Says so at the first message that a fault strikes for a rank in a round."""
+        """Reports the first message that a fault affects for a rank in a round."""
         told = self._told[number, header.receiver]
         if round not in told:
             told.append(round)
@@ -259,5 +267,5 @@ class FaultInterceptor(MessageInterceptor):
         if held:
             self._held = [one for one in self._held if one not in held]
             self.next_release = min((one.until for one in self._held), default=math.inf)
-        # Sorting keeps the order of those that are due at the same time.
+        # The sort is stable, so messages due at the same time keep their order.
         return [one.message for one in sorted(held, key=lambda one: one.until)]

@@ -1,4 +1,4 @@
-"""What goes wrong with messages between processes, struck where they arrive."""
+"""Faults of messages between processes, injected where they arrive."""
 
 import math
 from collections import Counter
@@ -27,7 +27,7 @@ class Drop(MessageFault):
 @FAULTS.register("delay")
 @dataclass(kw_only=True)
 class MessageDelay(MessageFault):
-    """The message comes later, and what its sender sends after it, too (netem's delay, Hemminger, 2005)."""
+    """The message arrives later, and so do later messages of its sender (netem's delay, Hemminger, 2005)."""
 
     seconds: PositiveFloat = 0.5
 
@@ -39,14 +39,14 @@ class MessageDelay(MessageFault):
 @FAULTS.register("partition")
 @dataclass(kw_only=True)
 class NetworkPartition(MessageFault):
-    """Nothing gets from one group to another until it heals (Kingsbury's Jepsen, 2013).
+    """No message passes from one group to another until it heals (Kingsbury's Jepsen, 2013).
 
-    Links stay up: a process that dies is noticed all the same. Ranks in no group hear everybody.
+    Links stay up, so a dead process is detected all the same. Ranks in no group receive from all.
     """
 
     groups: tuple[tuple[NonNegative, ...], ...]
     seconds: PositiveFloat | None = None
-    """It heals so long after the first of its rounds has begun; null: after the last of its rounds."""
+    """Seconds after the start of its first round at which it heals; null: after its last round."""
 
     _group: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     _heals: float = field(default=math.inf, init=False, repr=False)
@@ -71,6 +71,7 @@ class NetworkPartition(MessageFault):
     def pursue(self, round: int, now: float) -> bool:
         if self.seconds is None:
             return self.strikes_in(round)
+        # The clock starts at the first message of one of its rounds.
         if math.isinf(self._heals) and self.strikes_in(round):
             self._heals = now + self.seconds
         return math.isfinite(self._heals) and now < self._heals

@@ -1,4 +1,4 @@
-"""What goes wrong in a node: it dies, stands still, or is slow."""
+"""Faults of a node: it dies, is suspended, or is slow."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ from decentnode.node.faults.base import NodeFault
 from decentnode.options import PositiveFloat
 
 NAP = 0.05
-"""Seconds between two signs of life of a node that is slow."""
+"""Seconds between two heartbeats of a slow node."""
 LAST_WORDS = 0.2
-"""Seconds that a node which is to crash stands still before, while its I/O thread sends what is queued."""
+"""Seconds before a crash in which the I/O thread sends what is queued."""
 
 
 @FAULTS.register("crash")
@@ -27,8 +27,8 @@ LAST_WORDS = 0.2
 class Crash(NodeFault):
     """The process dies, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
 
-    What it has sent by then leaves first, so that the same crash leaves the same models.
-    A node strikes itself once in a round, also when it was started again and comes through it once more.
+    What it has sent by then leaves first, so the same crash leads to the same models. A node crashes at most
+    once per round, even if it repeats the round after a restart.
     """
 
     def strike(self) -> None:
@@ -39,7 +39,7 @@ class Crash(NodeFault):
 @FAULTS.register("stop")
 @dataclass(kw_only=True)
 class Stop(NodeFault):
-    """The whole process stands still for a while, as by kill -STOP (Kingsbury's Jepsen, 2013)."""
+    """The whole process is suspended for a while, as by kill -STOP (Kingsbury's Jepsen, 2013)."""
 
     seconds: PositiveFloat = 5.0
 
@@ -47,8 +47,9 @@ class Stop(NodeFault):
         own = os.pidfd_open(os.getpid())
         try:
             with warnings.catch_warnings():
-                # Newer interpreters warn of other threads; the child needs none of what they may hold.
+                # Newer interpreters warn about a fork with threads; the child uses none of their locks.
                 warnings.simplefilter("ignore", DeprecationWarning)
+                # A child, because a suspended process cannot continue itself.
                 child = os.fork()
             if child == 0:
                 stop_and_continue(own, self.seconds)
@@ -58,9 +59,10 @@ class Stop(NodeFault):
 
 
 def stop_and_continue(pidfd: int, seconds: float) -> None:
-    """Ends this process after it has stopped another one for a while; it ends with the other, too."""
+    """Suspends another process for a while, then ends this one; also ends when the other does."""
     try:
         for signum in STOPPED_BY:
+            # A Ctrl-C reaches the whole group; without this child the other stays suspended.
             signal.signal(signum, signal.SIG_IGN)
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
         # A pidfd is readable when its process has ended.
@@ -86,10 +88,11 @@ class Slow(NodeFault):
             )
 
     def strike(self) -> None:
-        """Nothing yet: how long it takes is known afterwards."""
+        """Does nothing: the duration is known at the end of the activity."""
 
     def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         limit = time.monotonic() + (self.factor - 1.0) * seconds
         while (left := limit - time.monotonic()) > 0:
             time.sleep(min(left, NAP))
+            # A slow node makes progress, so the watchdog must not count it as stuck.
             heartbeat.beat()
