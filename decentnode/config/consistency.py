@@ -1,6 +1,6 @@
-"""What two or more sections must agree on; each check runs when everything that it names was read.
+"""Checks what two or more sections must agree on; each check runs when all its inputs were read.
 
-The names of a check's parameters say what it needs: the document, and instances by section.
+The parameters of a check name its inputs: the document, and instances by section.
 """
 
 import copy
@@ -28,22 +28,22 @@ from decentnode.transforms.chain import Chain, Wrapper
 
 LAST_PORT = 65535
 MOST_RESTARTS = 15
-"""Of one host process: its incarnation is part of every message, in 8 bits."""
+"""Per host process: the incarnation is part of every message, in 8 bits."""
 TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
-"""A model to try a chain with."""
+"""A model for trial chains."""
 
 
 class Injected(Protocol):
-    """A fault that is to be injected; it checks itself."""
+    """A fault to inject, which checks itself."""
 
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterable[tuple[str, str]]:
-        """Options, or "" for the fault as a whole, and what is wrong with each in such a run."""
+        """Pairs of an option, or "" for the whole fault, and its defect in such a run."""
 
 
 def check_all(document: Document, made: dict[str, Any]) -> None:
-    """Adds the defects of all checks that can run."""
+    """Adds the defects of all checks whose inputs were read."""
     for check in CHECKS:
         needed = list(signature(check).parameters)[1:]
         if all(made.get(name) is not None for name in needed):
@@ -86,11 +86,11 @@ def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> 
 def _order(
     document: Document, sharing: Sharing, transforms: Sequence[Transform], training: TrainingSettings
 ) -> None:
-    """A chain for a model of one small matrix: what is wrong with its order is wrong for every model."""
+    """Tries the chain with a model of one small matrix: a defect of its order is one for every model."""
     first, dtype = sharing.first_transforms(), DTYPES[training.dtype]
     for index in range(len(transforms)):
         if isinstance(transforms[index], Wrapper) and index + 1 < len(transforms):
-            continue  # it can only be judged with what it is around
+            continue  # a wrapper can only be checked with the transforms after it
         try:
             Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, TRIAL)
         except BadInput as error:
@@ -103,7 +103,7 @@ def _order(
 
 
 def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput) -> None:
-    """Puts each defect where the transform that it begins with stands in the configuration."""
+    """Adds each defect at the key of the transform that its line names."""
     first = sharing.first_transforms()
     own = len(first)
     begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
@@ -205,7 +205,7 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
 
 
 def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -> str:
-    """Why a node that was lost cannot take part again under this scheme; empty when it can."""
+    """Why a lost node cannot rejoin under this scheme; empty when it can."""
     if coupling is not None and coupling.one_model:
         return f"{name_of(coupling)} cannot continue without a node"
     taken = sharing.tolerates_loss and sharing.takes_back
@@ -216,7 +216,7 @@ def _one_model(
     document: Document, coupling: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
 ) -> None:  # fmt: skip
-    """Where all nodes step together there is nothing to share, and nobody may be missing."""
+    """With one common model there is nothing to share, and no node may be missing."""
     if not coupling.one_model:
         return
     name = name_of(coupling)
@@ -246,7 +246,7 @@ def _one_model(
 
 
 def _same_steps(document: Document, coupling: GradientSync, training: TrainingSettings) -> None:
-    """Nodes that step together make as many steps as each other, and evaluate as often in each."""
+    """Nodes that step together need the same number of steps, and of evaluations in each."""
     if not coupling.one_model:
         return
     name = name_of(coupling)
@@ -260,7 +260,7 @@ def _same_steps(document: Document, coupling: GradientSync, training: TrainingSe
 
 
 def is_tree(graph: Graph) -> bool:
-    """Whether an undirected graph that is the same in every round is connected by n - 1 edges."""
+    """Whether an undirected static graph is connected by n - 1 edges."""
     if graph.directed or not graph.static:
         return False
     edges = sum(len(graph.targets(rank, 0)) for rank in range(graph.num_nodes)) // 2
@@ -326,7 +326,7 @@ def _members(document: Document, communication: Communication, graph: Graph) -> 
 def _trust(
     document: Document, communication: Communication, coupling: GradientSync, mapping: Mapping
 ) -> None:
-    """What goes through a process group is neither encrypted nor proven to come from a node."""
+    """Payloads in a process group are neither encrypted nor authenticated."""
     addresses = [machine.address for machine in mapping.machines]
     what = (
         "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "

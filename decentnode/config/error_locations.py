@@ -1,7 +1,7 @@
-"""Puts what is found wrong after a configuration was read where its key stands in the file.
+"""Adds file and line to errors that are found after a configuration was read.
 
-Samples, addresses, ports and the model are looked at later than the file, by code that knows keys but no
-lines. The file is read again only when something is wrong.
+Samples, addresses, ports and the model are checked later than the file, by code that knows keys but no lines.
+The file is read again only when there is an error.
 """
 
 import re
@@ -23,14 +23,14 @@ SECTION_OF: dict[type[BadInput], str] = {
     GraphError: "graph",
     MappingError: "mapping",
 }
-"""Where an error belongs that names a file instead of a key."""
+"""The key of an error that names a file instead of a key."""
 
 
 @contextmanager
 def anchored(path: Path, overrides: Sequence[str]) -> Iterator[None]:
-    """Every BadInput becomes a ConfigError with the file and line, or the override, that it is about.
+    """Turns every BadInput into a ConfigError with the file and line, or the override, of its key.
 
-    What the code of a plug-in from outside raises counts as BadInput.
+    Errors from the code of plug-ins from outside the package count as BadInput.
     """
     try:
         with in_words():

@@ -1,4 +1,4 @@
-"""The JSON schema of configurations, by which editors complete and check them while they are written."""
+"""The JSON schema of configurations, with which editors complete and check them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -35,13 +35,13 @@ def schema() -> Schema:
 
 
 class SchemaBuilder:
-    """Builds schemas of sections; gathers the definitions that they refer to."""
+    """Builds schemas of sections; collects the definitions that they refer to."""
 
     def __init__(self) -> None:
         self.definitions: Schema = {}
 
     def sections(self) -> Schema:
-        """The schemas of all keys that are no plain values."""
+        """The schemas of all keys other than plain values."""
         weights, partition = self.plugin(MIXINGS), self.plugin(PARTITIONS, "iid")
         transforms = {"type": ["array", "null"], "items": self.plugin(TRANSFORMS)}
         every = {name: self.value(*given) for name, given in communication_parameters().items()}
@@ -66,14 +66,14 @@ class SchemaBuilder:
         }
 
     def training(self, torch_classes: Schema) -> Schema:
-        """A mapping whose `name` decides about some of its keys; the others are always there."""
+        """A mapping whose `name` selects some of its keys; the others are valid for every name."""
         shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
         section: Schema = self.plugin(TRAININGS, "local", shared)["anyOf"][1]
         section["properties"] |= shared
         return section | {"required": ["optimizer"]}
 
     def plugin(self, kind: PluginKind, default: str = "", generic: Schema | None = None) -> Schema:
-        """A plug-in by its name alone, or a mapping whose `name` decides about the other keys."""
+        """A plug-in by its name alone, or a mapping whose `name` selects the other keys."""
         classes = kind.classes()
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}
         if kind.kind == "graph":
@@ -81,7 +81,7 @@ class SchemaBuilder:
         choices = []
         for name, cls in classes.items():
             options = self.object(parameters_for(kind, cls), {"name": {"const": name}} | (generic or {}))
-            # Without `required` the condition holds where there is no name at all: so for the default.
+            # Without `required` the condition also holds without a name, which means the default.
             asked = [] if name == default else ["name"]
             choices.append(
                 {"if": {"properties": {"name": {"const": name}}, "required": asked}, "then": options}
@@ -103,7 +103,7 @@ class SchemaBuilder:
         }
 
     def value(self, hint: Any, default: Any) -> Schema:
-        """One value of a type, with the default where it can be written down."""
+        """One value of a type, with its default where YAML can express it."""
         found = json_schema(hint, "#/$defs/{model}")
         self.definitions |= found.pop("$defs")
         plain = default is None or isinstance(default, bool | int | float | str)

@@ -1,4 +1,4 @@
-"""What others on the network can reach of a run: the ports that it binds, and whether its links need keys."""
+"""What other hosts on the network can reach: the ports that a run binds, and whether its links need keys."""
 
 import errno
 import socket
@@ -12,7 +12,7 @@ from decentnode.mapping.base import Mapping, is_loopback
 from decentnode.training.gradient_sync import GradientSync
 
 FIRST_FREE_FOR_ALL = 1024
-"""Lower ports belong to root."""
+"""Only root may bind lower ports."""
 
 
 KEY_FOLDER = "keys"
@@ -23,7 +23,7 @@ _REASONS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may be bound by root o
 
 @dataclass(frozen=True)
 class Ports:
-    """TCP ports that one machine binds before the start, one after the other, and the key they come from."""
+    """Consecutive TCP ports that one machine binds before the start, and the key that sets them."""
 
     address: str
     first: int
@@ -31,7 +31,7 @@ class Ports:
     key: str
 
     def defect(self) -> str:
-        """What is wrong with the first port that cannot be bound; empty when all can."""
+        """The defect of the first port that cannot be bound; empty when all can."""
         for port in range(self.first, self.first + self.count):
             error = bind_error(self.address, port)
             if error is not None:
@@ -70,7 +70,7 @@ def bind_error(address: str, port: int) -> OSError | None:
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As ZeroMQ binds: a port that is only waiting for old connections to die out is free.
+            # As ZeroMQ binds: a port on which only old connections time out is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
     except OSError as error:
@@ -79,14 +79,14 @@ def bind_error(address: str, port: int) -> OSError | None:
 
 
 def needs_keys(settings: Settings) -> bool:
-    """Whether others on the network could reach this run's ports."""
+    """Whether other hosts on the network could reach this run's ports."""
     mapping: Mapping = settings.mapping.make()
     used = any(ports_needed(settings, machine) for machine in range(len(mapping.machines)))
     return used and not all(is_loopback(machine.address) for machine in mapping.machines)
 
 
 def keys_beside(settings: Settings, folder: Path) -> Literal["auto", "none"] | KeyFolder:
-    """`settings.security`, where `auto` has found the keys that it needs beside the configuration."""
+    """`settings.security`, where `auto` becomes the keys beside the configuration if the run needs them."""
     found = folder / KEY_FOLDER
     wanted = settings.security == "auto" and found.exists() and needs_keys(settings)
     return KeyFolder(found) if wanted else settings.security

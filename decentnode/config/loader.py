@@ -25,7 +25,7 @@ from decentnode.mapping.base import Mapping as RankMapping
 from decentnode.training.training import TrainingSettings
 
 PER_HOST = ("run_dir", "machine", "device")
-"""What may differ between the machines of one run."""
+"""Keys that may differ between the machines of one run."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -34,7 +34,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
-    """The settings in a file that was read; raises as `load` does."""
+    """The settings in a file that was read; raises the same errors as `load`."""
     folder = Path(document.file).resolve().parent
     for override in overrides:
         command_line.apply(document, override)
@@ -46,7 +46,7 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
     settings = replace(settings, security=keys_beside(settings, folder))
     if found := path_beside(sections.made["dataset"], folder):
-        # Named from here on, so that the run goes on from its own directory, too.
+        # The resolved configuration names the place, so that a resume from another directory finds it.
         options = {**settings.dataset.options, "path": found}
         settings = replace(settings, dataset=replace(settings.dataset, options=options))
     return settings
@@ -58,7 +58,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettings:
-    """The same settings with a list of one number per machine spelled out to one per rank."""
+    """The settings with a list of one number per machine expanded to one per rank."""
 
     def spelled_out(value: Any) -> Any:
         if not isinstance(value, tuple) or len(value) == mapping.num_nodes:
@@ -87,7 +87,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same in dicts, lists, texts and numbers."""
+    """The same value in dicts, lists, texts and numbers."""
     if isinstance(value, Plugin):
         return {"name": value.name} | plain(value.options)
     if isinstance(value, Mapping):
@@ -104,9 +104,9 @@ def plain(value: Any) -> Any:
 def digest(settings: Settings, graph: Graph) -> str:
     """A hash that all machines of a run must agree on: settings, the graph's edges, and this version.
 
-    It leaves out what may differ between machines: run_dir, machine, device, and where files lie. Of a
-    weights file and of the list of keys it has the content; which samples a machine really read, nobody
-    compares.
+    It leaves out what may differ between machines: run_dir, machine, device, and places of files. Of a
+    weights file and of the list of keys it has the content. It does not cover the samples that a machine has
+    read.
     """
     found = resolved(
         replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset))

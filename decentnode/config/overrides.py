@@ -11,7 +11,7 @@ from decentnode.core.text import shortened
 _KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
 _PART = re.compile(r"\w+")
 MOST_DIGITS = 9
-"""Of an entry's number: no list has more entries."""
+"""Most digits of an entry's number: no list has more entries."""
 
 
 class _Misfit(Exception):
@@ -19,7 +19,7 @@ class _Misfit(Exception):
 
 
 def apply(document: Document, override: str) -> None:
-    """Puts the value of `key=value` into the document; a key that is wrong becomes a defect."""
+    """Writes the value of `key=value` into the document; a wrong key becomes a defect."""
     name, sign, text = override.partition("=")
     typed: tuple[str, ...] = (override,)
     try:
@@ -36,7 +36,7 @@ def apply(document: Document, override: str) -> None:
 
 
 def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
-    """The container that the last word names an entry of, and that entry's key; makes what is missing."""
+    """The container of the last word's entry, and that entry's key; creates missing containers."""
     container, key = document.value, cast(Key, ())
     for word in words[:-1]:
         part = _part(container, word, key)
@@ -46,7 +46,7 @@ def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
             document.places[key] = SourceLocation(0, tuple(words))
             inner = container[part] = {}
         elif isinstance(inner, str):
-            # The short form of a plug-in: just its name.
+            # The short form of a plug-in: only its name.
             inner = container[part] = {"name": inner}
         container = inner
     return container, (*key, _part(container, words[-1], key))

@@ -1,4 +1,4 @@
-"""Which plug-in an unexpected error came out of: the plug-in, its method and its line of code in one line."""
+"""Finds the plug-in that raised an unexpected error, and describes error, method and line of code."""
 
 import traceback
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from decentnode.errors import BadInput, DecentnodeError, explained, is_foreign, 
 from decentnode.training.objective import Objective
 
 KEYS = {"weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition"}
-"""Where a plug-in is named in YAML, where that is not the name of its kind."""
+"""The key that names a plug-in, where it is not the name of its kind."""
 
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """An error out of the code of a plug-in from outside becomes BadInput; all others pass."""
+    """Turns an error from the code of a plug-in from outside into BadInput; all others pass."""
     try:
         yield
     except Exception as error:
@@ -29,7 +29,7 @@ def in_words() -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; the error alone where none is seen."""
+    """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; without a plug-in only the error."""
     seen = [
         (key, f"{type(owner).__name__}.{frame.f_code.co_name}", is_foreign(frame))
         for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -43,7 +43,7 @@ def line_of(error: BaseException) -> str:
 
 
 def _key_of(owner: object, error: BaseException) -> str:
-    """Where in the configuration the plug-in is named that an object is of; empty for what is none."""
+    """The key in the configuration of the plug-in that an object belongs to; empty for other objects."""
     if isinstance(owner, nn.Module):
         frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         losses = [objective.loss for objective in frames if isinstance(objective, Objective)]

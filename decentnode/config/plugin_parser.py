@@ -1,4 +1,4 @@
-"""Reads plug-ins and their options out of a document; whatever is wrong becomes a defect of it."""
+"""Reads plug-ins and their options from a document, and adds their defects to it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,22 +29,22 @@ Parameters = Mapping[str, tuple[Any, Any]]
 """Type and default (or REQUIRED) by name."""
 
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
-"""What a graph is called that is a file."""
+"""Matches the name of a graph that is a file."""
 _ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
 
 
 class PluginKind(Protocol):
-    """What Registry and TorchClasses have in common."""
+    """The common interface of Registry and TorchClasses."""
 
     kind: str
 
     @property
     def bases(self) -> tuple[type, ...]:
-        """A class from elsewhere derives from one of these."""
+        """A class from outside the package must derive from one of these."""
 
     def find(self, name: str) -> type:
-        """The class called `name`; raises UnknownPlugin."""
+        """The class with that name; raises UnknownPlugin."""
 
     def classes(self) -> dict[str, type]:
         """All classes by name."""
@@ -52,13 +52,13 @@ class PluginKind(Protocol):
 
 @dataclass
 class PluginParser:
-    """Reads from one document; relative paths start at `folder`, where the document lies."""
+    """Reads from one document; relative paths start at `folder`, the document's folder."""
 
     document: Document
     folder: Path
 
     def get(self, key: Key) -> Any:
-        """The value at `key`; None when it is null or nothing is there."""
+        """The value at `key`; None when it is null or missing."""
         value = self.document.value
         for part in key:
             if isinstance(value, list) and isinstance(part, int):
@@ -70,14 +70,14 @@ class PluginParser:
     def plugin(
         self, key: Key, kind: PluginKind, default: str = "", generic: Iterable[str] = ()
     ) -> Plugin | None:
-        """The plug-in at `key`, its options checked; `generic` keys belong to every one of its kind."""
+        """The plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
         name, section = self._named(key, kind, default)
         cls = self._find(key, kind, name) if name else None
         if cls is None:
             return None
         parameters = parameters_for(kind, cls)
         own = {option: value for option, value in section.items() if option not in generic}
-        # Most keys of `training` are there under every name.
+        # Most keys of `training` are valid for every name.
         what = "key" if kind.kind == "training" else f"option of {name}"
         options = self.options(key, own, parameters, what, [*parameters, *generic])
         if options is None:
@@ -88,7 +88,7 @@ class PluginParser:
         return made(cls=cls, options=options, kind=kind.kind, name=name)
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
-        """What `make` gives; None when it raises BadInput: its lines become defects at `key`."""
+        """The result of `make`; None when it raises BadInput: its lines become defects at `key`."""
         try:
             return make()
         except BadInput as error:
@@ -100,7 +100,7 @@ class PluginParser:
     def options(
         self, key: Key, section: Mapping[str, Any], parameters: Parameters, what: str, known: Sequence[str]
     ) -> dict[str, Any] | None:
-        """Typed values of all parameters; None when there were defects. `what` names an unknown one."""
+        """Typed values of all parameters; None when there were defects. `what` describes an unknown one."""
         before = len(self.document.defects)
         for name in [name for name in section if name not in parameters]:
             self.document.add((*key, name), unknown(what, name, known))
@@ -130,11 +130,11 @@ class PluginParser:
         try:
             candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
             found = next((path for path in candidates if path.exists()), None)
-        except (OSError, RuntimeError) as error:  # too long, a loop of links, or the home of nobody
+        except (OSError, RuntimeError) as error:  # too long, a loop of links, or an unknown user's home
             reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
             self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
             return value
-        # Who looks for datasets and keys knows the command that would make what is missing.
+        # Datasets and keys name the command that makes missing files in errors of their own.
         if found is None and key[0] not in ("dataset", "security"):
             places = list(dict.fromkeys(map(str, candidates)))
             meant = next(filter(None, map(near_file, places)), "")
@@ -142,7 +142,7 @@ class PluginParser:
         return type(value)(found or candidates[0])
 
     def _named(self, key: Key, kind: PluginKind, default: str) -> tuple[str, Mapping[str, Any]]:
-        """Name and options of the plug-in at `key`; an empty name when it has none."""
+        """Name and options of the plug-in at `key`; an empty name when there is none."""
         section = self.get(key)
         if isinstance(section, str):
             section = {"name": section}
@@ -180,7 +180,7 @@ class PluginParser:
         return cls
 
     def _anchored(self, key: Key, line: str) -> tuple[Key, str]:
-        """A line that begins with a key of this section or of the file belongs to that key."""
+        """Moves a line that starts with a key of this section or of the file to that key."""
         match = _ANCHOR.fullmatch(line)
         if match is None:
             return key, line
@@ -192,7 +192,7 @@ class PluginParser:
 
 
 def _tupled(value: Any) -> Any:
-    """Lists as tuples, as the defaults of such options are."""
+    """Lists as tuples, like the defaults of such options."""
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""What configurations could once say, and what to write instead."""
+"""Removed keys and values of configurations, with their replacements."""
 
 from decentnode.config.yaml_source import Key
 

@@ -58,14 +58,14 @@ TORCH_KEYS = ("optimizer", "scheduler", "loss")
 
 @dataclass
 class SectionParser:
-    """Reads all sections; `made` has an instance of everything that was read without a defect."""
+    """Reads all sections; `made` has an instance of every section without a defect."""
 
     reader: PluginParser
     made: dict[str, Any] = field(default_factory=dict)
 
     @property
     def document(self) -> Document:
-        """What is read, and the defects found so far."""
+        """The document that is read, with the defects found so far."""
         return self.reader.document
 
     def read(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class SectionParser:
 
     def _scalars(self) -> dict[str, Any]:
         parameters = scalar_parameters(Path(self.document.file).stem)
-        # A null is the same as no entry, so that an override can take one back.
+        # A null is the same as no entry, so that an override can remove an entry.
         given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
         if isinstance(given.get("security"), dict):
             del given["security"]
@@ -114,7 +114,7 @@ class SectionParser:
     def _plugin(
         self, key: Key, kind: PluginKind, default: str = "", generic: tuple[str, ...] = ()
     ) -> Plugin | None:
-        """A plug-in that could be made, too: what its constructor refuses is a defect of its section."""
+        """A plug-in that was also instantiated: an error of its constructor is a defect of its section."""
         plugin = self.reader.plugin(key, kind, default, generic)
         if plugin:
             self.made[kind.kind] = self.reader.attempt(key, lambda: _tried(plugin))
@@ -147,7 +147,7 @@ class SectionParser:
         return {"communication": self._plugin(key, COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS), **options}
 
     def _plugins(self, key: Key, kind: PluginKind) -> tuple[Plugin | None, ...]:
-        """A list of plug-ins, by default none; `made` has all or nothing of it, under the key's last word."""
+        """A list of plug-ins, by default empty; `made` gets all or none, under the key's last word."""
         given = self.reader.get(key) or []
         if not isinstance(given, list):
             self.document.add(key, f"must be a list of {key[-1]}, not {show(given)}")
@@ -189,7 +189,7 @@ class SectionParser:
         if self.reader.get((*key, "scheduler")) is not None:
             scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
         self._try_torch(key, optimizer, scheduler, loss)
-        # The stand-in lets the numbers be checked although the optimizer has a defect.
+        # The stand-in permits a check of the numbers although the optimizer has a defect.
         return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
 
     def _try_torch(
@@ -205,35 +205,35 @@ class SectionParser:
 
 
 def scalar_parameters(name: str) -> Parameters:
-    """Types and defaults of the keys that are no sections; `name` is the run's when the file gives none."""
+    """Types and defaults of the keys that are no sections; `name` is the run's default name."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = {key: getattr(Settings, key, REQUIRED) for key in SCALARS} | {"name": name}
     return {key: (hints[key], defaults[key]) for key in SCALARS}
 
 
 def training_parameters() -> dict[str, tuple[Any, Any]]:
-    """Types and defaults of the keys of `training` that are no classes of torch."""
+    """Types and defaults of the keys of `training` that are not torch classes."""
     own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
     return {name: parameter for name, parameter in own.items() if name not in TORCH_KEYS}
 
 
 def communication_parameters() -> dict[str, tuple[Any, Any]]:
-    """Types and defaults of the keys that every transport has."""
+    """Types and defaults of the keys of every transport."""
     hints = get_type_hints(Settings, include_extras=True)
     return {name: (hints[name], getattr(Settings, name)) for name in COMMUNICATION_KEYS}
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:
-    """Equal shares of the machines that torchrun or srun has started; else all nodes on this one."""
+    """Equal shares of the machines that torchrun or srun has started; otherwise all nodes on this one."""
     if (machines := started_machines()) > 1:
         return {"name": "environment", "nodes_per_machine": max(1, graph.num_nodes // machines)}
     return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
 
 
 def _tried(plugin: Plugin) -> Any:
-    """An instance; of a graph also its neighbors, because a file is read when they are asked for.
+    """An instance; for a graph also its neighbors, because they are what reads a file.
 
-    A graph from outside the package is compared with what it says of itself.
+    A graph from outside the package is compared with its declaration.
     """
     instance = plugin.make()
     if isinstance(instance, StaticGraph):

@@ -1,4 +1,4 @@
-"""What a run is made of, typed and checked; `config.load` reads it from YAML."""
+"""The settings of a run, typed and checked; `config.load` reads them from YAML."""
 
 import copy
 import re
@@ -19,14 +19,14 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def check_name(name: str) -> str:
-    """The name of a run; it becomes part of a directory's name."""
+    """Checks the name of a run, which becomes part of a directory's name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"must be made of letters, digits, '_', '-' and '.', at most 100, not '{name[:40]}'")
     return name
 
 
 def check_start(start: str) -> str:
-    """Who must be here when the first round begins: `all`, or `at_least N` nodes."""
+    """Checks how many nodes must be present before the first round: `all`, or `at_least N` nodes."""
     if start != "all" and not _AT_LEAST.fullmatch(start):
         raise ValueError(f"must be 'all' or 'at_least N' with the number of nodes, not '{start[:40]}'")
     return start
@@ -41,7 +41,7 @@ class Plugin(Factory):
     """As in YAML: a registered name or `module:Class`."""
 
     def make(self, *args: object) -> Any:
-        """An instance that shares nothing with others; raises BadInput when the class refuses its options."""
+        """A new instance that shares nothing; raises BadInput when the class refuses its options."""
         return Factory(self._maker, copy.deepcopy(dict(self.options))).make(*args)
 
     @property
@@ -51,7 +51,7 @@ class Plugin(Factory):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlugin(Plugin):
-    """A model: a Model class, or any torch.nn.Module from outside, which is wrapped."""
+    """A model: a Model class, or any torch.nn.Module from outside the package, which is wrapped."""
 
     @property
     def _maker(self) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ class EvaluationSettings:
     every: NonNegative = 10
     """Rounds between evaluations; 0: only at the end."""
     final: bool = True
-    """Whether models are tested after the last round, whatever `every` says."""
+    """Whether models are tested after the last round, whatever `every` is."""
     batch_size: Positive = BATCH_SIZE
     average_model: bool = True
     """Whether the mean of all models is tested too."""
@@ -79,37 +79,37 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class RestartSettings:
-    """Whether a node whose process died is started again."""
+    """Whether a node whose process died is restarted."""
 
     attempts: NonNegative = 0
-    """How often, for each host process."""
+    """Most restarts of each host process."""
 
 
 @dataclass(frozen=True)
 class FailureSettings:
-    """What the loss of a node means, and how long anything is waited for, in seconds."""
+    """What happens when a node is lost, and the timeouts in seconds."""
 
     on_loss: Literal["auto", "continue", "stop"] = "auto"
     """auto: continue, unless the sharing scheme does not tolerate a loss."""
     deadline: PositiveFloat = 60.0
-    """How long a silent peer is waited for in a round."""
+    """Timeout for a silent peer in a round."""
     grace: NonNegativeFloat = 5.0
-    """How long a broken link may take to come back before the peer counts as lost."""
+    """How long a broken link may take to reconnect before the peer counts as lost."""
     start_deadline: PositiveFloat = 60.0
-    """How long the nodes have to meet."""
+    """Timeout of the rendezvous of all nodes."""
     stop_deadline: PositiveFloat = 60.0
-    """How long the nodes have to end once the run is to stop; then they are killed."""
+    """Timeout for the end of all nodes after a stop was requested; the rest are killed."""
     start: Annotated[str, AfterValidator(check_start)] = "all"
-    """Who must be here to begin: all, or at_least N nodes; the others may come later."""
+    """Nodes that must be present at the start: all, or at_least N; the others may join later."""
     restart: RestartSettings = RestartSettings()
 
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """How often whole nodes are saved, so that the run or a node can go on from there."""
+    """How often whole nodes are saved, so that the run or a node can resume."""
 
     every: NonNegative = 0
-    """Rounds between checkpoints; 0: only when the run is asked to stop."""
+    """Rounds between checkpoints; 0: only at a graceful stop."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class ModelRecordSettings:
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """What is recorded beside the numbers of each round."""
+    """What is recorded in addition to the numbers of each round."""
 
     models: ModelRecordSettings | None = None
     """None: no models."""
@@ -130,7 +130,7 @@ class RecordSettings:
 
 @dataclass(frozen=True)
 class KeyFolder:
-    """Where this machine's key files lie."""
+    """The place of this machine's key files."""
 
     keys: Path
 
@@ -158,7 +158,7 @@ class Settings:
     transforms: tuple[Plugin, ...] = ()
     communication: Plugin
     overlap: bool = False
-    """Whether models are exchanged as they are at the start of a round, while the nodes train."""
+    """Whether nodes exchange their models of the start of a round while they train."""
     evaluation: EvaluationSettings
     failures: FailureSettings
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -166,9 +166,9 @@ class Settings:
     faults: tuple[Plugin, ...] = ()
     """Injected faults."""
     security: Literal["auto", "none"] | KeyFolder = "auto"
-    """Keys for links between machines; auto: those in `keys` beside the file, where others can reach them."""
+    """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
     run_dir: str | None = None
-    """Where results go; None: runs/<name>-<time>."""
+    """The directory of the results; None: runs/<name>-<time>."""
     machine: NonNegative | None = None
     """The index of this machine; None: found by its addresses."""

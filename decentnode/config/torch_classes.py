@@ -1,4 +1,4 @@
-"""Optimizers, schedulers and losses by their class names: torch's, and ours that are made like them."""
+"""Optimizers, schedulers and losses by their class names: those of torch, and ours like them."""
 
 import inspect
 import warnings
@@ -20,9 +20,9 @@ from decentnode.training.objective import Objective
 from decentnode.training.training import first_line
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
-# What these are made of cannot be written in YAML: functions, or other schedulers.
+# YAML cannot express the arguments of these: functions, or other schedulers.
 _NOT_FROM_YAML = {"LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}
-# These compare other things than scores and labels, or are another's old name.
+# These compare other inputs than scores and labels, or are old names of other losses.
 _NOT_FROM_YAML |= {
     "CTCLoss", "CosineEmbeddingLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "KLDivLoss",
     "LinearCrossEntropyLoss", "MarginRankingLoss", "MultiLabelMarginLoss", "NLLLoss2d", "PoissonNLLLoss",
@@ -33,12 +33,12 @@ MOST_TRIAL_ROUNDS = 100
 
 
 class TorchClasses:
-    """The public classes of some modules under a base class; the first `given` arguments come from us."""
+    """The public classes of some modules under a base class; the first `given` arguments are ours."""
 
     def __init__(
         self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None
     ) -> None:
-        """`outside` is what a class from elsewhere must be, by default the same base."""
+        """`outside` is the required base of a class from outside the package; default: `base`."""
         self.kind = kind
         self.bases = (outside or base,)
         self._given = given
@@ -67,7 +67,7 @@ class TorchClasses:
         return known[name]
 
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
-        """The options of a class; types as the defaults tell, since torch's hints are not made for checks."""
+        """The options of a class; types follow the defaults, because torch's hints are too loose."""
         found = parameters_of(cls, skip=self._given)
         return {name: (_type_of(default), default) for name, (_, default) in found.items()}
 
@@ -86,7 +86,7 @@ def _type_of(default: Any) -> Any:
 
 
 def plain_defaults(parameters: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """The defaults that can be written into YAML and mean something there."""
+    """The defaults that YAML can express and that have a meaning there."""
     return {name: value for name, (_, value) in parameters.items() if _is_plain(value)}
 
 
@@ -97,9 +97,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def try_optimizer(optimizer: Plugin) -> Optimizer:
-    """An optimizer of one small layer, to see what torch says; raises BadInput with its words."""
+    """An optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
     cls: Any = optimizer.cls
-    # Without the wrapper around this method, which imports a compiler for a second when it is first called.
+    # Without the wrapper of this method, whose first call imports a compiler for a second.
     plain = {"add_param_group": inspect.unwrap(cls.add_param_group)}
     quick = Plugin(
         cls=type(cls.__name__, (cls,), plain),
@@ -112,7 +112,7 @@ def try_optimizer(optimizer: Plugin) -> Optimizer:
 
 
 def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
-    """Follows the schedule for some rounds, since torch looks at many options only then; raises BadInput."""
+    """Runs the schedule for some rounds, because torch checks many options only then; raises BadInput."""
     made = scheduler.make(optimizer)
     arguments = (1.0,) if isinstance(made, ReduceLROnPlateau) else ()
     try:
@@ -125,9 +125,9 @@ def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
 
 
 def try_loss(loss: Plugin) -> None:
-    """The loss of scores and labels as training gives them; raises BadInput."""
+    """Computes the loss of scores and labels as in training; raises BadInput."""
     objective = Objective(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), loss.make())
-    if ":" in loss.name:  # somebody's own loss may be made for so many classes
+    if ":" in loss.name:  # a user's own loss may need another number of classes
         return
     try:
         _, value = objective(torch.eye(2), torch.tensor([0, 1]))

@@ -1,7 +1,7 @@
-"""Checks a value from YAML against a type, and says in plain words what the type allows.
+"""Checks a value from YAML against a type, and describes what the type allows.
 
-Types are as strict as JSON: "16" is no number, true is no number, 1.0 is no whole number; a whole number
-is fine where a number is wanted, and a list where a tuple is.
+Types are as strict as JSON: "16" is no number, true is no number, 1.0 is no whole number; a whole number is
+valid where a number is expected, and a list where a tuple is.
 """
 
 import json
@@ -39,7 +39,7 @@ _SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("
 
 
 class TypeMismatch(Exception):
-    """A value that its type does not allow; `problems` are (key within the value, what is wrong)."""
+    """A value that its type does not allow; `problems` are (key within the value, defect)."""
 
     def __init__(self, problems: dict[Key, str]) -> None:
         super().__init__(str(problems))
@@ -64,12 +64,12 @@ def _fields(cls: Any) -> tuple[Field[Any], ...]:
 def _hints(source: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(source, include_extras=True)
-    except Exception:  # a hint of somebody else's class may name what is only imported for type checkers
+    except Exception:  # a hint of a user's class may use names that are only imported for type checkers
         return {}
 
 
 def typed(hint: Any, value: Any) -> Any:
-    """The value as its type wants it; raises Unfit."""
+    """The value converted to its type; raises TypeMismatch."""
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
@@ -81,7 +81,7 @@ def typed(hint: Any, value: Any) -> Any:
 
 
 def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
-    """Without those of a whole where one of its parts has a problem: the other choices of a union."""
+    """Problems without those of a whole with a problem in one of its parts: the other choices of a union."""
     inner = {key[:length] for key in problems for length in range(len(key))}
     return {key: what for key, what in problems.items() if key not in inner}
 
@@ -90,13 +90,13 @@ def json_schema(hint: Any, ref_template: str) -> dict[str, Any]:
     """The JSON schema of one value of that type, its definitions under `$defs`."""
     try:
         schema = _adapter(hint).json_schema(ref_template=ref_template)
-    except PydanticInvalidForJsonSchema:  # a class of somebody else's
+    except PydanticInvalidForJsonSchema:  # a class without a JSON schema
         return {"$defs": {}}
     return {**schema["prefixItems"][0], "$defs": schema.get("$defs", {})}
 
 
 def _adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
-    # The tuple around it lets the rules apply to a dataclass too, which refuses them when it stands alone.
+    # The tuple around it applies the rules to a dataclass, too, which refuses them by itself.
     try:
         return _cached_adapter(hint)
     except TypeError:  # an unhashable annotation
@@ -129,17 +129,17 @@ def unfit_text(hint: Any, value: Any) -> str:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """`unknown key; did you mean 'x'?`, or all that are known when nothing is near."""
+    """`unknown key; did you mean 'x'?`, or all known names when none is similar."""
     listed = f" (known: {', '.join(known)})" if known else ""
     return f"unknown {what}{guess(name, list(known)) or listed}"
 
 
 def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:
-    """Follows a path as far as the types are unambiguous; the key that far, and the type there."""
+    """Follows a path while the types are unambiguous; returns the key so far, and the type there."""
     key: Key = ()
     for part in path:
         if get_origin(_bare(hint)) in UNIONS:
-            # Here the path only names one of the choices; the value tells which one was meant.
+            # Here the path only names one of the choices; the value decides which one was meant.
             inner = _meant(_bare(hint), _dig(value, key))
         else:
             inner = _inside(hint, part)
@@ -193,7 +193,7 @@ def is_path(name: str, hint: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """A value as a message shows it."""
+    """A value as messages show it."""
     if isinstance(value, list | tuple | dict):
         return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, str):
@@ -202,7 +202,7 @@ def show(value: Any) -> str:
 
 
 def describe(hint: Any, many: bool = False) -> str:
-    """What a type allows, in words: `a whole number > 0`, `a list of numbers or null`."""
+    """The values that a type allows, as text: `a whole number > 0`, `a list of numbers or null`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([describe(arguments[0], many), *_bounds(arguments[1:])]).rstrip()

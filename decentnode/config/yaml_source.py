@@ -1,4 +1,4 @@
-"""YAML text -> plain values, and for every value the place where it was written.
+"""YAML text -> plain values, with the place of every value.
 
 The scalars follow YAML 1.2 (core schema), not 1.1: `1e-3` is a number; `on`, `off`, `yes`, `no` and
 dates are text. Only plain values are read: no tag can name a type. Size, nesting and the expansion of
@@ -19,7 +19,7 @@ from decentnode.core.text import printable, shortened
 from decentnode.errors import ConfigError
 
 Key = tuple[str | int, ...]
-"""Where a value stands in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
+"""The place of a value in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
 
 MOST_BYTES = 1 << 18
 MOST_VALUES = 100_000
@@ -46,13 +46,13 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class ScalarRules:
-    """How plain scalars are read and, the other way round, which texts are written in quotes."""
+    """How plain scalars are read, and which texts are quoted in output."""
 
     yaml_implicit_resolvers: ClassVar = _resolvers()
 
 
 class _Loader(ScalarRules, yaml.SafeLoader):
-    """Gives nodes with positions, and stops where nesting gets too deep."""
+    """Yields nodes with positions, and stops at too deep nesting."""
 
     depth = 0
 
@@ -67,12 +67,12 @@ class _Loader(ScalarRules, yaml.SafeLoader):
 
 
 class Dumper(ScalarRules, yaml.SafeDumper):
-    """Writes what this module reads back as the same values."""
+    """Writes text that this module reads as the same values."""
 
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where a value was written: a line of the file, or an override of the command line."""
+    """The place of a value in the input: a line of the file, or an override of the command line."""
 
     line: int
     override: Key | None = None
@@ -80,7 +80,7 @@ class SourceLocation:
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing to correct, in the words that the user sees."""
+    """One thing to correct, as the user's message."""
 
     place: SourceLocation
     key: Key
@@ -98,7 +98,7 @@ class Defect:
 
 @dataclass
 class Document:
-    """A file's values, where each was written, and the defects found so far."""
+    """A file's values, their places, and the defects found so far."""
 
     file: str
     value: Any = None
@@ -107,13 +107,13 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def place(self, key: Key) -> SourceLocation:
-        """Where the value was written; for one that was not, where the section around it begins."""
+        """The place of the value; for a missing one, the start of the section around it."""
         while key and key not in self.places:
             key = key[:-1]
         return self.places.get(key, SourceLocation(1))
 
     def add(self, key: Key, *what: str) -> None:
-        """Notes defects of the value at `key`; one that could not be read has its defect already."""
+        """Adds defects of the value at `key`; an unreadable value has its defect already."""
         if key not in self.unreadable:
             self.defects += [Defect(self.place(key), key, line) for line in what]
 
@@ -161,12 +161,12 @@ def read_value(text: str, document: Document, key: Key) -> Any:
 
 
 def dump(values: dict[str, Any]) -> str:
-    """YAML text that `read` turns into the same values."""
+    """YAML text from which `read` returns the same values."""
     return yaml.dump(values, Dumper=Dumper, sort_keys=False, width=110)
 
 
 class _Unreadable(Exception):
-    """Text that gives no values at all."""
+    """Text without any values."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -175,7 +175,7 @@ class _Unreadable(Exception):
 
 
 def _instead(path: str) -> str:
-    """What to write in place of a path where no file is."""
+    """The remedy for a path without a file."""
     if "=" in path and not Path(path).exists():
         return "; the configuration comes first, then what it changes"
     return near_file(path)
@@ -230,12 +230,12 @@ _REMEDIES = (
     ("document start", "a configuration has lines such as 'seed: 1'", False),
     ("node content", "write a value, or null", False),
 )
-"""Words of a parser's complaint, what to do about it, and whether it began where the parser was before."""
+"""Text of a parser's error, the remedy, and whether the defect is where the parser was before."""
 _START = yaml.Mark("", 0, 0, 0, "", 0)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
-    """What is wrong, what would be right, and where that is."""
+    """The defect with its remedy, and its place."""
     problem, mark = error.problem or "incomplete", error.problem_mark or error.context_mark
     if "'\\t'" in problem:
         return "a tab; YAML is indented with spaces", mark
@@ -245,7 +245,7 @@ def _syntax(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
         return problem, mark
     for words, remedy, from_context in _REMEDIES:
         if words in problem:
-            # What has no end, or no colon, is noticed lines after the one that is to be corrected.
+            # The parser notices an open bracket or quote, or a missing colon, only lines after it.
             return f"not valid YAML: {problem}; {remedy}", (from_context and error.context_mark) or mark
     return f"not valid YAML: {problem}", mark
 
@@ -256,14 +256,14 @@ def _line(node: yaml.Node) -> int:
 
 @dataclass
 class _Builder:
-    """Turns nodes into plain values; notes places and defects in the document."""
+    """Turns nodes into plain values; adds places and defects to the document."""
 
     document: Document
     override: Key | None = None
     values: int = 0
 
     def value(self, node: yaml.Node, key: Key, line: int = 0) -> Any:
-        """The plain value of a node that was written at `line` (default: where the node begins)."""
+        """The plain value of a node that was written at `line` (default: the start of the node)."""
         self.values += 1
         if self.values > MOST_VALUES:
             raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")
@@ -332,7 +332,7 @@ def _number(kind: str, text: str) -> int | float:
     if text.lstrip("+-").lower() in (".inf", ".nan"):
         raise ValueError(f"{text} is not a finite number")
     try:
-        # More digits than this are out of range anyway, and the time to convert them grows with the square.
+        # Numbers with more digits are out of range, and the time to convert them is quadratic.
         number = int(text[:100], _BASES.get(text[:2], 10)) if kind == "int" else float(text)
     except ValueError:
         raise ValueError(f"'{short}' is not a number") from None
