@@ -1,4 +1,4 @@
-"""The command line: `decentnode run CONFIG.yaml [key=value ...]` and what belongs to it."""
+"""The command line: `decentnode run CONFIG.yaml [key=value ...]` and the other commands."""
 
 import ast
 import gc
@@ -43,7 +43,7 @@ Overrides = Annotated[
 
 
 def print_version(wanted: bool) -> None:
-    """Prints the version and ends, when that is wanted."""
+    """Prints the version and exits, if `wanted`."""
     if wanted:
         from decentnode.core.version import __version__
 
@@ -79,7 +79,7 @@ def resume(
         bool, typer.Option("--accept-code-change", help="Go on although plug-ins were edited.")
     ] = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, from the newest round that all nodes were saved after."""
+    """Resume a run that was stopped or killed, from the newest round that all nodes were saved after."""
     job = job_of_one_task()
     import_torch()
     from decentnode.launcher.cluster.scheduler import own_directory
@@ -94,7 +94,7 @@ def resume(
 def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], past: "ResumePlan | None" = None
 ) -> NoReturn:
-    """Runs this machine's part and ends with its exit code; `past`: the run that goes on."""
+    """Runs this machine's part and exits with its exit code; `past`: the run to resume."""
     import torch
 
     torch.set_num_threads(1)
@@ -122,7 +122,7 @@ def launch(
         if dry_round.has_foreign_plugins(settings):
             dry_round.check(experiment)
         launcher = Launcher(experiment, machine, screen_for(sys.stdout), past)
-    # The first optimizer step would load this otherwise, once in every node.
+    # The first optimizer step would otherwise import this, once in every node.
     import torch._dynamo
 
     raise typer.Exit(launcher.run())
@@ -165,7 +165,7 @@ def keys(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
 ) -> None:
-    """Make the keys by which the machines of an experiment know each other."""
+    """Make the keys with which the machines of an experiment authenticate each other."""
     settings = read(config, overrides)
     from decentnode.cli import keys as key_report
 
@@ -251,25 +251,25 @@ def compare(
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
 ) -> None:
-    """Show where a run is, node by node, and who waits for whom; or how it ended."""
+    """Show the state of a run, node by node, and which nodes wait for which; or how it ended."""
     from decentnode.cli.status import report
 
     print_lines(report(run))
 
 
-# Unknown options are words then: -1 is a rank that is wrong, and said to be.
+# Unknown options are arguments then: -1 becomes a wrong rank, with an error for it.
 @app.command(context_settings={"ignore_unknown_options": True})
 def restart(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
     rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
 ) -> None:
-    """Start a node again whose process died, in a run that goes on."""
+    """Restart a node whose process died, in a running experiment."""
     from decentnode.cli.restart import request_restart
 
     print_lines([request_restart(run, rank)])
 
 
-# Its own help option would take that of every benchmark.
+# Its own help option would replace that of every benchmark.
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
@@ -299,7 +299,7 @@ def doctor(
     config: Annotated[Path | None, typer.Argument(help="Also check what this experiment needs.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Check whether this machine can run nodes, and say what to do where it cannot."""
+    """Check whether this machine can run nodes, with a remedy for each problem."""
     settings = read(config, overrides) if config else None
     import_torch()
     from decentnode.cli.doctor import examine
@@ -328,7 +328,7 @@ def schema() -> None:
 
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
-    """An experiment's settings; a file that cannot be read is refused before the slow imports."""
+    """An experiment's settings; reports a file that cannot be read before the slow imports."""
     from decentnode.config import yaml_source
 
     document = yaml_source.read(config)
@@ -341,7 +341,7 @@ def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
 
 
 def import_torch() -> None:
-    """Imports it and ends in two thirds of the time: what is here to stay is not searched for garbage."""
+    """Imports torch; the process takes two thirds of the time, because the collector skips what stays."""
     gc.disable()
     import torch  # noqa: F401
 
@@ -350,7 +350,7 @@ def import_torch() -> None:
 
 
 def first_line(script: Path) -> str:
-    """What a script is, by the first line of its docstring; the script is not run."""
+    """The first line of a script's docstring; does not run the script."""
     return (ast.get_docstring(ast.parse(script.read_text())) or "").split("\n", 1)[0]
 
 

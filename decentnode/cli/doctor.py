@@ -1,4 +1,4 @@
-"""What `decentnode doctor` looks at: whether this machine can run nodes, and what to do where it cannot."""
+"""The checks of `decentnode doctor`: whether this machine can run nodes, with a remedy for each problem."""
 
 import ipaddress
 import json
@@ -29,7 +29,7 @@ OLDEST_TORCH = (2, 6)
 FEW_FILES = 256
 LITTLE_MEMORY = 1 << 30
 TORCH_SECONDS = 60
-# A child asks, because a process that has touched CUDA cannot fork nodes that use it.
+# A child process asks, because a process that has used CUDA cannot fork nodes that use it.
 _ASK_TORCH = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
     "print(json.dumps([torch.__version__, torch.version.cuda, gpus]))"
@@ -53,12 +53,12 @@ class Finding:
 def graded(
     what: str, found: str, good: bool, advice: str, level: Literal["warn", "fail"] = "fail"
 ) -> Finding:
-    """`ok` when good; else `level` with what to do."""
+    """`ok` when good; otherwise `level` with the remedy."""
     return Finding("ok", what, found) if good else Finding(level, what, found, advice)
 
 
 def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Finding]:
-    """All findings about this machine, and whether it can carry its part of a run with these settings."""
+    """All findings about this machine, and whether it can run its part of these settings."""
     for check in CHECKS:
         yield from check()
     if settings is not None:
@@ -75,7 +75,7 @@ def python() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """PyTorch and the GPUs that it sees, from a child."""
+    """PyTorch and the GPUs that it finds, from a child process."""
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS, check=False)
@@ -107,7 +107,7 @@ def libzmq() -> Iterator[Finding]:
 
 
 def open_files() -> Iterator[Finding]:
-    """How many files a node process may open; it lifts the soft limit itself."""
+    """The limit of open files of a node process, which raises the soft limit itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = "raise the hard limit (ulimit -Hn) as root"
     yield graded("open files", f"{hard} (soft limit {soft})", hard >= FEW_FILES, advice, "warn")
@@ -131,7 +131,7 @@ def shared_memory() -> Iterator[Finding]:
 
 
 def addresses() -> Iterator[Finding]:
-    """What other machines may call this one in `mapping.machines`."""
+    """Addresses for this machine in `mapping.machines`."""
     found = [ip for ip in own_addresses() if not ipaddress.ip_address(ip).is_loopback]
     advice = "runs over several machines need a network"
     yield graded("addresses", ", ".join(found) or "only loopback", bool(found), advice, "warn")
@@ -143,7 +143,7 @@ def processor() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """What is free now."""
+    """Free memory."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     found = f"{readable_bytes(free)} of {readable_bytes(total)} available"
@@ -168,7 +168,7 @@ def experiment_ports(settings: Settings, machine: int) -> Iterator[Finding]:
 
 
 def experiment_keys(settings: Settings, machine: int) -> Finding:
-    """What guards this machine's links."""
+    """The protection of this machine's links."""
     try:
         found = credentials(settings, machine)
     except BadInput as error:

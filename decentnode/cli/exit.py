@@ -1,4 +1,4 @@
-"""How a command ends: what went wrong, in a line where it could be expected, and its exit code."""
+"""The end of a command: its error, in one line where it is expected, and its exit code."""
 
 import contextlib
 import errno
@@ -12,18 +12,18 @@ import typer
 from decentnode.core.signals import some_are_left_behind
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
-# Typer has this class in itself or from click, depending on its version.
+# Depending on its version, Typer has this class itself or from click.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def explain(error: BaseException) -> int:
-    """Says on standard error what went wrong, in one line where it can be expected; gives the exit code."""
+    """Reports an error on standard error, in one line where it is expected; returns the exit code."""
     if isinstance(error, typer.Abort) and error.__cause__ is not None:
-        # Typer takes the end of any file for that of its own input.
+        # Typer treats the end of any file as the end of its own input.
         return explain(error.__cause__)
     if isinstance(error, USAGE_ERROR):
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-        if not message:  # no word was given, and the help has been shown
+        if not message:  # no arguments were given, and the help has been shown
             return ExitCode.BAD_INPUT
         return complain(f"decentnode: {message} (see decentnode --help)", ExitCode.BAD_INPUT)
     if isinstance(error, BadInput):
@@ -41,13 +41,13 @@ def explain(error: BaseException) -> int:
 
 
 def complain(text: str, code: ExitCode) -> ExitCode:
-    """Prints to standard error; gives the code back."""
+    """Prints to standard error; returns the code."""
     print(text, file=sys.stderr)
     return code
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process: at once where a thread is amid torch, which would abort on its way back to Python."""
+    """Ends the process: at once if a thread is inside torch, which would abort on its return to Python."""
     if some_are_left_behind():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What `decentnode graph` prints about a graph file or a family of graphs; needs no torch."""
+"""The output of `decentnode graph` about a graph file or a family of graphs; needs no torch."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterato
 
 
 def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
-    """The plug-in with options such as `nodes=16`; a file name means the plug-in that reads files."""
+    """The plug-in with options such as `nodes=16`; a file name selects the plug-in that reads files."""
     is_file = bool(_FILE.fullmatch(name)) and ":" not in name
     import_from(Path.cwd())
     cls = registry.find("file" if is_file else name)

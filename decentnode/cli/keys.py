@@ -1,4 +1,4 @@
-"""What `decentnode keys` does: makes the files, and says which machine gets which."""
+"""`decentnode keys`: makes the key files, and prints which machine needs which."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `decentnode list` prints: the registered plug-ins, and the options of a kind or of one."""
+"""The output of `decentnode list`: the registered plug-ins, and the options of a kind or of one."""
 
 import inspect
 import json
@@ -13,7 +13,7 @@ from decentnode.transforms.base import Transform
 
 
 def describe_all(word: str | None = None) -> Iterator[str]:
-    """Lines about plug-ins: all by name; with options those of one kind, or of one name.
+    """Lines about plug-ins: all names; or the options of one kind, or of one plug-in.
 
     Raises UnknownPlugin.
     """
@@ -32,7 +32,7 @@ def describe_all(word: str | None = None) -> Iterator[str]:
 
 
 def chosen(word: str) -> tuple[str | None, str | None]:
-    """The kind, or the plug-in name, that a word means; raises UnknownPlugin."""
+    """The kind, or the plug-in name, that the argument selects; raises UnknownPlugin."""
     kinds = [registry.kind for registry in REGISTRIES]
     names = {name for registry in REGISTRIES for name in registry.classes()}
     kind = {f"{kind}s": kind for kind in kinds}.get(word, word)
@@ -45,7 +45,7 @@ def chosen(word: str) -> tuple[str | None, str | None]:
 
 
 def first_line(cls: type) -> str:
-    """What a plug-in is, by the first line of its docstring."""
+    """The first line of a plug-in's docstring."""
     return (inspect.getdoc(cls) or "").split("\n", 1)[0]
 
 
@@ -57,7 +57,7 @@ NEEDS = {
 
 
 def properties(cls: type) -> Iterator[str]:
-    """What a scheme or a transform needs, promises and costs, from its class variables."""
+    """The requirements, promises and costs of a scheme or a transform, from its class variables."""
     if issubclass(cls, Sharing):
         yield f"needs: {', '.join(text for name, text in NEEDS.items() if getattr(cls, name)) or 'nothing'}"
         loss = "goes on" if cls.tolerates_loss else "stops"
@@ -86,5 +86,5 @@ def options(cls: type) -> Iterator[str]:
 def _shown(default: Any) -> str:
     if default is REQUIRED:
         return "required"
-    # As YAML has it: null, true, [64].
+    # As in YAML: null, true, [64].
     return default if isinstance(default, str) else json.dumps(default, default=str)

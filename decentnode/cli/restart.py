@@ -1,4 +1,4 @@
-"""`decentnode restart`: asks the launcher of a run to start a node again."""
+"""`decentnode restart`: requests the launcher of a run to restart a node."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, Request,
 
 
 def request_restart(run_dir: Path, rank: int) -> str:
-    """What the launcher of a run says to `decentnode restart`; raises BadInput where it says no."""
+    """The launcher's reply to `decentnode restart`; raises BadInput where it refuses."""
     live = live_of(run_dir)
     if live is None:
         raise BadInput(f"{run_dir}: no launcher answers here; the run has not begun, or has ended")

@@ -1,4 +1,4 @@
-"""Where a run is, as a person reads it: from its launcher while it runs, from its files afterwards."""
+"""The state of a run as text: from its launcher while it runs, from its files afterwards."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +66,7 @@ def _line(node: NodeStatus) -> str:
 
 
 def _progress(node: NodeStatus) -> tuple[int, bool, float]:
-    """Whoever waits is ahead of those in the same round that it waits for."""
+    """A waiting node is ahead of the nodes in the same round that it waits for."""
     return node.round, bool(node.waits_for), -node.seconds
 
 
@@ -74,9 +74,9 @@ def _progress(node: NodeStatus) -> tuple[int, bool, float]:
 
 
 def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
-    """What the files of a run tell that nobody answers for any more."""
+    """The lines about a run without a launcher, from its files."""
     events = _events(run_dir / EVENTS)
-    # A run that was resumed has begun again after it had ended.
+    # A resumed run has an end before its start.
     last = next((event for event in reversed(events) if event.kind in UNIMPORTANT), None)
     if last is not None and last.kind == "ended":
         yield f"{run_dir}: has ended: {last.text}"

@@ -1,7 +1,7 @@
 """Finds the gamma of a scheme of compressed gossip, by consensus with the actual graph, weights and chain.
 
-All nodes take turns in this process, without transport and without training: what is left of their distance
-after a number of rounds says how good a gamma is.
+All nodes run in turns in this process, without transport and training. The distance that remains after a
+number of rounds shows how good a gamma is.
 """
 
 import io
@@ -28,23 +28,23 @@ from decentnode.transforms.coding.byte_coder import ByteCoder
 from decentnode.transforms.coding.index_coder import IndexCoder
 
 TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((25, 40)), 0),))
-"""A model of 1000 values; how C and W work together does not depend on how many there are."""
+"""A model of 1000 values; the joint effect of C and W does not depend on their number."""
 ROUNDS = 200
 DIVERGED = 4.0
 CONVERGED = 1e-10
-"""Multiples of the distance at the start where a simulation is ended."""
+"""Fraction of the distance at the start at which a simulation ends."""
 SMALLEST = 2.0**-14
 FAST_ENOUGH = 0.75
 LOSSLESS = (IndexCoder, ByteCoder)
-"""Transforms that change bytes alone are left out, which halves the time."""
+"""Transforms that only change bytes are left out, which halves the time."""
 REACH_USED = 0.9
-"""How far the random values are apart at most, of what the scheme can bridge."""
+"""The largest difference of random values, as a fraction of what the scheme can handle."""
 HEADING = "  gamma  distance left  rounds  a round"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How far consensus came with one gamma."""
+    """The result of consensus with one gamma."""
 
     gamma: float
     distances: tuple[float, ...]
@@ -52,10 +52,10 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """What the logarithm of the distance loses per round, from its mean over all rounds; 0: diverges.
+        """Decrease of the distance's logarithm per round, from its mean over all rounds; 0: diverges.
 
-        So a distance that soon gets no smaller because of rounding counts more than one that falls as low
-        slowly. For a steady decay it is exact.
+        So a distance that decreases fast and then stays constant because of rounding counts more than one
+        that reaches the same value slowly. For a steady decay it is exact.
         """
         if not 0 < self.distances[-1] < 1:
             return 0.0
@@ -102,7 +102,7 @@ def check(settings: Settings, graph: WeightedGraph) -> None:
 
 
 def find(attempt: Try) -> Generator[Trial, None, Trial]:
-    """Gives every trial, and returns the best one: octaves down from 1, then half octaves around the best."""
+    """Yields every trial, returns the best one: octaves down from 1, then half octaves around the best."""
     tried: dict[float, Trial] = {}
 
     def trial(gamma: float) -> Trial:
@@ -129,7 +129,7 @@ def find(attempt: Try) -> Generator[Trial, None, Trial]:
 def chosen(trials: Sequence[Trial], attempt: Try) -> Trial:
     """The smallest gamma that is nearly as fast as the best, because the best is not far from the limit.
 
-    It must go on converging: just beyond the limit, differences shrink at first and grow later.
+    It must stay convergent: just beyond the limit, differences decrease at first and grow later.
     """
     enough = FAST_ENOUGH * max(trial.rate for trial in trials)
     first = min(trial.gamma for trial in trials if trial.rate >= enough)
@@ -141,7 +141,7 @@ def chosen(trials: Sequence[Trial], attempt: Try) -> Trial:
 
 
 def rounded(gamma: float) -> float:
-    """Two digits are enough, and are what is shown."""
+    """Rounds to two digits, as in the output."""
     return float(f"{gamma:.2g}")
 
 
@@ -152,7 +152,7 @@ def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int
     start, distances = _distance(models), []
     for round in range(rounds):
         try:
-            # What schemes have to say about a payload that they leave out is of no interest here.
+            # Messages of schemes about refused payloads are not useful here.
             with redirect_stdout(io.StringIO()):
                 models = mix(nodes, graph, models, round)
         except RunFailed:
@@ -170,13 +170,13 @@ def _scheme(settings: Settings, graph: WeightedGraph, gamma: float) -> Sharing:
     transforms = [t for t in (t.make() for t in settings.transforms) if not isinstance(t, LOSSLESS)]
     chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
     scheme.bind(TRIAL, graph.num_nodes, chain, settings.seed)
-    # All nodes start alike, as in a run; that they then differ is as if they had been trained.
+    # All nodes start equal, as in a run; the random models then have the effect of training.
     scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
     return scheme
 
 
 def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
-    """Normally distributed values, or evenly distributed ones where they must not be too far apart."""
+    """Normally distributed values, or uniformly distributed ones where their differences are limited."""
     random = generator(seed, "tune")
     shape = (nodes, TRIAL.numel)
     if math.isinf(reach):
@@ -185,7 +185,7 @@ def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
 
 
 def mix(nodes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round: int) -> Tensor:
-    """One round of communication of all nodes; gives the new models, shape (n, d)."""
+    """One round of communication of all nodes; returns the new models, shape (n, d)."""
     mixed = torch.empty_like(models)
     views = {rank: graph.view_now(rank, round) for rank in range(len(nodes))}
     share_all(dict(enumerate(nodes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
