@@ -1,1 +1,1 @@
-"""For training loops of one's own: a module that is averaged with its neighbors' (docs/library.md)."""
+"""For your own training loop: a module that is averaged with its neighbors' modules (docs/library.md)."""

@@ -1,4 +1,4 @@
-"""What concerns all ranks at once: the model they begin with, and the average of all models."""
+"""Collectives of all ranks: the model that they start with, and the average of all models."""
 
 import math
 import warnings
@@ -15,14 +15,15 @@ from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.mixture import MixInput, first_not_finite, not_finite
 
 VERDICT = dense_layout(3, torch.float64)
-"""What a rank says of its model before averages are made."""
+"""What a rank reports about its model before an average: block, element, and a value that is not finite."""
 
 
 def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: ExchangeQueue) -> None:
-    """All ranks get rank 0's tensors; `area`, bytes that nobody reads yet, is where they travel through."""
+    """Copies rank 0's tensors to all ranks through `area`, bytes that no rank reads yet."""
     half = area.numel() // 2 // ALIGNMENT * ALIGNMENT
     for turn, pieces in enumerate(_batches(tensors, half)):
-        # The half that is written was sent two exchanges ago, and the last one was done when all had read it.
+        # The half that is written was sent two exchanges ago, and all ranks had read it before the last one
+        # ended.
         place = area[half * (turn % 2) :][: sum(piece.numel() for piece in pieces)]
         if exchanges.rank == 0:
             torch.cat(pieces, out=place)
@@ -35,12 +36,12 @@ def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: ExchangeQueue)
                 piece.copy_(part)
         inbox.release()
     exchanges.settle([])
-    # What lies between tensors is mixed as well: were it not zero, it would grow in every step.
+    # The gaps between tensors are mixed as well: values other than zero would grow in every step.
     area.zero_()
 
 
 def _batches(tensors: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
-    """The tensors' memory as bytes, in lists of pieces that are `most` bytes long together, or less."""
+    """The tensors' memory as bytes, in lists of pieces that are together at most `most` bytes long."""
     batch: list[Tensor] = []
     room = most
     for tensor in tensors:
@@ -57,7 +58,7 @@ def _batches(tensors: Sequence[Tensor], most: int) -> Iterator[list[Tensor]]:
 
 
 def _memory_of(tensor: Tensor) -> Tensor:
-    """A dense tensor's elements as bytes, in the order in which they lie; raises BadInput."""
+    """A dense tensor's elements as bytes, in memory order; raises BadInput."""
     detached = tensor.detach()
     strides = detached.stride()
     flat = detached.permute(sorted(range(len(strides)), key=lambda i: -strides[i])).reshape(-1)
@@ -67,11 +68,11 @@ def _memory_of(tensor: Tensor) -> Tensor:
 
 
 def average_all(engine: MixingEngine) -> float:
-    """Writes the mean of all ranks' blocks into the spare slots; gives the own model's distance from it."""
+    """Writes the mean of all ranks' blocks into the spare slots; returns the own model's distance from it."""
     exchanges, blocks = engine.exchanges, engine.blocks
     engine.start()  # else a forward pass on one rank alone would have made other exchanges
     launched = exchanges.launched
-    # Whoever releases an exchange says that all before it were read: none of them may be under way.
+    # A release acknowledges all exchanges before it, so none of them may be in flight.
     exchanges.drop_all()
     exchanges.settle(range(len(blocks)))
     for i, block in enumerate(blocks):
@@ -88,7 +89,7 @@ def average_all(engine: MixingEngine) -> float:
 
 
 def check_finite(blocks: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
-    """Raises RunFailed on all ranks if the model of any of these is not finite, with its name."""
+    """Raises RunFailed, with the name, on all ranks if the model of any live rank is not finite."""
     own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
     for number, block in enumerate(blocks):
         if found := first_not_finite(block.values):
@@ -106,10 +107,10 @@ def check_finite(blocks: Sequence[BucketMemory], exchanges: ExchangeQueue, livin
 
 
 def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]) -> None:
-    """Writes the mean over these ranks of a block into its spare slot, which nobody may read at the time.
+    """Writes the mean of a block over the live ranks into its spare slot, which no rank may read meanwhile.
 
-    Each of them sums up its share of the elements and gives the means to all: 2 (n - 1) / n vectors are sent.
-    Should one of them be lost meanwhile, its share stays what it is on this rank, with a warning.
+    Each rank sums its share of the elements and sends the means to all: 2 (n - 1) / n vectors are sent. If a
+    rank is lost meanwhile, its share keeps this rank's own values, with a warning.
     """
     own, means = _shares(block.values, living), _shares(block.spare, living)
     layout = dense_layout(own[living[0]].numel(), block.bucket.dtype)

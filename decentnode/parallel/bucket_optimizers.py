@@ -1,4 +1,4 @@
-"""One optimizer per bucket, and one that stands for them all."""
+"""One optimizer per bucket, and one that represents them all."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -20,7 +20,7 @@ BY_GRADIENT_ALONE = frozenset(
     {"SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop"}
     | {"AccumAdam", "AccumAdamW"}
 )
-"""Optimizers of torch and ours whose step does not depend on the parameters where nothing decays."""
+"""Optimizers of torch and ours whose step does not depend on the parameters unless weights decay."""
 
 
 class BucketOptimizer:
@@ -38,7 +38,7 @@ class BucketOptimizer:
         self.names = {id(parameter): name for name, parameter in named}
         self.parameters = [parameter for _, parameter in named]
         self.chosen = [p for group in self.optimizer.param_groups for p in group["params"]]
-        """Those that the optimizer was given; the others are mixed, and no more."""
+        """The parameters of the optimizer; the others are only mixed."""
         if unknown := {id(p) for p in self.chosen} - self.names.keys():
             raise BadInput(
                 f"the optimizer factory took {len(unknown)} parameters that it was not given: "
@@ -48,7 +48,7 @@ class BucketOptimizer:
 
     @property
     def by_gradient_alone(self) -> bool:
-        """Whether its step can be made from any parameters, because it is a function of the gradient."""
+        """Whether its step is a function of the gradient alone, so that it can start from any parameters."""
         kind = type(self.optimizer)
         known = kind.__module__.startswith(("torch.optim.", "decentnode.training.optim."))
         known = known and kind.__name__ in BY_GRADIENT_ALONE
@@ -61,12 +61,12 @@ class BucketOptimizer:
             self.scheduler.step()
 
     def schedule_state(self) -> dict[str, Any]:
-        """Where the schedule is, and whose it is; a copy."""
+        """The position of the schedule, and its parameters; a copy."""
         state = {} if self.scheduler is None else copied(self.scheduler.state_dict())
         return {"names": list(self.names.values()), "state": state}
 
     def load_schedule(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """The inverse of `schedule_state`, given those of all buckets, whichever parameters they had."""
+        """The inverse of `schedule_state`, for those of all buckets, whatever parameters they had."""
         if self.scheduler is None or not self.names:
             return
         first = next(iter(self.names.values()))
@@ -74,17 +74,17 @@ class BucketOptimizer:
         self.scheduler.load_state_dict(_fitted(copied(state), self.scheduler.state_dict()))
 
     def clear(self) -> None:
-        """Forgets the gradients, without what torch's `zero_grad` does around it."""
+        """Clears the gradients, without the overhead of torch's `zero_grad`."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @property
     def has_gradients(self) -> bool:
-        """Whether there is any gradient that no step has been made of."""
+        """Whether there is any gradient without a step."""
         return any(parameter.grad is not None for parameter in self.parameters)
 
     def by_name(self) -> dict[str, dict[str, Any]]:
-        """State and options of each parameter; copies, which later steps leave alone."""
+        """State and options of each parameter; copies, which later steps do not change."""
         return {
             self.names[id(p)]: copied(
                 {"state": self.optimizer.state.get(p, {}), "options": _options_of(group)}
@@ -94,7 +94,7 @@ class BucketOptimizer:
         }
 
     def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """The inverse of `by_name`, of these or more parameters; in whichever buckets they were."""
+        """The inverse of `by_name`, for these or more parameters, from any buckets."""
         if lacking := [self.names[id(p)] for p in self.chosen if self.names[id(p)] not in saved]:
             raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
         state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
@@ -106,7 +106,7 @@ class BucketOptimizer:
                 if found["state"]:
                     state["state"][number] = found["state"]
         self.optimizer.load_state_dict(state)
-        # Torch makes new groups, but schedules and `AllBuckets` hold on to these.
+        # Torch makes new groups, but schedules and `AllBuckets` keep references to these.
         for group, loaded in zip(groups, self.optimizer.param_groups, strict=True):
             group.clear()
             group.update(loaded)
@@ -114,7 +114,7 @@ class BucketOptimizer:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with containers and tensors of its own."""
+    """A copy of the state with containers and tensors of its own."""
     found: dict[str, Any] = tree_map_only(Tensor, Tensor.clone, dict(state))
     return found
 
@@ -144,13 +144,13 @@ def _needs_closure(optimizer: Optimizer) -> bool:
 
 
 def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A schedule's saved state; lists of another length stay as they are: the number of groups is another."""
+    """A schedule's saved state, except lists of another length: they belong to another number of groups."""
     found = dict(own)
     for key, value in saved.items():
         mine = own.get(key)
         if isinstance(value, list) and isinstance(mine, list):
             if len(value) == len(mine):
-                # Schedules that are made of schedules keep theirs in a list.
+                # Schedules that consist of schedules keep the states of these in a list.
                 pairs = zip(value, mine, strict=True)
                 found[key] = [_fitted(v, m) if isinstance(m, Mapping) else v for v, m in pairs]
         else:
@@ -165,7 +165,7 @@ def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 class AllBuckets(Optimizer):
     """The optimizers of all buckets as one: for training loops, gradient scalers, clipping and schedulers.
 
-    Its groups are those of the buckets' own optimizers, so a learning rate that is set here counts.
+    Its groups are those of the buckets' own optimizers, so they use a learning rate that is set here.
     """
 
     _step_supports_amp_scaling = True  # so that a scaler calls `step` even if nothing may be stepped
@@ -173,8 +173,8 @@ class AllBuckets(Optimizer):
     def __init__(
         self, parts: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
     ) -> None:
-        """`update` makes the step of all buckets, given what gradients are scaled by and whether to skip."""
-        # Some schedules look there for what the optimizer can do.
+        """`update` makes the step of all buckets, given the scale of the gradients and whether to skip."""
+        # Some schedules read the optimizer's options there.
         defaults = parts[0].optimizer.defaults if parts else {}
         super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], defaults)
         self.param_groups = [group for part in parts for group in part.optimizer.param_groups]
@@ -189,7 +189,7 @@ class AllBuckets(Optimizer):
         try:
             self._update(scale, bool(getattr(self, "found_inf", False)))
         except BaseException:
-            # A scaler takes them away after a step alone, and would multiply its scale by what it finds.
+            # A scaler removes them only after a step; after an error it would multiply its scale by them.
             for name in ("grad_scale", "found_inf"):
                 self.__dict__.pop(name, None)
             raise

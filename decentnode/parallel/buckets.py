@@ -1,8 +1,8 @@
 """A module's tensors in buckets: views of flat blocks that neighbors read in place.
 
-Every block has two slots that take turns: while neighbors still read the one that was sent, the next model
-is written into the other. The order is that in which gradients usually come: the last registered first. It
-follows from the module alone, so all ranks agree on it without asking.
+Every block has two slots that take turns: while neighbors still read the one that was sent, the next model is
+written into the other. The order is usually that of the gradients: the last registered tensor first. It
+follows from the module alone, so all ranks use the same order without communication.
 """
 
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ from decentnode.core.vector import Entry
 from decentnode.errors import BadInput
 
 ALIGNMENT = 64
-"""Bytes at whose multiples each tensor starts, as a cache line does."""
+"""Each tensor starts at a multiple of so many bytes, the size of a cache line."""
 LEAST_BYTES = 1 << 16
-"""A slot is not smaller, because what all ranks begin with travels through it in pieces."""
+"""The least size of a slot: the initial broadcast sends its pieces through it."""
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Which tensors lie side by side, and where in a slot; offsets count elements of `dtype`."""
+    """The tensors of a bucket, and their places in a slot; offsets count elements of `dtype`."""
 
     dtype: torch.dtype
     start: int
     """Its first byte in a slot."""
     entries: tuple[Entry, ...]
     numel: int
-    """With what lies between the tensors, which is zero everywhere and stays so."""
+    """Includes the gaps between the tensors, which are zero on all ranks and stay zero."""
     is_buffers: bool = False
-    """Whether it holds copies of buffers, whose own memory a forward pass may write to at any time."""
+    """Whether it holds copies of buffers; a forward pass may write to the buffers themselves at any time."""
 
     @cached_property
     def layout(self) -> Layout:
-        """What is sent of it."""
+        """The layout of its payload."""
         return dense_layout(self.numel, self.dtype)
 
     @property
@@ -70,7 +70,7 @@ class Plan:
                     f"'{name}' has no shape yet; run the module once on a batch before it is wrapped"
                 )
         for buffer in module.buffers():
-            if 0 in buffer.stride():  # made by `expand`: it could not be written to
+            if 0 in buffer.stride():  # made by `expand`, so it is not writable
                 buffer.data = buffer.contiguous()
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, tensor in parameters:
@@ -97,7 +97,7 @@ class Plan:
 
 
 def _groups(tensors: list[tuple[str, Tensor]], most_bytes: int) -> list[list[tuple[str, Tensor]]]:
-    """Tensors of one type that follow each other, until they are `most_bytes` long."""
+    """Consecutive tensors of one type, until they are `most_bytes` long."""
     groups: list[list[tuple[str, Tensor]]] = []
     open_groups: dict[torch.dtype, tuple[list[tuple[str, Tensor]], int]] = {}
     for name, tensor in tensors:
@@ -156,7 +156,7 @@ class BucketMemory:
 
     @property
     def values(self) -> Tensor:
-        """What is current, flat."""
+        """The current slot, flat."""
         return self._slots[self._current]
 
     @property
@@ -166,20 +166,20 @@ class BucketMemory:
 
     @property
     def payload(self) -> Payload:
-        """`values`, as it is sent."""
+        """`values` as a payload."""
         return self._payloads[self._current]
 
     def flip(self) -> None:
-        """Makes the spare slot the current one, and has the module see it."""
+        """Makes the spare slot the current one, and points the module to it."""
         self._current = 1 - self._current
         self.show()
 
     def take_in(self, spare: bool = False) -> None:
-        """Copies the tensors into the current slot, or the spare one: whichever of them are not views of it.
+        """Copies the tensors that are not views of the current slot, or the spare one, into it.
 
-        Buffers never are, and a forward pass may have put others in their places. A parameter may have been
-        given other memory through its `data`, as torch's `vector_to_parameters` does; it is a view again
-        afterwards. Raises BadInput if it no longer fits.
+        Buffers never are, and a forward pass may have replaced them. A parameter may have other memory
+        through its `data`, as after torch's `vector_to_parameters`; afterwards it is a view again. Raises
+        BadInput if it no longer fits.
         """
         if self.bucket.is_buffers:
             self.tensors = self._found()
@@ -196,7 +196,7 @@ class BucketMemory:
         return [getattr(part, key) for part, key in self._places]
 
     def show(self) -> None:
-        """Has the module see the current slot: parameters are views of it, buffers get copies."""
+        """Points the module to the current slot: parameters are views of it, buffers get copies."""
         views = self._views[self._current]
         for tensor, view in zip(self.tensors, views, strict=True):
             if self.bucket.is_buffers:
@@ -204,15 +204,15 @@ class BucketMemory:
             else:
                 tensor.data = view
         if not self.bucket.is_buffers:
-            # So that a second backward through an old graph is an error, as after any step in place.
+            # Makes a second backward through an old graph an error, as after any in-place change.
             torch.autograd.graph.increment_version(self.tensors)
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The tensors of another rank's block, or of a gradient laid out like it, by their names."""
+        """The tensors of another rank's block, or of a gradient with the same layout, by their names."""
         return {entry.name: entry.view(flat) for entry in self.bucket.entries}
 
     def name_at(self, index: int) -> str:
-        """Whose element that is."""
+        """The name of the tensor with that element."""
         names = [entry.name for entry in self.bucket.entries if entry.offset <= index]
         return names[-1]
 

@@ -1,9 +1,9 @@
-"""The algorithm: which bucket is mixed when, with what, and what is sent next.
+"""The algorithm: the order in which buckets are mixed and sent, and their inputs.
 
-communicate_while_adapt: x(t) is sent as soon as it is there, and mixed when its gradient is:
-x(t+1) = W x(t) + d(x(t)). adapt_then_combine: what the step has made is sent, and mixed at the end:
-x(t+1) = W (x(t) + d(x(t))). Here d is what the optimizer adds; with mixing strength a, W is (1 - a) I + a W.
-Buckets go one after the other in the same order everywhere.
+communicate_while_adapt: x(t) is sent as soon as it is ready, and mixed when its gradient is ready: x(t+1) = W
+x(t) + d(x(t)). adapt_then_combine: the result of the step is sent, and mixed at the end: x(t+1) = W (x(t) +
+d(x(t))). Here d is the update of the optimizer; with mixing strength a, W is (1 - a) I + a W. The order of
+buckets is the same on all ranks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,30 +33,30 @@ class MixingEngine:
         exchanges: ExchangeQueue,
         options: Options,
     ) -> None:
-        """The optimizers belong to the first blocks; those after them hold buffers."""
+        """The optimizers belong to the first blocks; the other blocks hold buffers."""
         self.blocks = blocks
         self.optimizers = optimizers
         self.exchanges = exchanges
         self.options = options
         self.step = 0
-        """t: how many steps have been made; the topology's round."""
+        """t: the number of steps so far; the topology's round."""
         self.updated = 0
-        """How many blocks of this step are done."""
+        """The number of blocks of this step that are done."""
         self.begun = False
-        """Whether a step was begun and has not ended: the others count on the rest of it."""
+        """Whether a step has started and not ended: the other ranks wait for the rest of it."""
         self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
-        """The blocks that are mixed in every step, in the order in which they are."""
+        """The blocks that are mixed in every step, in order."""
         self._graph = graph
         self._view = self._next_view = graph.view_now(exchanges.rank, 0)
         self._strength = 1.0
 
     @property
     def publishes_early(self) -> bool:
-        """Whether x(t) is on its way while the gradient at x(t) is computed."""
+        """Whether x(t) travels while the gradient at x(t) is computed."""
         return self.options.scheme == "communicate_while_adapt"
 
     def start(self) -> None:
-        """Sends x(t) if that was not done when it was made: at the very first step, and after a change."""
+        """Sends x(t) if that is still due: at the very first step, and after a change."""
         self.exchanges.step = self.step
         if self.publishes_early and not self.exchanges.flying and not self.begun:
             for i in self.mixed:
@@ -64,20 +64,20 @@ class MixingEngine:
             self.launch_all()
 
     def withdraw(self) -> None:
-        """Makes void what was sent of x(t); for all ranks between steps. Raises RunFailed if not all come.
+        """Withdraws x(t) after it was sent; call it on all ranks between steps. Raises RunFailed otherwise.
 
-        And BadInput if the module's parameters have become others.
+        Raises BadInput if the module's parameters were replaced.
         """
         # A forward pass on one rank alone may have sent x(t): all must make the same exchanges.
         self.start()
         self.exchanges.drop_all()
-        # Ranks that are at different steps wait here in vain; else they would mix models of different steps.
+        # Ranks at different steps time out here; otherwise they would mix models of different steps.
         self.exchanges.settle([])
         for block in self.blocks:
             block.take_in()
 
     def launch_all(self) -> None:
-        """Sends x(t) as it is in the blocks."""
+        """Sends x(t) from the blocks."""
         for i in self.mixed:
             self._launch(i, self._view)
 
@@ -96,7 +96,7 @@ class MixingEngine:
         self._pass_on(i)
 
     def finish(self, skip: bool = False) -> None:
-        """Updates the blocks that are left, and ends the step."""
+        """Updates the remaining blocks, and ends the step."""
         while self.updated < len(self.mixed):
             self.update_next(skip)
         if not self.publishes_early:
@@ -105,9 +105,9 @@ class MixingEngine:
         self._end_step()
 
     def abandon(self) -> None:
-        """Ends a step that failed, wherever it did: the others get what they count on, and nothing is mixed.
+        """Ends a failed step at any point: sends what other ranks wait for, and mixes nothing.
 
-        The model is worth nothing afterwards.
+        The model is not valid afterwards.
         """
         if not self.begun:
             self._begin_step()
@@ -123,7 +123,7 @@ class MixingEngine:
         self._end_step()
 
     def go_on_at(self, step: int) -> None:
-        """The next step is this one; nothing may be in flight."""
+        """Continues with this step; nothing may be in flight."""
         self.step = self.exchanges.step = step
         self._view = self._graph.view_now(self.exchanges.rank, step)
 
@@ -137,7 +137,7 @@ class MixingEngine:
         self.updated, self.begun, self._view = 0, False, self._next_view
 
     def _pass_on(self, i: int) -> None:
-        """Sends the block that is done, and goes on to the next one."""
+        """Sends the block that is done, and moves to the next one."""
         self._launch(i, self._next_view if self.publishes_early else self._view)
         self.updated += 1
 
@@ -147,7 +147,8 @@ class MixingEngine:
     def _adapt_while_combining(self, block: BucketMemory, i: int, skip: bool) -> None:
         with self._mixture(block, i) as mixture:
             if block.bucket.is_buffers:
-                # What the forward pass made of them counts by the own weight: so a variance stays positive.
+                # The own buffer, changed by the forward pass, has the own weight, so that a variance stays
+                # positive.
                 block.take_in(spare=True)
                 self._mix(mixture.mix_into, block.spare)
                 block.flip()
@@ -179,9 +180,9 @@ class MixingEngine:
 
     @contextmanager
     def _mixture(self, block: BucketMemory, i: int) -> Iterator[MixInput]:
-        """What a block is mixed of. Its memory is given back at the end, also after an error.
+        """The inputs of a block's mix. Releases their memory at the end, also after an error.
 
-        Raises RunFailed when that memory was no longer to be read.
+        Raises RunFailed when that memory was invalidated meanwhile.
         """
         inbox = self.exchanges.collect(i, block.bucket.layout)
         try:
@@ -207,7 +208,7 @@ class MixingEngine:
         mixture = MixInput(self.step, rank, dict(weights), block.values, received, block)
         if self.options.before_mixing is not None:
             self.options.before_mixing(mixture)
-            # A kernel would take what numpy and torch have for numbers as something else.
+            # The Triton kernel would misread number types of numpy and torch.
             mixture.weights = {j: float(w) for j, w in mixture.weights.items()}
         return mixture
 

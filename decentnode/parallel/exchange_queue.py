@@ -1,4 +1,4 @@
-"""One rank's exchanges: several in flight, in the order of their keys, none waited for without a limit."""
+"""One rank's exchanges: several in flight, in the order of their keys, each with a timeout."""
 
 import math
 from collections import deque
@@ -14,12 +14,12 @@ from decentnode.core.payload import Layout, Payload, dense_layout
 from decentnode.errors import PeerError, RunFailed
 
 SLACK = 10.0
-"""Seconds beyond the deadline after which a wait ends that the transport itself should have ended."""
+"""Seconds beyond the deadline after which a wait ends that the transport should have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The exchange of one part, to be begun."""
+    """The exchange of one part that is not started yet."""
 
     part: int
     payload: Payload
@@ -30,7 +30,7 @@ class Launch:
 class ExchangeQueue:
     """Every rank makes the same exchanges in the same order, so their numbers agree.
 
-    What is released says that all before it was read: they are collected in the order in which they began.
+    A release acknowledges all earlier exchanges, so they are collected in the order in which they started.
     """
 
     def __init__(
@@ -42,28 +42,28 @@ class ExchangeQueue:
         tolerant: bool = False,
         in_flight: int | None = None,
     ) -> None:
-        """The last of the `parts` is for what concerns all ranks; `tolerant`: a loss is no error.
+        """The last of the `parts` is for collectives of all ranks; `tolerant`: a lost peer is no error.
 
-        `in_flight`: how many parts are exchanged at a time, which bounds the memory that waits for them.
+        `in_flight`: the number of parts exchanged at a time, which bounds the memory that they hold.
         """
         self.endpoint = endpoint
         self.rank = endpoint.rank
         self.step = 0
-        """What messages name as the step."""
+        """The step in messages."""
         self.flying: dict[int, ExchangeHandle] = {}
-        """By part what was begun and not collected, in the order in which it was."""
+        """Exchanges that were started and not collected, by part, in their order."""
         self._others = [j for j in range(size) if j != self.rank]
         self._service = parts - 1
         self._deadline = deadline
         self._tolerant = tolerant
         self._most = in_flight or math.inf
         self._waiting: deque[Launch] = deque()
-        """What was launched and is begun when fewer are in flight, in its order."""
+        """Launched exchanges that start when fewer are in flight, in their order."""
         self._round, self._last_part = -1, self._service
 
     @property
     def is_full(self) -> bool:
-        """Whether the next launch has to wait until something is collected and released."""
+        """Whether the next launch must wait until an exchange is collected and released."""
         return len(self.flying) >= self._most
 
     @property
@@ -72,7 +72,7 @@ class ExchangeQueue:
         return {*self.flying, *(launch.part for launch in self._waiting)}
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
-        """Begins the exchange of one part, now or as soon as those before it leave room."""
+        """Starts the exchange of one part, now or as soon as earlier ones leave room."""
         self._waiting.append(Launch(part, payload, targets, sources))
         self._begin_waiting()
 
@@ -85,7 +85,7 @@ class ExchangeQueue:
             self.flying[launch.part] = handle
 
     def collect(self, part: int, layout: Layout) -> Inbox:
-        """What a launched exchange has brought; to be given to `release` when it was read.
+        """Waits for a launched exchange and returns its payloads; pass them to `release` after reading.
 
         Parts are collected in the order in which they were launched. Raises RunFailed.
         """
@@ -95,31 +95,31 @@ class ExchangeQueue:
         return inbox
 
     def release(self, inbox: Inbox) -> None:
-        """Gives the memory back that was read, and has the next part make use of the room."""
+        """Releases the memory that was read, and starts waiting exchanges."""
         inbox.release()
         self._begin_waiting()
 
     def await_all(self) -> None:
-        """Waits until everything in flight has come, and leaves it there."""
+        """Waits until everything in flight has arrived, and leaves it there."""
         for handle in self.flying.values():
             self._wait(handle)
 
     def drop(self, part: int) -> None:
-        """Takes in the part that comes next and throws it away; does nothing where it was collected."""
+        """Receives the next part and discards it; does nothing where it was collected."""
         if part in self.flying:
             self._wait(self.flying[part])
             self.flying.pop(part).release()
             self._begin_waiting()
 
     def drop_all(self) -> None:
-        """Takes in what is in flight and throws it away, so that its senders go on; forgets what waits."""
+        """Receives and discards what is in flight, so that its senders continue; cancels waiting launches."""
         self._waiting.clear()
         self.await_all()
         for part in list(self.flying):
             self.flying.pop(part).release()
 
     def release_arrived(self) -> None:
-        """For the end: gives back what has come, and waits for nothing."""
+        """For the end: releases what has arrived, and waits for nothing."""
         for part in list(self.flying):
             if self.flying[part].done:
                 self.flying.pop(part).release()
@@ -127,29 +127,30 @@ class ExchangeQueue:
     def with_all(
         self, outgoing: Mapping[int, Payload], sources: Iterable[int] | None, layout: Layout
     ) -> Inbox:
-        """One exchange that concerns all ranks, waited for; `sources`: all others unless given."""
+        """Makes one exchange of all ranks and waits for it; `sources`: all others by default."""
         awaited = self._others if sources is None else list(sources)
         handle = self._exchange(outgoing, awaited, self._service, layout)
         self._wait(handle)
         return self._opened(handle, layout)
 
     def to_others(self, content: Tensor) -> dict[int, Payload]:
-        """The same flat tensor for everybody else."""
+        """The same flat tensor for all other ranks."""
         return dict.fromkeys(self._others, Payload.dense(content))
 
     def living(self) -> list[int]:
-        """Who takes part in what concerns all ranks: nobody whom any of them has lost.
+        """The ranks that take part in collectives: those that no live rank has lost.
 
-        Ranks between which links are left, over others as it may be, find the same, unless more is lost
-        meanwhile. Raises RunFailed on all of them if each has been lost by another.
+        Ranks that are connected, also through others, find the same ranks unless more are lost meanwhile.
+        Raises RunFailed on all of them if each has been lost by another.
         """
         if not self._tolerant:
             return sorted((*self._others, self.rank))
         present = torch.ones(len(self._others) + 1, dtype=torch.uint8, device=self.endpoint.device)
         layout = dense_layout(present.numel(), torch.uint8)
-        # The first exchange tells whom i hears; the r-th after it leaves of these who hears every rank within
-        # r links of i. A rank 3 links away hears nobody whom i hears: if there is one, r = 3 leaves nobody,
-        # and else r = 2 reaches all. So 4 exchanges do, however many ranks there are.
+        # The first exchange leaves the ranks that i receives from. The r-th after it leaves those of them
+        # that receive from every rank within r links of i. A rank 3 links away receives from none of the
+        # sources of i: if there is one, r = 3 leaves no rank; otherwise r = 2 covers all. So 4 exchanges
+        # suffice for any number of ranks.
         for _ in range(4):
             said = present.clone()
             inbox = self.with_all(self.to_others(said), None, layout)
@@ -164,7 +165,7 @@ class ExchangeQueue:
         return [j for j, is_there in enumerate(present.tolist()) if is_there]
 
     def settle(self, parts: Iterable[int]) -> None:
-        """Waits until nobody reads anything any more that was sent in these parts."""
+        """Waits until no rank reads any payload of these parts any more."""
         nothing = dense_layout(0)
         for part in (*parts, self._service):
             empty = dict.fromkeys(self._others, Payload.empty(nothing))
@@ -197,12 +198,12 @@ class ExchangeQueue:
         return inbox
 
     def failure(self, error: PeerError | ValueError) -> RunFailed:
-        """The error with this rank and step in its words."""
+        """The error as RunFailed with this rank and step."""
         failed = RunFailed(f"{self.here}: {error}")
         failed.__cause__ = error
         return failed
 
     @property
     def here(self) -> str:
-        """This rank and step, in words."""
+        """This rank and step, as text."""
         return f"rank {self.rank}, step {self.step}"

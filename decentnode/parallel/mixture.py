@@ -1,4 +1,4 @@
-"""What one bucket is mixed of in one step."""
+"""The inputs of one bucket's mix in one step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,39 +13,39 @@ from decentnode.sharing.blocks.weighted_sum import in_pieces, is_finite, weighte
 
 @dataclass(eq=False)
 class MixInput:
-    """Own and neighbors' values of one bucket, all flat, with their weights, before they are summed up.
+    """Own and neighbors' values of one bucket, all flat, with their weights, before they are summed.
 
-    `weights` are those of the step with the mixing strength in them: (1 - a) I + a W. A hook may change them,
-    or put other tensors into `received`; neither `own` nor what came may be written to.
+    `weights` are those of the step and include the mixing strength: (1 - a) I + a W. A hook may change them,
+    or put other tensors into `received`; it must not write to `own` or to received memory.
     """
 
     step: int
     rank: int
     weights: dict[int, float]
-    """By rank, ascending, the own one included."""
+    """By rank, ascending, including the own one."""
     own: Tensor
-    """x_i of this bucket, as the neighbors have got it."""
+    """x_i of this bucket, as the neighbors received it."""
     received: dict[int, Tensor]
     """By rank; in memory of the neighbors."""
     block: BucketMemory
     start: int = 0
-    """Where in the block these values begin."""
+    """The offset of these values in the block."""
 
     def named(self, rank: int) -> dict[str, Tensor]:
         """The tensors of a neighbor, or of this rank, by their names in the module."""
         return self.block.named_views(self._of(rank))
 
     def write(self, out: Tensor) -> None:
-        """out <- sum_j w_ij x_j, in rank order; raises ValueError naming whose values are not finite."""
+        """out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, for values not finite."""
         if not weighted_sum(((w, self._of(j)) for j, w in self.weights.items()), out):
             self._check_finite()
 
     def add_change(self, out: Tensor) -> None:
-        """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i and a step that was made from it."""
+        """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i plus a step."""
         self._add(1.0, {j: w - (j == self.rank) for j, w in self.weights.items()}, out)
 
     def mix_into(self, out: Tensor) -> None:
-        """out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds what has become of x_i meanwhile."""
+        """out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds x_i after changes."""
         others = {j: w for j, w in self.weights.items() if j != self.rank}
         self._add(self.weights.get(self.rank, 0.0), others, out)
 
@@ -68,7 +68,7 @@ class MixInput:
         return self.own if rank == self.rank else self.received[rank]
 
     def _check_finite(self) -> None:
-        """Large sums of finite values pass."""
+        """Raises ValueError for inputs that are not finite; large sums of finite values pass."""
         for j in self.weights:
             values = self._of(j)
             if found := first_not_finite(values):
@@ -77,7 +77,7 @@ class MixInput:
 
 
 def first_not_finite(values: Tensor) -> tuple[int, float] | None:
-    """The place and the value of the first element that is not finite, if there is any."""
+    """The index and the value of the first element that is not finite, if there is any."""
     if is_finite(values):
         return None
     index = int((~values.isfinite()).nonzero()[0])
@@ -85,5 +85,5 @@ def first_not_finite(values: Tensor) -> tuple[int, float] | None:
 
 
 def not_finite(rank: int, value: float, name: str) -> str:
-    """What is said of such a model."""
+    """The text of an error about such a model."""
     return f"rank {rank}: its model is not finite: {value} in {name}"

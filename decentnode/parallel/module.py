@@ -1,4 +1,4 @@
-"""`DecentralizedDataParallel`: a module that keeps near those of its neighbors while it is trained."""
+"""`DecentralizedDataParallel`: a module that is averaged with its neighbors' modules while it trains."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ STATE_VERSION = 1
 class DecentralizedDataParallel(nn.Module):
     """Wraps a module: every backward pass updates it, and averages it with those of its neighbors.
 
-    `optimizer` makes an optimizer of a list of (name, parameter), once per bucket. `topology` is a name, a
+    `optimizer` makes an optimizer for a list of (name, parameter), once per bucket. `topology` is a name, a
     mapping of a name and options, a Graph, or a matrix of weights. All ranks must wrap an equal module in the
     same way. The other keywords are those of `Options`. Raises BadInput and StartError, one line each.
     """
@@ -119,7 +119,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def mixing_strength(self) -> float | Callable[[int], float]:
-        """a of (1 - a) x + a W x; may be set between steps, on all ranks to the same."""
+        """a of (1 - a) x + a W x; may be changed between steps, to the same value on all ranks."""
         return self.options.mixing_strength
 
     @mixing_strength.setter
@@ -128,7 +128,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def endpoint(self) -> Endpoint:
-        """This rank's end of the transport, with its counters of bytes and of messages refused."""
+        """This rank's end of the transport, with its counters of bytes and of refused messages."""
         return self._engine.exchanges.endpoint
 
     def get_lr(self) -> float:
@@ -165,13 +165,13 @@ class DecentralizedDataParallel(nn.Module):
 
     @torch.no_grad()
     def resend(self) -> None:
-        """Sends the parameters again after they were changed by hand; for all ranks at once."""
+        """Sends the parameters again after a change by hand; call it on all ranks at once."""
         self._check_sound()
         self._engine.withdraw()
 
     @torch.no_grad()
     def _average(self) -> float:
-        """Has the average in the spare slots."""
+        """Computes the average into the spare slots."""
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
         return averaging.average_all(self._engine)
@@ -184,11 +184,11 @@ class DecentralizedDataParallel(nn.Module):
     # Saving.
 
     def _register_state_dict_hooks(self) -> None:
-        # Else what is saved is the memory that parameters are views of, with all of both slots.
+        # Otherwise the saved storage is the block that parameters are views of, with all of both slots.
         self.module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What `state_dict` holds beside the module's tensors: all that the next step depends on."""
+        """The state beside the module's tensors: all that the next step depends on."""
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
@@ -208,7 +208,7 @@ class DecentralizedDataParallel(nn.Module):
         }
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_extra_state` gave; raises BadInput."""
+        """Restores the result of `get_extra_state`; raises BadInput."""
         if state.get("version") != STATE_VERSION:
             raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
         self.optimizer.load_state_dict(state["optimizer"])
@@ -224,21 +224,21 @@ class DecentralizedDataParallel(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Goes on from a `state_dict()` of this rank; on all ranks at once."""
+        """Continues from a `state_dict()` of this rank; call it on all ranks at once."""
         if assign:
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: a state loaded inside averaged() would be lost at its end")
         with torch.no_grad():
             if self._ended_early or self._backward.is_open:
-                # The others have made this step, and count on what this rank has not sent of it.
+                # The others have made this step, and wait for payloads that this rank has not sent.
                 self._engine.abandon()
             self._begin_anew()
             self._engine.withdraw()
         return super().load_state_dict(state_dict, strict)
 
     def close(self) -> None:
-        """Ends this rank's part; happens by itself when the process ends."""
+        """Disconnects this rank; also called when the process exits."""
         self._close()
 
     # The backward pass.
@@ -251,7 +251,7 @@ class DecentralizedDataParallel(nn.Module):
             part.clear()
 
     def _note_backward(self, gradient: Tensor) -> None:
-        """A backward pass has begun: at its end what did not fire is finished."""
+        """Registers the end of a new backward pass, which finishes the buckets that are left."""
         task = torch._C._current_graph_task_id()
         if task != self._backward.task:
             self._check_sound()
@@ -277,7 +277,7 @@ class DecentralizedDataParallel(nn.Module):
             self._update_complete()
 
     def _update_complete(self) -> None:
-        """Updates the buckets whose turn it is and whose gradients are all there."""
+        """Updates the next buckets in order while all their gradients are ready."""
         engine, missing = self._engine, self._backward.missing
         while engine.updated < len(missing) and not missing[engine.updated]:
             with torch.no_grad():
@@ -304,7 +304,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def _ended_early(self) -> bool:
-        """Between passes: whether the last one left a step behind that it had begun."""
+        """Between passes: whether the last one left a step unfinished."""
         return self._engine.begun or self._backward.fired
 
     def _check_sound(self) -> None:
@@ -315,7 +315,7 @@ class DecentralizedDataParallel(nn.Module):
             )
 
     def _begin_anew(self) -> None:
-        """Forgets a backward pass that ended early, and gradients that wait for a step."""
+        """Discards a backward pass that ended early, and gradients without a step."""
         self._backward = BackwardState()
         self._expect_all()
         for part in self._engine.optimizers:
@@ -353,7 +353,7 @@ class DecentralizedDataParallel(nn.Module):
 def joined(
     meeting: RankRendezvous, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
 ) -> tuple[Link, Endpoint]:
-    """This rank's way to the others once all are there, and its end of it on the module's device."""
+    """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
     memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
@@ -374,7 +374,7 @@ def transport(chosen: str | Mapping[str, Any]) -> Communication:
 
 
 def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """A hook of `state_dict`: gives the tensors memory of their own."""
+    """A hook of `state_dict`: copies the tensors to memory of their own."""
     for name, value in state.items():
         if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             state[name] = value.clone()

@@ -27,9 +27,9 @@ FUNCTIONS = {
     "scheduler": "a function that makes an LRScheduler of an optimizer",
     "before_mixing": "a function of a MixInput",
 }
-"""What may be None, or else must be called."""
+"""Options that may be None, and must be callable otherwise."""
 MOST = {"bucket_mb": 1e9, "deadline": 1e9, "clip_norm": inf}
-"""Of positive numbers: a petabyte, and thirty years."""
+"""Limits of positive numbers: a petabyte, and thirty years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Options:
     scheme: Scheme = "communicate_while_adapt"
     """x(t+1) = W x(t) + d(x(t)), exchanged while the step is computed; or x(t+1) = W (x(t) + d(x(t)))."""
     update_in: UpdateIn = "backward"
-    """Whether buckets are updated as soon as their gradients are there, or all in `optimizer.step()`."""
+    """Whether buckets are updated as soon as their gradients are ready, or all in `optimizer.step()`."""
     mixing_strength: float | Callable[[int], float] = 1.0
     """a of (1 - a) x + a W x, or a function of the step; the same on all ranks."""
     bucket_mb: float = 25.0
     """Megabytes after which a bucket is closed; results do not depend on it."""
     in_flight: int | None = None
-    """How many buckets travel at a time, which bounds the memory that they wait in; None: all."""
+    """The number of buckets exchanged at a time, which bounds the memory that they hold; None: all."""
     clip_norm: float | None = None
     """The largest norm of this rank's whole gradient."""
     scaler: torch.amp.GradScaler | None = None
@@ -55,7 +55,7 @@ class Options:
     before_mixing: "Callable[[MixInput], None] | None" = None
     """Called with each MixInput before it is mixed; may change it."""
     buffers: Buffers = "average"
-    """Float buffers: never exchanged; part of averages over all ranks; or mixed in every step, too."""
+    """Float buffers: never exchanged; part of averages over all ranks; or also mixed in every step."""
     broadcast: bool = True
     """Whether all ranks start with the parameters and buffers of rank 0."""
     deadline: float = 300.0
@@ -63,7 +63,7 @@ class Options:
     keep_freed_memory: bool = True
     """Whether malloc keeps the memory that gradients free, 128 MB at most."""
     on_loss: OnLoss = "stop"
-    """Whether the loss of a peer is an error, or its weight goes to the own model."""
+    """Whether the loss of a peer is an error, or the own model gets its weight."""
     communication: str | Mapping[str, Any] = "auto"
     """The name of a transport, or a mapping with its `name` and options."""
 
@@ -93,7 +93,7 @@ class Options:
 
     @classmethod
     def read(cls, words: Mapping[str, Any]) -> "Options":
-        """The options that these keywords name; raises BadInput."""
+        """The options from these keywords; raises BadInput."""
         known = [field.name for field in fields(cls)]
         for name in words:
             if name not in known:
@@ -103,7 +103,7 @@ class Options:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether no bucket can be updated before the last gradient is there."""
+        """Whether no bucket can be updated before the last gradient is ready."""
         return self.clip_norm is not None or self.scaler is not None
 
     def strength(self, step: int) -> float:
@@ -125,7 +125,7 @@ def _unfit(name: str, wanted: str, value: Any) -> BadInput:
 
 
 def told(value: Any) -> str:
-    """A value as whoever writes Python knows it."""
+    """A value in Python notation."""
     if isinstance(value, Real | NoneType):
         return str(value)
     known = isinstance(value, str | list | tuple | dict)

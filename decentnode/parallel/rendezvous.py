@@ -1,4 +1,4 @@
-"""How ranks find each other, and that they mean the same."""
+"""Connects all ranks, and checks that they agree on module, options and versions."""
 
 import contextlib
 import fcntl
@@ -32,12 +32,12 @@ from decentnode.mapping.job import find_job
 from decentnode.mapping.torchrun_store import both_ends
 
 FAREWELL_SECONDS = 5.0
-"""For which a store outlives a start that failed, so that the others can read why."""
+"""Seconds that a store stays open after a failed start, so that the other ranks can read the reason."""
 LOOK_AGAIN = 0.02
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
 Terms = Mapping[str, str]
-"""What all ranks must agree on: a hash or a version by what it is of."""
+"""What all ranks must agree on: hashes and versions by name."""
 
 
 @dataclass
@@ -46,17 +46,17 @@ class Link:
 
     endpoint: Endpoint
     communication: Communication | None = None
-    """To be closed at the end."""
+    """Closed at the end."""
     directory: Path | None = None
-    """To be removed at the end by its keeper, or by whoever finds that its keeper is gone."""
+    """Removed at the end by its keeper, or by another rank after the keeper has exited."""
     keeper: int | None = None
-    """The keeper's lock on the directory, a descriptor; None at all others."""
+    """The keeper's lock on the directory, a descriptor; None on all other ranks."""
     patience: float = 0.0
-    """Seconds that slower ranks have, once this one is closed, to read what it sent them."""
+    """Seconds that slower ranks have, after this one is closed, to read its payloads."""
     closed: bool = False
 
     def close(self) -> None:
-        """Tells the others that this rank sends nothing more; a second call does nothing."""
+        """Reports to the others that this rank sends nothing more; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -77,9 +77,9 @@ class RankRendezvous(ABC):
 
     @abstractmethod
     def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
-        """Connects to all ranks; raises StartError that names those that do not join or differ.
+        """Connects to all ranks; raises StartError with the ranks that do not join or differ.
 
-        Raises BadInput where the transport cannot carry ranks that meet in this way.
+        Raises BadInput where the transport does not support this kind of rendezvous.
         """
 
 
@@ -124,32 +124,32 @@ class ThreadRanks(RankRendezvous):
 
 @dataclass
 class RankRecord:
-    """What a rank tells all others through the store."""
+    """The record of a rank in the store, for all others."""
 
     terms: dict[str, str]
     machine: str
     """Equal where memory can be shared."""
     address: str
-    """Where the machine is reached, as far as it knows."""
+    """The address of the machine, as far as the rank knows it."""
     master: str
-    """Where it reaches the store."""
+    """The address at which the rank reaches the store."""
     run_id: int
 
 
 @dataclass
 class StoreMeeting(RankRendezvous):
-    """Ranks that are processes and share a torch.distributed store, as torchrun gives them."""
+    """Ranks that are processes and share a torch.distributed store, as torchrun provides it."""
 
     rank: int
     size: int
     store: Any
     master: tuple[str, int] = ("127.0.0.1", 0)
-    """Address and port of the store: the way to it shows which address of this machine others can reach."""
+    """Address and port of the store; the route to it shows which address of this machine others can reach."""
     prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
 
     @classmethod
     def from_environment(cls, timeout: float) -> "StoreMeeting":
-        """As torchrun, or an initialized torch.distributed, has it; alone where there is neither."""
+        """From torchrun or an initialized torch.distributed; a single rank where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
             if size > 1 and "MASTER_ADDR" not in os.environ:
@@ -206,13 +206,13 @@ class StoreMeeting(RankRendezvous):
         return endpoint
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
-        """Where this rank stands among all."""
+        """The position of this rank among all."""
         return ProcessDirectory(processes, self.rank, str(directory))
 
     def _exchange_notes(
         self, store: Any, own: RankRecord, communication: Communication, timeout: float
     ) -> list[RankRecord]:
-        """The notes of all ranks, which mean the same; raises StartError, and BadInput for all of them."""
+        """The records of all ranks, which agree; raises StartError, and BadInput on all of them."""
         store.set_timeout(timedelta(seconds=timeout))
         store.set(f"note/{self.rank}", json.dumps(asdict(own)))
         keys = [f"note/{rank}" for rank in range(self.size)]
@@ -221,7 +221,7 @@ class StoreMeeting(RankRendezvous):
             store.wait(keys, timedelta(seconds=timeout))
             notes = [RankRecord(**json.loads(store.get(key))) for key in keys]
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
-            if communication.one_process:  # told here, so that the store stays until all can tell it
+            if communication.one_process:  # raised here: the store stays until all ranks can raise it
                 what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
                 raise BadInput(f"communication: {own.terms['communication']} {what}")
             return notes
@@ -234,7 +234,7 @@ class StoreMeeting(RankRendezvous):
             self._let_others_read(store, self.size - len(missing), failed=sys.exception() is not None)
 
     def _let_others_read(self, store: Any, readers: int, failed: bool) -> None:
-        """Where this process keeps the store and is about to end, it waits for a moment for the others."""
+        """If this process keeps the store and is about to exit, it waits a moment for the other ranks."""
         with contextlib.suppress(RuntimeError):
             limit = time.monotonic() + FAREWELL_SECONDS
             read = store.add("read", 1)
@@ -243,7 +243,7 @@ class StoreMeeting(RankRendezvous):
                 read = store.add("read", 0)
 
     def _directory(self, store: Any, notes: list[RankRecord], timeout: float) -> tuple[Path, int | None]:
-        """This machine's folder for sockets, and the lock of the rank that made it, if that is this one."""
+        """This machine's folder for sockets, and its lock if this rank made it."""
         first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
         if first != self.rank:
             try:
@@ -267,7 +267,7 @@ class StoreMeeting(RankRendezvous):
 
 
 def _is_orphaned(directory: Path) -> bool:
-    """Whether the folder is there without the process that made it, whose lock went with it."""
+    """Whether the folder exists without its process, whose lock ended with it."""
     try:
         found = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -282,8 +282,8 @@ def _is_orphaned(directory: Path) -> bool:
 
 
 def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:
-    """The store that the ranks share, the same one whenever it is asked for; raises StartError."""
-    # The agents of torchrun keep a store. Elsewhere rank 0 does, for the loop's own process group, too; so it
+    """The store that the ranks share, the same one at every call; raises StartError."""
+    # The agents of torchrun keep a store. Elsewhere rank 0 does, also for the loop's own process group, so it
     # stays until the process ends.
     if (address, port) not in _stores:
         serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -298,7 +298,7 @@ def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> 
 
 
 def compare(terms: Mapping[int, Terms], rank: int) -> None:
-    """Raises StartError naming the ranks that mean something else than rank 0."""
+    """Raises StartError with the ranks whose terms differ from those of rank 0."""
     for what, expected in terms[0].items():
         others = [j for j in sorted(terms) if terms[j].get(what) != expected]
         if others:
@@ -310,14 +310,14 @@ def compare(terms: Mapping[int, Terms], rank: int) -> None:
 
 
 def machine_id() -> str:
-    """Equal for two processes that see each other in /proc and the same files."""
+    """A text that is equal for two processes that share /proc and files."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [str(Path(f"/proc/self/ns/{space}").readlink()) for space in ("pid", "mnt")]
     return " ".join((boot, socket.gethostname(), *spaces))
 
 
 def _processes(notes: list[RankRecord]) -> tuple[HostProcess, ...]:
-    """Where all ranks are. The store's machine may know itself by an address that means itself anywhere."""
+    """The places of all ranks. The store's machine may know itself only by a loopback address."""
     seen = next((note.master for note in notes if not is_loopback(note.master)), "")
     machines: dict[str, list[int]] = {}
     for rank, note in enumerate(notes):
@@ -335,7 +335,7 @@ def _processes(notes: list[RankRecord]) -> tuple[HostProcess, ...]:
 
 
 def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
-    """That of an initialized torch.distributed, and where it is."""
+    """The store of an initialized torch.distributed, and its address."""
     found = store = dist.distributed_c10d._get_default_store()
     while isinstance(store, PrefixStore):
         store = store.underlying_store
@@ -343,7 +343,7 @@ def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
 
 
 def _refuse_tasks_of_srun() -> None:
-    """Raises BadInput in one of several processes that would all train alone."""
+    """Raises BadInput in one of several processes of srun, which would all train alone."""
     job = find_job()
     if job is not None and job.is_started and job.size > 1:
         raise BadInput(f"{job}, but set no RANK; have srun start torchrun, once on each machine")

@@ -1,4 +1,4 @@
-"""From the name of a topology, a graph, or a matrix of weights to a graph with weights."""
+"""Turns the name of a topology, a graph, or a matrix of weights into a graph with weights."""
 
 import os
 import warnings
@@ -27,12 +27,12 @@ from decentnode.graph.mixing import (
 )
 
 Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
-"""A name, a mapping with `name` and options, a graph, or W itself: row i is what rank i gives."""
+"""A name, a mapping with `name` and options, a graph, or W itself: row i has the weights that rank i uses."""
 MOST_CHECKED_ROUNDS = 64
 
 
 class MatrixGraph(StaticGraph):
-    """Who gives weight to whom in a matrix W: i hears j where w_ij is not 0."""
+    """The graph of a matrix W: i receives from j where w_ij is not 0."""
 
     directed = True
 
@@ -47,7 +47,7 @@ class MatrixGraph(StaticGraph):
 
 @dataclass(frozen=True, eq=False)
 class MatrixWeights(Mixing):
-    """The entries of a matrix W; whatever its rows lack to 1 by rounding goes to self."""
+    """The entries of a matrix W; the own weight gets the rounding error of the row's sum."""
 
     matrix: NDArray[np.float64]
 
@@ -76,13 +76,13 @@ def weighted_graph(
 
 
 def _per_machine() -> dict[str, int]:
-    """How many ranks each machine has, where torchrun says so."""
+    """The number of ranks of each machine, where torchrun sets it."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     return {"per_machine": int(text)} if text.isdecimal() else {}
 
 
 def digest(graph: WeightedGraph) -> str:
-    """A hash of the first rounds' weights, which all ranks must agree on."""
+    """A hash of the first rounds' weights, which must be the same on all ranks."""
     state = xxhash.xxh3_64()
     rounds = graph.graph.period or MOST_CHECKED_ROUNDS
     for round in range(min(rounds, MOST_CHECKED_ROUNDS)):
@@ -92,7 +92,7 @@ def digest(graph: WeightedGraph) -> str:
 
 
 def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """The plug-in of that name; `given` are options that it gets if it has them."""
+    """The plug-in of that name; `given` are options for plug-ins that have them."""
     options = {"name": named} if isinstance(named, str) else dict(named)
     name = options.pop("name", None)
     if not isinstance(name, str):
