@@ -106,7 +106,7 @@ class PeerError(DecentnodeError):
 
 
 class PeerLost(PeerError):
-    """The peer is lost: its process ended or its link broke."""
+    """The peer is lost: connection lost."""
 
 
 class PeerTimeout(PeerError):

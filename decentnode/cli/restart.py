@@ -14,10 +14,10 @@ def request_restart(run_dir: Path, rank: int) -> str:
     """The launcher's reply to `decentnode restart`; raises BadInput where it refuses."""
     live = live_of(run_dir)
     if live is None:
-        raise BadInput(f"{run_dir}: no launcher answers here; the run has not begun, or has ended")
+        raise BadInput(f"{run_dir}: no launcher answers here: the run has not started, or has ended")
     try:
         return msgspec.json.decode(ask(live.control, Request(RESTART, str(rank))), type=str)
     except NOBODY_THERE:
-        raise BadInput(f"{run_dir}: its launcher (process {live.pid}) is gone; start it again") from None
+        raise BadInput(f"{run_dir}: its launcher (pid {live.pid}) not found; start it again") from None
     except DecentnodeError as error:
         raise BadInput(f"{run_dir}: {error}") from None

@@ -39,7 +39,7 @@ def report(run_dir: Path) -> Iterator[str]:
 
 def _lines(status: Status) -> Iterator[str]:
     where = f" (as machine {status.machine} of {status.machines} sees it)" if status.machines > 1 else ""
-    began = f"under way for {readable_seconds(status.seconds)}" if status.seconds else "not begun yet"
+    began = f"running for {readable_seconds(status.seconds)}" if status.seconds else "not started yet"
     yield f"{status.name}: {began}, {counted(status.rounds, 'round')}{where}"
     yield HEADING
     yield from map(_line, status.nodes)
@@ -56,7 +56,7 @@ def _lines(status: Status) -> Iterator[str]:
 
 
 def _line(node: NodeStatus) -> str:
-    doing = node.doing or ("-" if node.state != "running" else "last heard of")
+    doing = node.doing or ("-" if node.state != "running" else "last report")
     waits_for = ranks_in_words(node.waits_for, MOST_PEERS) if node.waits_for else ""
     line = (
         f"{node.rank:>6}{max(node.round + 1, 0):>8}  {node.state:<10}{doing:<18}"
@@ -82,17 +82,17 @@ def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
         yield f"{run_dir}: has ended: {last.text}"
     elif live is not None:
         yield (
-            f"{run_dir}: its launcher (process {live.pid}) is gone without a last word: "
+            f"{run_dir}: its launcher (pid {live.pid}) not found: "
             f"it was killed, or runs on another machine{_last_evaluation(run_dir)}"
         )
     else:
-        yield f"{run_dir}: no launcher, and no word of how it ended{_last_evaluation(run_dir)}"
+        yield f"{run_dir}: no launcher, and no record of how it ended{_last_evaluation(run_dir)}"
     if (last is None or last.kind != "ended") and any((run_dir / "checkpoints").glob("*/*")):
-        yield f"to go on: decentnode resume {run_dir}"
+        yield f"resume with: decentnode resume {run_dir}"
     telling = [event for event in events if event.kind not in UNIMPORTANT]
     if telling:
         shown = telling[-MOST_EVENTS:]
-        yield f"last events, of {len(telling)}:" if len(telling) > len(shown) else "events:"
+        yield f"last events of {len(telling)}:" if len(telling) > len(shown) else "events:"
         for event in shown:
             yield f"  {readable_seconds(event.seconds):>12}  {event.kind:<11} {event.text}"
 

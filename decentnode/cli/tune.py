@@ -98,7 +98,7 @@ def check(settings: Settings, graph: WeightedGraph) -> None:
     if options.get("server") is not None:
         raise BadInput(f"sharing: {name} with a server makes no use of gamma")
     if graph.num_nodes < 2:
-        raise BadInput("graph: one node alone has nobody to agree with")
+        raise BadInput("graph: one node alone has no neighbor to agree with")
 
 
 def find(attempt: Try) -> Generator[Trial, None, Trial]:

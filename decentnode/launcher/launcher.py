@@ -56,7 +56,7 @@ from decentnode.node.host_process import ForkContext
 from decentnode.results.plot_process import Pictures, make_figures
 
 TICK = 0.1
-UNSEEN_END = "its process ended together with the server that forked it"
+UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
 STOPPING_TICK = 0.02
 
@@ -396,7 +396,7 @@ class Launcher:
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
-            self.screen.note(f"what the models are together is not known: {why}")
+            self.screen.note(f"mean model and consensus distance are not available: {why}")
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
 

@@ -330,6 +330,6 @@ class RoundExchange:
         rank = self.endpoint.rank
         if self._stop_because:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
-        print(f"round {self._round + 1}: goes on without rank {peer}: {error.reason}", flush=True)
+        print(f"round {self._round + 1}: continuing without rank {peer}: {error.reason}", flush=True)
         self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
         self._sharing.on_peer_lost(peer)

@@ -86,9 +86,9 @@ def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
     part = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
     performance = play(stage, 4, part, MEMORY, absent=[3])
     assert {r: missing for r, (missing, _) in performance.results.items()} == {
-        0: {3: (2, "PeerLost: its process ended or its link broke")},
+        0: {3: (2, "PeerLost: connection lost")},
         1: {},
-        2: {3: (2, "PeerLost: its process ended or its link broke")},
+        2: {3: (2, "PeerLost: connection lost")},
     }
     assert max(slowest for _, slowest in performance.results.values()) < 2.0
     assert max(performance.close_seconds) < 3.5
@@ -474,7 +474,7 @@ def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, mo
     began = time.monotonic()
     transport.open([1], RUN_ID, 10.0)
     assert time.monotonic() - began < 5.0
-    assert str(mailbox.gone[1]) == "rank 1: its process ended or its link broke"
+    assert str(mailbox.gone[1]) == "rank 1: connection lost"
     transport.close(0.5)
 
 

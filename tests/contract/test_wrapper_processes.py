@@ -130,7 +130,7 @@ def test_a_rank_that_dies_is_named_by_its_neighbors_at_once(dead, folder):
 
     found = processes(3, work, absent=(), mute=(dead,))
     assert found[1].startswith("RunFailed: rank 1, step ")
-    assert found[1].endswith(f"rank {dead}: its process ended or its link broke")
+    assert found[1].endswith(f"rank {dead}: connection lost")
     assert found[far].startswith(f"RunFailed: rank {far}, step ")
     assert "rank 1: left after" in found[far] or "rank 1: its process ended" in found[far]
     assert list(folder.iterdir()) == []

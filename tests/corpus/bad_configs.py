@@ -1848,8 +1848,8 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "communication: zeromq",
         "communication: inproc\nfaults: [drop]",
         [
-            "16 faults[0]: drop strikes messages between processes; give each node one "
-            "of its own (zeromq with nodes_per_process: 1)"
+            "16 faults[0]: drop acts on messages between processes; give each node "
+            "a process of its own (zeromq with nodes_per_process: 1)"
         ],
     ),
     "security, unknown": (

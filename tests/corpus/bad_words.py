@@ -139,7 +139,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "run, a directory that is full": (
         ["run", "x.yaml", "run_dir=full"],
-        ["command line: run_dir: {here}/full is not empty; name another one, or remove it to run anew"],
+        ["command line: run_dir: {here}/full is not empty; name another one, or remove it"],
     ),
     "run, a directory that is a file": (
         ["run", "x.yaml", "run_dir=ring.edges"],
@@ -278,7 +278,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "tune, one node": (
         ["tune", "x.yaml", "sharing=choco", "graph={name: ring, nodes: 1}", "mapping=null"],
-        ["command line: graph: one node alone has nobody to agree with"],
+        ["command line: graph: one node alone has no neighbor to agree with"],
     ),
     "tune, a wrong override": (
         ["tune", "x.yaml", "rounds=x"],

@@ -153,7 +153,7 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
     assert np.abs(expected).max() > 1e-3
     assert np.allclose(jumps[struck], expected, rtol=0, atol=2e-6)
     assert np.abs(np.delete(jumps, struck, 0)).max() < 2e-6
-    assert f"round {struck + 1}: goes on without rank 2" in logs[3]
+    assert f"round {struck + 1}: continuing without rank 2" in logs[3]
 
 
 def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():

@@ -91,7 +91,7 @@ def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path)
         path.unlink()
     resumed = Run(straight.run_dir, ["communication=zeromq"], verb="resume")
     assert resumed.wait(100) == 0, resumed.text
-    assert "goes on after round 20" in resumed.text
+    assert "continues after round 20" in resumed.text
     assert (resumed.summary["model_hash"], resumed.summary["refused_messages"]) == (wanted["model_hash"], {})
 
 

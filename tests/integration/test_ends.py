@@ -36,8 +36,8 @@ def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
     assert run.wait(90) == 4, run.text
     assert set(run.summary["lost_nodes"]) == {"0", "1", "2", "3"}
     for rank in range(4):
-        assert f"rank {rank}, round 1: trains, but has not got on for " in run.text
-        assert run.summary["lost_nodes"][str(rank)].startswith("hung (trains for ")
+        assert f"rank {rank}, round 1: no progress for " in run.text
+        assert run.summary["lost_nodes"][str(rank)].startswith("hung (training for ")
         assert "faulty.py" in (run.run_dir / "logs" / f"{rank:05d}.log").read_text(), "where it hung"
     assert kinds(run)["stuck"] == 4
     assert not run.leftovers()
@@ -48,7 +48,7 @@ def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
     run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=4", "rounds=12"])
     assert run.wait(90) == 3, run.text
     assert run.summary["finished_nodes"] == 3
-    assert run.summary["lost_nodes"]["2"].startswith("hung (trains for ")
+    assert run.summary["lost_nodes"]["2"].startswith("hung (training for ")
     events = read_events(run.run_dir / "events.jsonl")
     assert {(e.rank, e.peer) for e in events if e.kind == "peer_lost"} == {(1, 2), (3, 2)}
     assert [(e.rank, e.round) for e in events if e.kind == "stuck"] == [(2, 5)]
@@ -107,7 +107,7 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     run.process.wait()
     answer = ask(run)
     assert answer.returncode == 0
-    assert f"its launcher (process {run.process.pid}) is gone without a last word" in answer.stdout
+    assert f"its launcher (pid {run.process.pid}) not found" in answer.stdout
     wait_until(lambda: not run.leftovers(), 5)
 
 

@@ -22,7 +22,7 @@ def test_a_killed_node_is_noticed_and_the_rest_finish(tmp_path):
     assert summary["finished_nodes"] == 15
     assert summary["lost_nodes"] == {"5": "killed by signal 9"}
     assert summary["test_accuracy"]["min"] > 0.9
-    assert run.text.count("goes on without rank 5") == 4
+    assert run.text.count("continuing without rank 5") == 4
     neighbors = [rank for rank in range(16) if rank != 5 and 5 in lost_peers(run, rank)]
     assert len(neighbors) == 4
     for rank in neighbors:
@@ -62,7 +62,7 @@ def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
     assert run.summary["broken_edges"] == []
     accused = {
         edge.split()[-1]
-        for edge in run.text.split("goes on without rank")[1:]
+        for edge in run.text.split("continuing without rank")[1:]
         for edge in [edge.split(":")[0]]
     }
     assert accused == {"7"}
@@ -92,7 +92,7 @@ def test_a_raising_node_shows_its_traceback(tmp_path):
     assert f"its log: {log}\n" in run.text.split(why)[-1]
     assert "Traceback" in log.read_text()
     assert "Traceback" in run.text and "a defect on purpose" in run.text
-    assert "round 4: goes on without rank 2: left after round 3" in run.text
+    assert "round 4: continuing without rank 2: left after round 3" in run.text
 
 
 def test_a_raising_node_does_not_end_the_others_of_its_process(tmp_path):
@@ -162,7 +162,9 @@ def test_evaluations_do_not_wait_for_an_observer_that_has_failed(tmp_path):
     wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") > 2, 20, lambda: run.story)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.wait() == 143, run.text
-    assert "what the models are together is not known: RuntimeError('no loss of a mean')" in run.text
+    assert (
+        "mean model and consensus distance are not available: RuntimeError('no loss of a mean')" in run.text
+    )
 
 
 def test_a_killed_launcher_leaves_nothing_behind(tmp_path):

@@ -86,7 +86,7 @@ def test_all_processes_end_when_the_job_is_asked_to(tmp_path):
     for task in tasks:
         task.send_signal(signal.SIGTERM)
     assert ended(tasks) == [143] * 2
-    assert "to go on" in (tmp_path / "tasks.0").read_text()
+    assert "resume with" in (tmp_path / "tasks.0").read_text()
 
 
 def test_several_tasks_on_a_machine_are_refused_in_one_line(tmp_path):

@@ -106,7 +106,7 @@ def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
         path.write_bytes(b"")
     resumed = Run(folder, verb="resume", figures=True)
     assert resumed.wait() == 0, resumed.text
-    assert "goes on after round 3\n" in resumed.text
+    assert "continues after round 3\n" in resumed.text
     assert resumed.summary["model_hash"] == run.summary["model_hash"]
     files = {
         folder: {path.relative_to(folder): path.read_bytes() for path in folder.glob("models/*/*")}

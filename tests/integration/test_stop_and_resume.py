@@ -105,7 +105,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, si
         assert f"decentnode resume {run.run_dir}" in run.text
     codes, resumed = resume([run])
     assert codes == [0], resumed[0].text
-    assert "goes on after round" in resumed[0].text
+    assert "continues after round" in resumed[0].text
     assert_same(resumed, straight)
     whole = read_records(run.run_dir / "records" / "00000.jsonl")
     assert all(one.seconds < other.seconds for one, other in pairwise(whole))
@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(tmp_path, w
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     resumed = Run(folder, verb="resume")
     assert resumed.wait(PATIENCE) == 0, resumed.text
-    assert "goes on after round 240\n" in resumed.text
+    assert "continues after round 240\n" in resumed.text
     assert_same([resumed], straight)
 
 
@@ -152,7 +152,7 @@ def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_pat
     assert resumed.text.count("\n") == 1
     accepted = Run(run.run_dir, ["rounds=20", "--accept-code-change"], verb="resume")
     assert accepted.wait(PATIENCE) == 0, accepted.text
-    assert "goes on after round 10, with other code: phd.py\n" in accepted.text
+    assert "continues after round 10, with other code: phd.py\n" in accepted.text
     versions = json.loads((run.run_dir / "run.json").read_text())["code"]
     assert [version["round"] for version in versions] == [0, 10]
     for beta, version in enumerate(versions, 1):

@@ -88,7 +88,7 @@ APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, 
     [
         ("communication={name: hybrid, nodes_per_process: 2}", "communication.nodes_per_process: a process"),
         ("communication={name: torch_distributed, backend: mpi}", "communication.backend: must be 'auto' or"),
-        ("faults=[{name: drop, probability: 0.1}]", "faults[0]: drop strikes messages of ZeroMQ"),
+        ("faults=[{name: drop, probability: 0.1}]", "faults[0]: drop acts on ZeroMQ messages"),
         (APART, "communication.trusted_network: gloo and NCCL send in plain between machines"),
         (
             "communication={name: torch_distributed, trusted_network: true, group_port: 29601}",

@@ -158,7 +158,7 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
     ("code", "changes", "expected"),
     [
         (3, {"finished_nodes": 15, "lost_nodes": {"3": "killed"}}, "15 of 16 nodes finished, 1 lost"),
-        (3, {"broken_edges": [[1, 2, 3]]}, "16 of 16 nodes finished, but not all links held"),
+        (3, {"broken_edges": [[1, 2, 3]]}, "16 of 16 nodes finished; some links were lost"),
         (
             3, {"not_finite": {"2": 9, "11": 4}},
             "16 of 16 nodes finished, 2 with a test loss that is not finite",
@@ -186,7 +186,7 @@ def test_models_without_a_finite_loss_are_named(output) -> None:
 def test_a_graph_that_fell_apart_is_told(output) -> None:
     summary = SUMMARY | {"lost_nodes": {"2": "killed", "5": "killed"}, "components": [[0, 1], [3, 4]]}
     LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
-    line = "  fell apart         into 2 parts, each mixed alone: ranks 0 and 1; ranks 3 and 4\n"
+    line = "  partitioned        into 2 components that trained separately: ranks 0 and 1; ranks 3 and 4\n"
     assert line in output.getvalue()
 
 

@@ -27,8 +27,8 @@ from decentnode.results.reader import Live, read_events
 STATUS = Status(
     "trial", 0, 1, 50, 12.5,
     [
-        NodeStatus(0, "running", 41, "waits", 3.25, [1], 0.25),
-        NodeStatus(1, "stuck", 39, "trains", 64.0, [], 0.5),
+        NodeStatus(0, "running", 41, "waiting", 3.25, [1], 0.25),
+        NodeStatus(1, "stuck", 39, "training", 64.0, [], 0.5),
         NodeStatus(2, "lost", 3, "", 80.0, [], None),
     ],
     [(0, 1, 64)],
@@ -189,10 +189,10 @@ def test_whoever_finds_nobody_to_ask_reads_how_the_run_has_ended(tmp_path):
 def test_a_run_that_is_under_way(tmp_path):
     with served(tmp_path, status=lambda _: STATUS):
         assert list(status.report(tmp_path)) == [
-            "trial: under way for 12.5 s, 50 rounds",
+            "trial: running for 12.5 s, 50 rounds",
             "  rank   round  state     doing               since      loss  waits for",
-            "     0      42  running   waits               3.2 s    0.2500  rank 1",
-            "     1      40  stuck     trains             64.0 s    0.5000",
+            "     0      42  running   waiting             3.2 s    0.2500  rank 1",
+            "     1      40  stuck     training           64.0 s    0.5000",
             "     2       4  lost      -                  80.0 s         -",
             "slowest: rank 1, in round 40; fastest: rank 0, in round 42",
             "waited longest so far: rank 0 for rank 1: 64 s",
@@ -208,13 +208,10 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "00000" / "00000009.json").touch()
     first, going_on, *rest = status.report(tmp_path)
-    assert first == (
-        f"{tmp_path}: its launcher (process 7) is gone without a last word: "
-        "it was killed, or runs on another machine"
-    )
-    assert going_on == f"to go on: decentnode resume {tmp_path}"
+    assert first == (f"{tmp_path}: its launcher (pid 7) not found: it was killed, or runs on another machine")
+    assert going_on == f"resume with: decentnode resume {tmp_path}"
     assert rest[0] == "events:"
-    assert rest[1].endswith("peer_lost   rank 3, round 10: goes on without rank 5: killed")
+    assert rest[1].endswith("peer_lost   rank 3, round 10: continuing without rank 5: killed")
 
 
 def test_a_run_that_has_ended_says_how(tmp_path):
@@ -222,7 +219,7 @@ def test_a_run_that_has_ended_says_how(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
         event_log.record(kind, text)
-    assert "no word of how it ended" in next(status.report(tmp_path))
+    assert "no record of how it ended" in next(status.report(tmp_path))
     event_log.record("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
     event_log.close()
     assert list(status.report(tmp_path)) == [
@@ -269,8 +266,8 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     shown = []
     event_log = EventLog(tmp_path / "events.jsonl", shown.append)
     event_log.take(PeerMissing(3, 9, 5, "silent for 2 s"))
-    event_log.take(Stuck(5, 9, "trains", 61.0))
-    event_log.take(Waiting(3, 9, [5], 4.0, "trains for 5 s"))
+    event_log.take(Stuck(5, 9, "training", 61.0))
+    event_log.take(Waiting(3, 9, [5], 4.0, "training for 5 s"))
     event_log.tell_waits()
     event_log.tell_waits()
     event_log.quiet = True
@@ -283,8 +280,8 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     ]  # fmt: skip
     assert shown == [event.text for event in events[:3]]
     assert shown[1:] == [
-        "rank 5, round 10: trains, but has not got on for 61 s",
-        "rank 3 has waited 4 s for rank 5, in round 10 (rank 5 trains for 5 s)",
+        "rank 5, round 10: no progress for 61 s (training)",
+        "rank 3 waiting for 4 s in round 10, for rank 5 (rank 5: training for 5 s)",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Faults on purpose, without a run: what they do to a node, to messages, and what a configuration may say."""
+"""Injected faults, without a run: what they do to a node, to messages, and what a configuration may say."""
 
 import os
 import resource
@@ -385,7 +385,7 @@ def test_an_unknown_activity_lists_the_right_ones(tmp_path):
 
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 2}"])
 def test_messages_inside_a_process_cannot_be_struck(transport):
-    with pytest.raises(ConfigError, match="drop strikes messages between processes"):
+    with pytest.raises(ConfigError, match="drop acts on messages between processes"):
         config.load(TINY, ["faults=[{name: drop}]", f"communication={transport}"])
     config.load(TINY, ["faults=[{name: crash}]", f"communication={transport}"])
 

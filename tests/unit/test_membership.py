@@ -193,14 +193,14 @@ class TestMeeting:
         monkeypatch.setattr(module, "REFUSING_SECONDS", 0.3)
         with Meeting(3) as meeting:
             present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
-            absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
+            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
 
     def test_a_machine_that_cannot_reach_the_first_names_it_and_where(self):
         with Meeting(2) as meeting:
             port = meeting.mapping.rendezvous_port
             assert refusal(meeting.come(1, 0.3)) == (
-                f"these have not come within 0 s: machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+                f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
             )
 
     @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ class TestMeeting:
             last = meeting.come(2)
             meeting.wait_for(2)
             time.sleep(0.2)
-            assert not host.done(), "the run would begin without machine 1, whose nodes all would wait for"
+            assert not host.done(), "the run would start without machine 1, whose nodes all would wait for"
             again = meeting.come(1)
             assert host.result(10.0) == again.result(10.0) == last.result(10.0)
 
@@ -536,7 +536,7 @@ class TestAtLeast:
     def test_with_less_nobody_begins(self, monkeypatch):
         monkeypatch.setattr(module, "REFUSING_SECONDS", 0.1)
         with Meeting(3, "at_least 5") as meeting:
-            absent = "these have not come within 1 s: machine 2 (127.0.0.3, ranks 4-5)"
+            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [
                 absent,
                 f"machine 0: {absent}",

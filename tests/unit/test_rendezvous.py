@@ -115,7 +115,7 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         futures = come_to_a_liar(meeting, monkeypatch, agree)
         assert futures[0].result(10.0).run_id == 7
         for future in futures[1:]:
-            with pytest.raises(StartError, match=r"^machine 2 .* has not signed what its nodes are said"):
+            with pytest.raises(StartError, match=r"^machine 2 .* has not signed the handshakes of its nodes"):
                 future.result(10.0)
 
 
@@ -126,8 +126,8 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         ({"introductions": {3: b"another key"}}, "words of nodes that are not here"),
         ({"introductions": {0: b"another key"}, "late": 1}, "words of nodes that are not here"),
         ({"absent": [2]}, "words of nodes that are not here"),
-        ({"introductions": {}, "absent": [2]}, r"would begin without machine 2 .* \(key failures.start\)"),
-        ({"introductions": {}, "absent": [9, 1]}, r"would begin without machine 1 .* \(key failures.start\)"),
+        ({"introductions": {}, "absent": [2]}, r"would start without machine 2 .* \(key failures.start\)"),
+        ({"introductions": {}, "absent": [9, 1]}, r"would start without machine 1 .* \(key failures.start\)"),
     ],
 )
 def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
@@ -154,7 +154,7 @@ def test_nobody_speaks_for_another_machine():
         for note in (join(2), RelayedReports(2, []), RelayedReports(0, [])):
             liar.send(msgspec.msgpack.encode(note))
         for future in (host, first):
-            with pytest.raises(StartError, match=r"these have not come within 2 s: machine 2"):
+            with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
                 future.result(15.0)
         assert refused(meeting.assemblies[0])["identity"] == 3
         liar.close()

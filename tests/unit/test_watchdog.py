@@ -85,7 +85,7 @@ def test_who_waits_is_told_with_whom_it_waits_for(machine):
     machine.pass_time(600, busy=[3, 4])
     assert machine.waits() == {2: [3], 1: [2], 0: [1], 7: [0, 6], 6: [5], 5: [4]}
     waiting = next(report for report in reversed(machine.found) if report.rank == 2)
-    assert (waiting.round, waiting.why) == (4, "trains for 0 s")
+    assert (waiting.round, waiting.why) == (4, "training for 0 s")
     assert waiting.seconds == pytest.approx(599.5, abs=1.5)
     assert machine.stuck() == set()
 
@@ -289,19 +289,19 @@ def test_the_state_of_a_process():
 
 def test_lines_name_whoever_holds_the_others_up():
     waits = StragglerTracker()
-    waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s"), 100.0)
-    waits.take(Waiting(5, 39, [7], 12.4, "trains for 12 s"), 100.0)
+    waits.take(Waiting(3, 39, [7], 12.0, "training for 12 s"), 100.0)
+    waits.take(Waiting(5, 39, [7], 12.4, "training for 12 s"), 100.0)
     for rank, peer in [(1, 3), (2, 1), (9, 5)]:
         waits.take(Waiting(rank, 38, [peer], 11.0, "waits for 12 s"), 100.0)
     delay, = waits.news(100.0)  # fmt: skip
     assert delay == (
         5, 39, 7,
-        "ranks 5, 3, 1 and 2 others have waited 12 s for rank 7, in round 40 (rank 7 trains for 12 s)",
+        "ranks 5, 3, 1 and 2 others waiting for 12 s in round 40, for rank 7 (rank 7: training for 12 s)",
     )  # fmt: skip
     assert list(waits.news(103.0)) == []
-    waits.take(Waiting(3, 39, [7], 22.5, "trains for 23 s"), 110.5)
+    waits.take(Waiting(3, 39, [7], 22.5, "training for 23 s"), 110.5)
     assert [delay.text for delay in waits.news(110.5)] == [
-        "rank 3 has waited 22 s for rank 7, in round 40 (rank 7 trains for 23 s)"
+        "rank 3 waiting for 22 s in round 40, for rank 7 (rank 7: training for 23 s)"
     ]
     assert list(waits.news(200.0)) == []
     assert waits.totals == {(3, 7): 22, (5, 7): 12, (1, 3): 11, (2, 1): 11, (9, 5): 11}
@@ -313,15 +313,15 @@ def test_somebody_whom_nobody_sees_here_is_named_late_and_with_reserve():
     for second in range(2):
         waits.take(Waiting(1, 12, [8, 9], 2.0 + second, ""), 100.0 + second)
         assert list(waits.news(100.0 + second)) == []
-    waits.take(Waiting(8, 12, [9], 3.0, "trains for 4 s"), 101.5)
+    waits.take(Waiting(8, 12, [9], 3.0, "training for 4 s"), 101.5)
     assert [delay.text for delay in waits.news(101.5)] == [
-        "ranks 1 and 8 have waited 3 s for rank 9, in round 13 (rank 9 trains for 4 s)"
+        "ranks 1 and 8 waiting for 3 s in round 13, for rank 9 (rank 9: training for 4 s)"
     ]
     for second in range(9, 12):
         waits.take(Waiting(2, 40, [14, 15], second, ""), 200.0 + second)
         waits.take(Waiting(3, 40, [16], second, ""), 200.0 + second)
         found = [delay.text for delay in waits.news(200.0 + second)]
-    assert found == ["ranks 2 and 3 have waited 11 s, perhaps for ranks 14, 15 and 16, in round 41"]
+    assert found == ["ranks 2 and 3 waiting for 11 s in round 41, probably for ranks 14, 15 and 16"]
     assert waits.totals == {(8, 9): 3}, "what is not known is not counted"
 
 
@@ -368,7 +368,7 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
 
 def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():
     waits = StragglerTracker()
-    waits.take(Waiting(3, 39, [7], 12.0, "trains for 12 s", lasts=40.0), 100.0)
+    waits.take(Waiting(3, 39, [7], 12.0, "training for 12 s", lasts=40.0), 100.0)
     assert waits.current(130.0).keys() == {3}
     waits.end(3, 38, 131.0)
     waits.end(3, 39, 132.0)

@@ -346,7 +346,7 @@ class IoThread(threading.Thread):
     def _lose_process(self, process: int) -> None:
         self._reception.forget(process)
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
-            mailbox.lose(rank, PeerLost(rank, "its process ended or its link broke"))
+            mailbox.lose(rank, PeerLost(rank, "connection lost"))
         self._meeting.lose(process)
 
     def _is_reachable(self, rank: int) -> bool:

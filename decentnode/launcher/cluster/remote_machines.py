@@ -85,7 +85,10 @@ class RemoteMachines:
             if not active or now - self._last_heard[machine] > SILENT_MACHINE:
                 self.present.discard(machine)
                 self._membership.silence(active)
-                lost += [Failed(rank, f"machine {machine} fell silent") for rank in active]
+                lost += [
+                    Failed(rank, f"no message from machine {machine} for {SILENT_MACHINE:.0f} s")
+                    for rank in active
+                ]
         return lost
 
     def heard_again(self, notes: Iterable[Note]) -> list[int]:
@@ -97,7 +100,7 @@ class RemoteMachines:
         back = []
         for machine in sorted(speaking - self.present):
             if self._membership.hear_again(self._mapping.ranks_of(machine)):
-                self._say("machine_back", f"machine {machine} is heard again; its nodes count as before")
+                self._say("machine_back", f"machine {machine} reconnected; its nodes are active again")
             if self._active(machine):
                 back.append(machine)
         return back
@@ -199,4 +202,4 @@ class RemoteMachines:
         if machine not in self._told:
             self._told.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
-            self._say("refused", f"machine {machine} speaks of {about}; that does not count")
+            self._say("refused", f"ignored reports from machine {machine} about {about}")

@@ -138,7 +138,7 @@ class Rendezvous:
             if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
                 break
             if time.monotonic() > limit:
-                absent = f"these have not come within {deadline:.0f} s: {self._name(missing)}"
+                absent = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}"
                 self._refuse(absent + self._refusals())
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):
@@ -217,7 +217,7 @@ class Rendezvous:
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
         where = f" at {self._endpoint}" if absent == {0} else ""
-        raise StartError(f"these have not come within {deadline:.0f} s: {self._name(absent)}{where}")
+        raise StartError(f"timed out after {deadline:.0f} s waiting for {self._name(absent)}{where}")
 
     def send(self, note: Note, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
@@ -350,11 +350,11 @@ class Rendezvous:
             return ""
         away = set(self.machines) - here
         if self.machine in away or not self._quorum.suffices(away):
-            return f"machine 0 would begin without {self._name(away)} (key failures.start)"
+            return f"machine 0 would start without {self._name(away)} (key failures.start)"
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
-        """Which machine has not signed what its nodes are said to say; empty when none has to."""
+        """Which machine has not signed the handshakes of its nodes; empty when none has to."""
         if not self._credentials or not self._credentials.signers:
             return ""
         for machine in set(self.machines) - set(start.absent):
@@ -362,7 +362,7 @@ class Rendezvous:
             said = {rank: what for rank, what in start.introductions.items() if rank in own}
             signature = start.signatures.get(machine, b"")
             if not is_vouched(self._credentials, machine, self._greeting.digest, said, signature):
-                return f"{self._name({machine})} has not signed what its nodes are said to say"
+                return f"{self._name({machine})} has not signed the handshakes of its nodes"
         return ""
 
     def _agree(self, absent: list[int]) -> Start:

@@ -53,7 +53,7 @@ class NodeStatus(msgspec.Struct):
     doing: str
     """Empty where that is not known, as of other machines' nodes."""
     seconds: float
-    """Since it began that, or since it was last heard of."""
+    """Since it began that, or since the last report."""
     waits_for: list[int]
     loss: float | None
 

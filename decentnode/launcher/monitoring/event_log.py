@@ -66,14 +66,14 @@ class EventLog:
         """Keeps what a report tells, if it is an event, and shows it where that helps."""
         match report:
             case PeerMissing():
-                text = f"{_where(report)}: goes on without rank {report.peer}: {report.reason}"
+                text = f"{_where(report)}: continuing without rank {report.peer}: {report.reason}"
                 tell = self.record if self.quiet else self.say
                 tell("peer_lost", text, report.rank, report.round, report.peer)
             case PeerBack():
                 text = f"{_where(report)}: exchanges with rank {report.peer} again"
                 self.say("peer_back", text, report.rank, report.round, report.peer)
             case Rejected():
-                text = f"{_where(report)}: goes on without what rank {report.peer} sent: {report.reason}"
+                text = f"{_where(report)}: discarded the payload of rank {report.peer}: {report.reason}"
                 self.say("refused", text, report.rank, report.round, report.peer)
             case Evaluated() if report.test_loss is None and self._is_finite:
                 # One line, because as a rule all nodes follow.
@@ -86,7 +86,7 @@ class EventLog:
             case RoundProgress() | Evaluated():
                 self.waits.end(report.rank, report.round, time.monotonic())
             case Stuck():
-                text = f"{_where(report)}: {report.doing}, but has not got on for {report.seconds:.0f} s"
+                text = f"{_where(report)}: no progress for {report.seconds:.0f} s ({report.doing})"
                 self.say("stuck", text, report.rank, report.round)
             case Notice():
                 self.say("communication", report.text, report.rank)

@@ -110,9 +110,8 @@ def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) ->
     waiters = sorted(waiters, key=lambda r: (r not in directly, -current[r].seconds, r))
     first = current[waiters[0]]
     whys = [current[r].why for r in waiters if current[r].peers[:1] == peers and current[r].why]
-    why = f" (rank {peers[0]} {whys[0]})" if whys else ""
-    have = "has" if len(waiters) == 1 else "have"
+    why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
-    how = " for" if whys else ", perhaps for"
-    text = f"{who} {have} waited {first.seconds:.0f} s{how} {whom}, in round {first.round + 1}{why}"
+    cause = "for" if whys else "probably for"
+    text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, {cause} {whom}{why}"
     return Straggler(first.rank, first.round, peers[0], text)

@@ -35,15 +35,15 @@ INTERVALS = 5.0
 KILL_FACTOR = 2.0
 """A process that is silent for so many times its limit is killed."""
 DOING = {
-    Activity.START: "gets ready",
-    Activity.BEGIN: "is about to begin",
-    Activity.TRAIN: "trains",
-    Activity.SEND: "sends",
-    Activity.RECEIVE: "waits",
-    Activity.MIX: "mixes",
-    Activity.EVALUATE: "is tested",
-    Activity.CHECKPOINT: "is saved",
-    Activity.END: "has ended",
+    Activity.START: "starting",
+    Activity.BEGIN: "between rounds",
+    Activity.TRAIN: "training",
+    Activity.SEND: "sending",
+    Activity.RECEIVE: "waiting",
+    Activity.MIX: "mixing",
+    Activity.EVALUATE: "evaluating",
+    Activity.CHECKPOINT: "saving",
+    Activity.END: "ended",
 }
 
 

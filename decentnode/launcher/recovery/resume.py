@@ -199,7 +199,7 @@ class ResumePlan:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
         seconds = found.state.get("seconds") if isinstance(found.state, dict) else None
         if not isinstance(seconds, float):
-            raise BadCheckpoint(f"{path}: does not say how long the run has taken")
+            raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
 
     def is_behind(self, start: Start) -> bool:
@@ -264,7 +264,7 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
     content = read_object(path)
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
     if not isinstance(run_id, str) or len(run_id) != 16:
-        raise BadInput(f"{path}: does not say which run this is")
+        raise BadInput(f"{path}: has no run id")
     # True is an int, too.
     if type(incarnation) is not int or incarnation not in INCARNATIONS:
         raise BadInput(

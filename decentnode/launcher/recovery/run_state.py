@@ -102,7 +102,7 @@ class RunState:
         round = self.lineage.round
         code = self._past.other_code if self._past else ""
         with_other = f", with other code: {code}" if code else ""
-        return f"goes on after round {round + 1}{with_other}" if round != FROM_THE_START else ""
+        return f"continues after round {round + 1}{with_other}" if round != FROM_THE_START else ""
 
     @property
     def saved_by_all(self) -> int | None:

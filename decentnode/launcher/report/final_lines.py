@@ -38,7 +38,7 @@ def exit_code(
     is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in local)
     if not is_usable or results_are_lost:
         return ExitCode.FAILED
-    # Nobody was asked to stop: who has, came back too late to take part.
+    # Nobody was asked to stop: who has, rejoined too late to take part.
     is_whole = not membership.ranks(MemberState.LOST, MemberState.STOPPED) and not membership.missing_edges
     return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
 
@@ -65,9 +65,9 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
     if summary["lost_nodes"]:
         return f"{some}, {len(summary['lost_nodes'])} lost"
     if summary["stopped_nodes"]:
-        return f"{some}, {summary['stopped_nodes']} came back too late to take part"
+        return f"{some}, {summary['stopped_nodes']} rejoined too late to take part"
     if code is ExitCode.NODES_LOST:
-        return some if summary["not_finite"] else f"{some}, but not all links held"
+        return some if summary["not_finite"] else f"{some}; some links were lost"
     if finished < nodes:
         return f"{some}, those of this machine"
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
@@ -86,7 +86,7 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "not finite", f"the test loss of {ranks}, since round {min(not_finite.values()) + 1}"
     if summary["restarted_nodes"]:
         times = ", ".join(f"{rank} ({count} x)" for rank, count in summary["restarted_nodes"].items())
-        yield "started again", f"rank {times}"
+        yield "restarted", f"rank {times}"
     if summary["refused_messages"]:
         reasons = sorted(summary["refused_messages"].items())
         yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)
@@ -96,7 +96,7 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     elif pictures.problem:
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
-        yield "to go on", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+        yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
     yield "results", str(run_dir)
 
 
@@ -141,6 +141,6 @@ def _losses(summary: dict[str, Any], run_dir: Path) -> Lines:
         yield "", f"and {len(lost) - MOST_LOST} more, named in summary.json"
     if len(summary["components"]) > 1:
         parts = "; ".join(ranks_in_words(part, MOST_LOST) for part in summary["components"][:MOST_LOST])
-        yield "fell apart", f"into {len(summary['components'])} parts, each mixed alone: {parts}"
+        yield "partitioned", f"into {len(summary['components'])} components that trained separately: {parts}"
     for index, (rank, peer, round) in enumerate(summary["broken_edges"][:MOST_LOST]):
-        yield "links given up" if index == 0 else "", f"rank {rank} to {peer}, in round {round + 1}"
+        yield "links lost" if index == 0 else "", f"rank {rank} to {peer}, in round {round + 1}"

@@ -136,7 +136,7 @@ def make_run_directory(experiment: "Experiment", machine: int) -> Path:
         while not _is_made(path, settings.run_dir is not None):
             path = unused_directory(settings.name).absolute()
         if any(path.iterdir()):
-            raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it to run anew")
+            raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it")
         for folder in ("records", "logs"):
             (path / folder).mkdir()
         write_durably(path / "config.yaml", [config.dump(settings).encode()])

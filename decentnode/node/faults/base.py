@@ -122,9 +122,9 @@ class MessageFault(Fault, ABC):
         yield from super().defects(communication, mapping, nodes, rounds)
         fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
         if communication.has_group:
-            yield "", f"{name_of(self)} strikes messages of ZeroMQ, and a process group has none; use zeromq"
+            yield "", f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
         elif communication.one_process or fullest > 1:
-            what = f"{name_of(self)} strikes messages between processes; give each node one of its own"
+            what = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
             yield "", f"{what} (zeromq with nodes_per_process: 1)"
 
 

@@ -95,7 +95,7 @@ class FaultInjector:
     def _tell(self, reporter: Reporter) -> Tell:
         def tell(fault: int, rank: int, round: int, what: str) -> None:
             name = name_of(self.faults[fault])
-            print(f"round {round + 1}: a fault on purpose strikes rank {rank}: {name} ({what})", flush=True)
+            print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
             reporter.send(FaultInjected(rank, round, name, what))
 
         return tell
