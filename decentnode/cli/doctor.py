@@ -20,6 +20,7 @@ from decentnode.communication.security.curve import OLDEST_LIBZMQ
 from decentnode.config.link_security import ports_needed
 from decentnode.config.settings import Settings
 from decentnode.core.text import readable_bytes
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher.preflight import credentials, file_shortage
 from decentnode.mapping.base import is_own_address
@@ -28,7 +29,6 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
 FEW_FILES = 256
 LITTLE_MEMORY = 1 << 30
-TORCH_SECONDS = 60
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
 _ASK_TORCH = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
@@ -78,9 +78,13 @@ def torch() -> Iterator[Finding]:
     """PyTorch and the GPUs that it finds, from a child process."""
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_SECONDS, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=Timeouts.torch_import, check=False
+        )
     except subprocess.TimeoutExpired:
-        yield Finding("fail", "torch", f"does not load within {TORCH_SECONDS} s", "is the disk that slow?")
+        yield Finding(
+            "fail", "torch", f"does not load within {Timeouts.torch_import:.0f} s", "is the disk that slow?"
+        )
         return
     if answer.returncode:
         reason = (answer.stderr.strip().splitlines() or ["it crashed"])[-1]

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from decentnode.core.signals import some_are_left_behind
+from decentnode.core.process_setup import some_are_left_behind
 from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
 # Depending on its version, Typer has this class itself or from click.

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.evaluation import BATCH_SIZE
@@ -102,6 +103,11 @@ class FailureSettings:
     start: Annotated[str, AfterValidator(check_start)] = "all"
     """Nodes that must be present at the start: all, or at_least N; the others may join later."""
     restart: RestartSettings = RestartSettings()
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """All limits that follow from these."""
+        return Timeouts(self.deadline, self.grace, self.start_deadline, self.stop_deadline)
 
 
 @dataclass(frozen=True)

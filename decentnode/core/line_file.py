@@ -7,7 +7,7 @@ from pathlib import Path
 
 MOST_PENDING_BYTES = 16 << 20
 """What a file keeps in memory while it cannot be written."""
-WARN_EVERY = 60.0
+WARN_INTERVAL = 60.0
 Warn = Callable[[str], object]
 """Told in one line what is wrong with a file."""
 
@@ -78,7 +78,7 @@ class LineFile:
 
     def _complain(self, problem: str) -> None:
         now = time.monotonic()
-        if self._warned is None or now - self._warned >= WARN_EVERY:
+        if self._warned is None or now - self._warned >= WARN_INTERVAL:
             self._warned = now
             self._warn(f"{self.path} {problem}")
 

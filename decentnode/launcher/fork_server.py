@@ -24,6 +24,7 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Resta
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
 from decentnode.core.text import how_it_ended
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
 from decentnode.node.host_process import TELL_STACKS, ForkContext, run_host
 
@@ -34,10 +35,6 @@ KILL, START = b"k", b"s"
 _WHICH = struct.Struct("<II")
 """What follows `START`: the position of a host process, and its new incarnation."""
 MOST_SOCKET_DIRECTORY_BYTES = 80
-SECONDS_TO_END = 10.0
-"""How long the server has to end with its children, of which the kernel may keep one for ever."""
-SECONDS_FOR_STACKS = 0.3
-"""How long processes that hang have to write down where."""
 
 
 class ForkServer:
@@ -92,16 +89,16 @@ class ForkServer:
         self._lifeline = -1
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
             watched = os.pidfd_open(self.pid)
-            if not ready([watched], seconds=SECONDS_TO_END):
+            if not ready([watched], seconds=Timeouts.server_end):
                 os.kill(self.pid, signal.SIGKILL)
-            if ready([watched], seconds=SECONDS_TO_END):
+            if ready([watched], seconds=Timeouts.server_end):
                 os.waitpid(self.pid, 0)
             os.close(watched)
 
 
 def end_hung(pids: Sequence[int]) -> None:
     """Ends host processes, each of which first writes to its log where it hangs."""
-    for word, pause in ((TELL_STACKS, SECONDS_FOR_STACKS), (signal.SIGKILL, 0.0)) if pids else ():
+    for word, pause in ((TELL_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, word)

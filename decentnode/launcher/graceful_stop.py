@@ -11,16 +11,11 @@ from collections.abc import Callable
 
 from decentnode.communication.launcher_link.heartbeats import UNDECIDED, HeartbeatBoard
 from decentnode.core.text import counted
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import HighestRound, LastRound, Note, Pause, StopRequest
 
-SETTLING = 0.05
-"""Seconds in which a node that was about to begin a round has announced it, or has seen that it must not."""
-ASK_AGAIN = 0.5
-MACHINES_PATIENCE = 3.0
-"""How long machine 0 waits for what the others announce."""
-DECISION_PATIENCE = MACHINES_PATIENCE + 2.0
-"""How long they wait for what machine 0 decides, which may have been asked later and has to decide first."""
+ASK_INTERVAL = 0.5
 Send = Callable[[Note, int | None], object]
 
 
@@ -85,18 +80,18 @@ class GracefulStop:
     def advance(self) -> None:
         """Does what is due; to be called again and again once somebody has asked."""
         waited = time.monotonic() - self._asked
-        if self.signal is None or self._decided or waited < SETTLING:
+        if self.signal is None or self._decided or waited < Timeouts.announced_round:
             return
         self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
-            if self._machines <= self._announced.keys() or waited > MACHINES_PATIENCE:
+            if self._machines <= self._announced.keys() or waited > Timeouts.announcements:
                 self._decide(max(self._announced.values()))
                 # A machine that was not counted on may hear of it only now.
                 self._send(Pause(self.signal), None)
                 self._send(LastRound(self._heartbeats.last_round), None)
             else:
                 self._say(Pause(self.signal))
-        elif waited > DECISION_PATIENCE:
+        elif waited > Timeouts.decision:
             self._decide(self._announced[self._machine])
         else:
             self._say(
@@ -112,7 +107,7 @@ class GracefulStop:
         """Tells machine 0, or from there all, now and then, because a launcher may not listen yet."""
         now = time.monotonic()
         if now >= self._next_word:
-            self._next_word = now + ASK_AGAIN
+            self._next_word = now + ASK_INTERVAL
             for note in notes:
                 self._send(note, None)
 

@@ -23,7 +23,8 @@ from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import prove_guard
 from decentnode.config import loader as config
 from decentnode.core.clock import seconds_since_process_start
-from decentnode.core.signals import leave_behind, signals_that_stop
+from decentnode.core.process_setup import leave_behind, signals_that_stop
+from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import preflight
@@ -37,14 +38,14 @@ from decentnode.launcher.cluster.messages import (
     RelayedReports,
     VectorAck,
 )
-from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD, RemoteMachines
+from decentnode.launcher.cluster.remote_machines import RemoteMachines
 from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
 from decentnode.launcher.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
 from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
-from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMonitor
+from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
-from decentnode.launcher.observer.observer import OBSERVER_SECONDS, SECONDS_TO_OBSERVE, ModelObserver
+from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
@@ -55,10 +56,10 @@ from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 from decentnode.results.plot_process import Pictures, make_figures
 
-TICK = 0.1
+POLL_INTERVAL = 0.1
 UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
-STOPPING_TICK = 0.02
+STOP_POLL_INTERVAL = 0.02
 
 
 class Launcher:
@@ -95,7 +96,7 @@ class Launcher:
             self.run_dir / "evaluations.jsonl", warn=self._run_monitor.event_log.warn
         )
         own = {i: experiment.processes[i].ranks for i in self._positions}
-        self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures)
+        self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
         join = Join(machine, __version__, digest, experiment.dataset_digest, code)
@@ -282,7 +283,7 @@ class Launcher:
         if self.run_id:
             self._exchange_with_machines()
             self._stopping.advance()
-            is_alone = self._others.is_left_alone(GONE_FOR_GOOD)
+            is_alone = self._others.is_left_alone(Timeouts.machine_gone)
             self._run_state.tend(self._others.gone, is_alone, self._assembly.send)
             self._end_hung_nodes()
             self._run_monitor.tell_waits(stopping=self._signal is not None)
@@ -372,12 +373,12 @@ class Launcher:
             announcement = self._stopping.announcement(self._run_state.saved_by_all)
             self._run_monitor.event_log.say("stop", announcement)
         while self._unresolved() and not self._stopping.is_urgent:
-            self._watch(STOPPING_TICK)
+            self._watch(STOP_POLL_INTERVAL)
             if self._stopping.is_overdue:
                 self._end_at_once()
-        limit = time.monotonic() + SECONDS_TO_DIE
+        limit = time.monotonic() + Timeouts.killed
         while self._local & set(self.membership.active) and time.monotonic() < limit:
-            self._watch(STOPPING_TICK)
+            self._watch(STOP_POLL_INTERVAL)
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
             self._run_monitor.event_log.say(
@@ -389,9 +390,10 @@ class Launcher:
         if not self.run_id:
             return
         self._observer.finish()
-        limit = time.monotonic() + (OBSERVER_SECONDS if self._signal is None else SECONDS_TO_OBSERVE)
+        within = Timeouts.last_observation if self._signal is None else Timeouts.stopped_observation
+        limit = time.monotonic() + within
         while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
-            self._watch(TICK)
+            self._watch(POLL_INTERVAL)
         self._vector_sender.exchange((), self._others.listening)  # what it said at the very last
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():

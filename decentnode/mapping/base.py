@@ -19,10 +19,10 @@ from pydantic import AfterValidator
 
 from decentnode.core.clock import Clock
 from decentnode.core.registry import MAPPINGS
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
 from decentnode.options import Port, Positive
 
-LOOKUP_SECONDS = 5.0
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -211,7 +211,7 @@ def is_own_address(ip: str) -> bool:
     return True
 
 
-def resolve_names(names: Sequence[str], seconds: float = LOOKUP_SECONDS) -> dict[str, list[str]]:
+def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -> dict[str, list[str]]:
     """The IP addresses of all names, looked up in parallel; empty for names not resolved in time."""
     found: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}

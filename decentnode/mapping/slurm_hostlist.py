@@ -4,11 +4,11 @@ import re
 import subprocess
 from functools import cache
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
 
 MOST_HOSTS = 65_536
 """More than any cluster has; a longer list is a mistake."""
-SCONTROL_SECONDS = 10.0
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
@@ -26,7 +26,7 @@ def _shown_by_scontrol(text: str) -> tuple[str, ...]:
     command, nothing = ["scontrol", "show", "hostnames", text], subprocess.DEVNULL
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SCONTROL_SECONDS, stdin=nothing, check=False
+            command, capture_output=True, text=True, timeout=Timeouts.scontrol, stdin=nothing, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _failed(text, str(error)) from error

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from decentnode.errors import MappingError, StartError
 from decentnode.mapping.job import SchedulerJob
 
-LOOK_AGAIN = 0.05
+POLL_INTERVAL = 0.05
 
 
 def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
@@ -59,7 +59,7 @@ def _part(store: Store, machines: int, is_master: bool, seconds: float) -> None:
     limit = time.monotonic() + seconds
     done = store.add("parted", 1)
     while is_master and done < machines and time.monotonic() < limit:
-        time.sleep(LOOK_AGAIN)
+        time.sleep(POLL_INTERVAL)
         done = store.add("parted", 0)
 
 

@@ -231,7 +231,7 @@ class Experiment:
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
         exchanger = RoundExchange(
-            endpoint, sharing, clock, reporter, course.heartbeat, failures.deadline, stop
+            endpoint, sharing, clock, reporter, course.heartbeat, failures.timeouts, stop
         )
         if sharing.gives_model:
             # Only neighbors in the graph may have the model.

@@ -34,11 +34,11 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment, NodeResources
-from decentnode.node.farewell import FAREWELL_SECONDS, farewell_seconds
 from decentnode.node.node import Node
 from decentnode.node.rejoin import bring_back
 from decentnode.results.records import private_megabytes
@@ -116,7 +116,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
         fork_context.reporter.send(Notice(ranks[0], communication.news))
-    patience = FAREWELL_SECONDS
+    patience = Timeouts.least_farewell
     try:
         if incarnation:
             peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
@@ -128,7 +128,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
-            patience = farewell_seconds(experiment.settings.failures)
+            patience = experiment.settings.failures.timeouts.farewell
     finally:
         communication.close(patience)
     # The codes are ordered by severity.

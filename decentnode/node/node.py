@@ -21,6 +21,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
@@ -32,7 +33,6 @@ from decentnode.sharing.base import Sharing
 from decentnode.training.training import Training
 
 ROUNDS_REMEMBERED = 20
-PATIENCE_FACTOR = 5.0
 PROGRESS_INTERVAL = 0.25
 
 
@@ -164,11 +164,9 @@ class RoundExchange:
 
     def __init__(
         self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter,
-        heartbeat: HeartbeatSlot, deadline: float, stop_because: str = "",
+        heartbeat: HeartbeatSlot, timeouts: Timeouts, stop_because: str = "",
     ) -> None:  # fmt: skip
-        """`deadline`: timeout for a silent peer in seconds, or five usual rounds if longer; `stop_because`:
-        why the loss of a peer ends this node; empty: it does not.
-        """
+        """`stop_because`: why the loss of a peer ends this node, if it does."""
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
@@ -181,7 +179,7 @@ class RoundExchange:
         self._sharing = sharing
         self._reporter = reporter
         self._heartbeat = heartbeat
-        self._deadline = deadline
+        self._timeouts = timeouts
         self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self._last_progress = 0.0
@@ -303,7 +301,7 @@ class RoundExchange:
     def _patience(self) -> float:
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
-        return max(self._deadline, PATIENCE_FACTOR * usual)
+        return self._timeouts.exchange(usual)
 
     def _release(self) -> None:
         if self._inbox is not None:

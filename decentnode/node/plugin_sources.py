@@ -18,13 +18,13 @@ from typing import Any
 from decentnode.config.settings import Plugin, Settings
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import printable
+from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import CodeVersion
 
 FOLDER = "code"
 """In the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
-GIT_SECONDS = 5.0
 HASH_LETTERS = 12
 MOST_NAMED = 3
 
@@ -159,7 +159,7 @@ def git_state(files: Sequence[Path]) -> tuple[str | None, bool | None]:
 def _git(folder: Path, *words: str) -> str | None:
     # Without locks: another git command of the user may run in the same repository.
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    given, most = subprocess.DEVNULL, GIT_SECONDS
+    given, most = subprocess.DEVNULL, Timeouts.git
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=most, stdin=given, check=False)
     except (OSError, subprocess.TimeoutExpired):

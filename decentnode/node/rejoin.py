@@ -6,6 +6,7 @@ from torch import Tensor
 
 from decentnode.communication.base import Communication
 from decentnode.core.registry import name_of
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
@@ -119,7 +120,7 @@ def _fetch_models(
     for _, rank, peer in PASSES * turns:
         if rank in fetched:
             continue
-        model = communication.fetch(rank, peer, deadline / (PASSES * len(turns)))
+        model = communication.fetch(rank, peer, Timeouts.model_request(deadline, PASSES * len(turns)))
         shape = asking[rank].training.vector.values.shape
         # A model of another shape, or with NaN, would spread to all neighbors.
         if model is not None and model.shape == shape and model.isfinite().all():

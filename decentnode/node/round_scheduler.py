@@ -8,10 +8,9 @@ from decentnode.communication.launcher_link.heartbeats import (
     HeartbeatSlot,
 )
 from decentnode.core.clock import Clock
+from decentnode.core.timeouts import Timeouts
 
-LOOK_AGAIN = 0.002
-MOST_SECONDS_UNDECIDED = 20.0
-"""Seconds that a node waits for the decision on the last round; a dead launcher makes none."""
+POLL_INTERVAL = 0.002
 
 
 class RoundScheduler:
@@ -47,11 +46,11 @@ class RoundScheduler:
             return None
         # Announced before `last_round` is read; in the other order the launcher could miss this round.
         self.heartbeat.mark(upcoming, Activity.BEGIN)
-        limit = self._clock.now() + MOST_SECONDS_UNDECIDED
+        limit = self._clock.now() + Timeouts.undecided
         while (last := self._heartbeats.last_round) == UNDECIDED:
             if self._clock.now() > limit:
                 return None
-            await self._clock.sleep(LOOK_AGAIN)
+            await self._clock.sleep(POLL_INTERVAL)
         if upcoming > last:
             return None
         if upcoming > max(round + 1, self._first):

@@ -11,10 +11,8 @@ from torch import Tensor
 from decentnode.communication.base import Endpoint, Inbox
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.core.payload import Layout, Payload, dense_layout
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, RunFailed
-
-SLACK = 10.0
-"""Seconds beyond the deadline after which a wait ends that the transport should have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class ExchangeQueue:
         return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
 
     def _wait(self, handle: ExchangeHandle) -> None:
-        seconds = 2 * self._deadline + SLACK
+        seconds = Timeouts.exchange_queue(self._deadline)
         if not handle.finish_within(seconds):
             awaited = (
                 ", ".join(f"rank {j}" for j in sorted(handle.awaited)) or "readers of an earlier exchange"

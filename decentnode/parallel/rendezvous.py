@@ -26,14 +26,13 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.inproc import InProcess
 from decentnode.core.registry import name_of
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
 from decentnode.mapping.base import is_loopback
 from decentnode.mapping.job import find_job
 from decentnode.mapping.torchrun_store import both_ends
 
-FAREWELL_SECONDS = 5.0
-"""Seconds that a store stays open after a failed start, so that the other ranks can read the reason."""
-LOOK_AGAIN = 0.02
+POLL_INTERVAL = 0.02
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
 Terms = Mapping[str, str]
@@ -236,10 +235,10 @@ class StoreMeeting(RankRendezvous):
     def _let_others_read(self, store: Any, readers: int, failed: bool) -> None:
         """If this process keeps the store and is about to exit, it waits a moment for the other ranks."""
         with contextlib.suppress(RuntimeError):
-            limit = time.monotonic() + FAREWELL_SECONDS
+            limit = time.monotonic() + Timeouts.store_farewell
             read = store.add("read", 1)
             while failed and self.rank == 0 and read < readers and time.monotonic() < limit:
-                time.sleep(LOOK_AGAIN)
+                time.sleep(POLL_INTERVAL)
                 read = store.add("read", 0)
 
     def _directory(self, store: Any, notes: list[RankRecord], timeout: float) -> tuple[Path, int | None]:

@@ -5,8 +5,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECONDS = 60.0
-"""Seconds that drawing may take; the first time on a machine matplotlib also searches for fonts."""
+from decentnode.core.timeouts import Timeouts
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,10 @@ def make_figures(run_dir: Path) -> Pictures:
     command = [sys.executable, "-m", "decentnode.results.plots", str(run_dir)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=Timeouts.drawing, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        return Pictures(problem=f"drawing took longer than {SECONDS:.0f} s and was ended")
+        return Pictures(problem=f"drawing took longer than {Timeouts.drawing:.0f} s and was ended")
     except OSError as error:
         return Pictures(problem=f"drawing could not be started: {error.strerror}")
     if done.returncode:

@@ -17,6 +17,7 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.clock import Clock
+from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
@@ -97,7 +98,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     )
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
-    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, PATIENCE)
+    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)
     checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)

@@ -14,6 +14,7 @@ from decentnode.communication.base import BufferSpec, Inbox, ProcessDirectory
 from decentnode.communication.zeromq import io_thread as sockets
 from decentnode.communication.zeromq import links
 from decentnode.core.payload import Payload, dense_layout
+from decentnode.core.timeouts import Timeouts
 from decentnode.graph.families import FullyConnected
 from tests.contract.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
@@ -55,8 +56,8 @@ class Company:
 
     def _host(self, own, incarnation, pipe):
         torch.set_num_threads(1)
-        sockets.TICK = 0.05
-        links.HEARTBEAT, links.HEARTBEAT_TIMEOUT = 0.1, 0.3
+        sockets.PROPOSAL_INTERVAL = 0.05
+        links.HEARTBEAT_INTERVAL, Timeouts.link_heartbeat = 0.1, 0.3
         machine = self.processes[own].machine
         place = ProcessDirectory(
             self.processes,
@@ -288,7 +289,7 @@ def fetched(company):
 
 
 def ask_for_a_model(company, pipe):
-    sockets.TICK = 0.05
+    sockets.PROPOSAL_INTERVAL = 0.05
     place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
     communication = company.stage.communication(company.base_port)
     communication.prepare(place, 1 << 20)

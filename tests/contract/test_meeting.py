@@ -12,6 +12,7 @@ from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirect
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from tests.contract.troupe import RUN_ID, free_ports
 
@@ -101,6 +102,6 @@ def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
 
 
 def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):
-    monkeypatch.setattr("decentnode.communication.zeromq.links.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(Timeouts, "connect", 0.5)
     processes, base_port = machines
     host(processes, 0, base_port=base_port).open([2], RUN_ID, 8.0)

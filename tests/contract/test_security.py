@@ -24,6 +24,7 @@ from decentnode.communication.security.curve import (
 )
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from tests.contract.troupe import RUN_ID, Actor, Stage, credentials, play
 
@@ -146,7 +147,7 @@ def attack_plain(endpoint, _):
 
 
 def test_nothing_of_a_stranger_gets_through_and_each_is_counted_by_its_reason(monkeypatch):
-    monkeypatch.setattr(security, "HANDSHAKE_MS", 500)
+    monkeypatch.setattr(Timeouts, "key_handshake", 0.5)
     results = play(KEYS, 3, attacked, MEMORY, tick=0.05).results
     for rank in range(3):
         assert results[rank][0] == {other: [float(other)] for other in range(3) if other != rank}

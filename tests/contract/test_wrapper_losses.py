@@ -5,14 +5,14 @@ import threading
 import pytest
 import torch
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, RunFailed
-from decentnode.parallel import exchange_queue as exchanges
 from tests.contract.ensemble import Run, ensemble, flat
 
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
-    monkeypatch.setattr(exchanges, "SLACK", 0.0)
+    monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)
 
 
 def after_losses(size, lost, act):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
-from decentnode.parallel import rendezvous as meeting
+from decentnode.core.timeouts import Timeouts
 from decentnode.parallel.topology import weighted_graph
 from tests.contract.ensemble import Run, batches, flat, loss_of, processes, small_network
 from tests.contract.troupe import free_ports
@@ -142,7 +142,7 @@ ONE_WAY = [[1.0, 0.0], [0.5, 0.5]]
 
 @pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
 def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communication, monkeypatch):
-    monkeypatch.setattr(meeting, "FAREWELL_SECONDS", 0.5)
+    monkeypatch.setattr(Timeouts, "store_farewell", 0.5)
     run = Run(topology=ONE_WAY, steps=3, options={"communication": communication, "deadline": 20.0})
 
     def work(rank):

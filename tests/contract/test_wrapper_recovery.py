@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
-from decentnode.parallel import exchange_queue as exchanges
 from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.rendezvous import Hall
 from tests.contract.ensemble import Run, batches, ensemble, flat, loss_of, processes
@@ -286,7 +286,7 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
 
 def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
     """An error outside of the wrapper's passes, as in a data loader, is not seen by it."""
-    monkeypatch.setattr(exchanges, "SLACK", 0.0)
+    monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)
     run = Run(options={"deadline": 0.5})
 
     def work(rank, seat):

@@ -220,7 +220,7 @@ def _play_apart(
 
     def host(place: ProcessDirectory, pipe):
         torch.set_num_threads(1)
-        sockets.TICK = tick
+        sockets.PROPOSAL_INTERVAL = tick
         pipe.send(_perform(stage.communication(base_port), place, part, memory, lambda: bound.wait(10.0)))
 
     pipes, hosts = [], []

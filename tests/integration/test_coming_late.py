@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from decentnode.launcher.cluster.rendezvous import TWIN_SECONDS
+from decentnode.core.timeouts import Timeouts
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.results.records import RoundRecord, read_records
 from tests.integration.running import Run, wait_until
@@ -110,7 +110,7 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     wait_until(lambda: list(third.run_dir.glob("checkpoints/00005/*.json")), 40, lambda: third.text)
     third.process.kill()
     third.process.wait()
-    time.sleep(TWIN_SECONDS)  # so long machine 0 takes the first one to be alive
+    time.sleep(Timeouts.machine_twin)  # so long machine 0 takes the first one to be alive
     done = rounds_of(third, 4)[-1].round
     third = Run(third.run_dir, verb="resume")
     started.append(third)

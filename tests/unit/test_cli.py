@@ -168,14 +168,14 @@ def test_a_thread_amid_torch_does_not_change_how_the_command_ends():
     code = """
 import threading, torch
 from decentnode.cli import app as cli
-from decentnode.core import signals
+from decentnode.core import process_setup
 a = torch.rand(64, 64)
 def observe():
     while True:
         a @ a
 observer = threading.Thread(target=observe, daemon=True)
 observer.start()
-signals.leave_behind(observer)
+process_setup.leave_behind(observer)
 cli.app = lambda *_, **__: print("done") or 3
 cli.main(["list"])
 """

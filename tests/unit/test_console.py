@@ -21,9 +21,9 @@ from rich.console import Console
 from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, RoundProgress
 from decentnode.config.settings import EvaluationSettings
 from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
-from decentnode.launcher.report import console as screen
 from decentnode.launcher.report import live_view
 from decentnode.launcher.report.console import HEADING, LOG_LINES, LiveConsole, evaluation_line
 from decentnode.launcher.report.live_view import (
@@ -383,8 +383,7 @@ def impatient(monkeypatch) -> Iterator[None]:
     def give_up(*_: object) -> None:
         raise AssertionError("it waits for a reader")
 
-    monkeypatch.setattr(screen, "PATIENCE", 0.01)
-    monkeypatch.setattr(live_view, "PATIENCE", 0.01)
+    monkeypatch.setattr(Timeouts, "console_line", 0.01)
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(20)
     yield
@@ -428,7 +427,7 @@ def test_lines_that_nobody_reads_are_dropped(unread) -> None:
 
 
 def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None:
-    monkeypatch.setattr(live_view, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_view, "DRAW_INTERVAL", 0.0)
     drain(unread.reader)
     live = LiveScreen(unread)
     live.began(EXPERIMENT, Path("x"), 1.0)

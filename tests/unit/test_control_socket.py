@@ -16,6 +16,7 @@ from decentnode.cli import status
 from decentnode.cli.restart import request_restart
 from decentnode.communication.launcher_link.reports import DiskProblem, PeerMissing, Stuck, Waiting
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.monitoring import control_client
 from decentnode.launcher.monitoring import control_socket as control
@@ -110,7 +111,7 @@ def test_an_answer_larger_than_any_buffer_arrives(tmp_path):
 
 
 def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "SECONDS", 0.3)
+    monkeypatch.setattr(Timeouts, "control_answer", 0.3)
     with served(tmp_path, status=lambda _: "x" * 3_000_000, ping=lambda _: 1) as launcher:
         clients = [socket.socket(socket.AF_UNIX) for _ in range(12)]
         for number, client in enumerate(clients):
@@ -133,7 +134,7 @@ def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
 
 
 def test_a_launcher_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "SECONDS", 0.2)
+    monkeypatch.setattr(Timeouts, "control_answer", 0.2)
     (tmp_path / "config.yaml").touch()
     stopped = ControlServer(tmp_path, str(tmp_path), 0, {})
     with pytest.raises(

@@ -8,10 +8,9 @@ import pytest
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
-from decentnode.launcher.monitoring.exit_monitor import SECONDS_TO_DIE, ExitMonitor
+from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.watchdog import Condition
-from decentnode.node.farewell import FAREWELL_SECONDS
 from tests.unit.test_remote_machines import ROUNDS, Desk
 
 LAST_WORDS = {
@@ -78,7 +77,9 @@ def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(launcher.time, "monotonic", lambda: now + 1000)
     assert not desk.launcher._unresolved(), "nobody is waited for without a limit"
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: now + desk.launcher._exit_monitor._limit + 1)
+    monkeypatch.setattr(
+        launcher.time, "monotonic", lambda: now + desk.launcher._exit_monitor._timeouts.process_exit + 1
+    )
     desk.launcher._end_hung_nodes()
     assert killed == [4321]
 
@@ -87,18 +88,19 @@ def test_how_long_a_process_may_take():
     """Two host processes, of which the first has two nodes."""
     membership = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
     membership.start()
-    exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, FailureSettings(deadline=20.0))
+    timeouts = FailureSettings(deadline=20.0).timeouts
+    exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, timeouts)
     membership.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
     assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
     membership.take(Failed(1, "ValueError: no"))
     assert exit_monitor.are_awaited(100.0)
-    ends = 100.0 + exit_monitor._limit
-    assert exit_monitor._limit > 2 * 20.0 > FAREWELL_SECONDS, "longer than the process gives itself"
+    ends = 100.0 + timeouts.process_exit
+    assert timeouts.process_exit > 2 * 20.0 > timeouts.least_farewell, "longer than the process gives itself"
     assert exit_monitor.are_awaited(ends - 1) and exit_monitor.overdue(ends - 1) == []
     assert exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == [0]
     assert (
-        not exit_monitor.are_awaited(ends + SECONDS_TO_DIE)
-        and exit_monitor.overdue(ends + SECONDS_TO_DIE) == []
+        not exit_monitor.are_awaited(ends + timeouts.killed)
+        and exit_monitor.overdue(ends + timeouts.killed) == []
     )
     membership.take(Restarted(0, -9, 1))
     assert not exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == []

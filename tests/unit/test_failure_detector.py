@@ -4,10 +4,11 @@ import pytest
 
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import FIRST_ASK, MARGIN, NEVER, RetransmissionTimer
+from decentnode.communication.exchange.retransmission import MARGIN, NEVER, RetransmissionTimer
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import EdgeProtocol
 from decentnode.communication.wire import Kind
+from decentnode.core.timeouts import Timeouts
 
 DEADLINE = 80.0
 
@@ -83,14 +84,14 @@ def test_a_peer_that_is_only_behind_is_asked_later_in_the_next_exchange(waiter):
     waiter.end()
     pauses = [waiter.wait(2), *(waiter.end() or waiter.wait(round) for round in range(3, 30))]
     assert pauses[0] == pytest.approx(7.0 * MARGIN)
-    assert pauses[-1] == pytest.approx(FIRST_ASK)
+    assert pauses[-1] == pytest.approx(Timeouts.first_request)
 
 
 def test_a_wait_for_what_was_lost_teaches_nothing(waiter):
     waiter.wait(0)
     waiter.pass_time(5.0)
     waiter.end()
-    assert waiter.wait(1) == pytest.approx(FIRST_ASK)
+    assert waiter.wait(1) == pytest.approx(Timeouts.first_request)
 
 
 def test_the_first_pause_leaves_room_for_signs_of_life(waiter):

@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.results import curves
 from decentnode.results import plots as figures
@@ -191,7 +192,7 @@ def test_drawing_is_a_process_of_its_own_that_says_why_it_could_not(run, tmp_pat
 
 
 def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
-    monkeypatch.setattr("decentnode.results.plot_process.SECONDS", 0.01)
+    monkeypatch.setattr(Timeouts, "drawing", 0.01)
     assert make_figures(run).problem == "drawing took longer than 0 s and was ended"
 
 

@@ -14,6 +14,7 @@ import pytest
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Exited, Failed, Reporter, ReportReader, Restarted
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.launcher import fork_server
 
@@ -93,7 +94,7 @@ def test_a_server_that_cannot_be_forked_is_an_error_in_words(monkeypatch):
 
 def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
     """As when the kernel keeps one of its children for ever."""
-    monkeypatch.setattr(fork_server, "SECONDS_TO_END", 0.3)
+    monkeypatch.setattr(Timeouts, "server_end", 0.3)
     server = object.__new__(fork_server.ForkServer)
     server._lifeline_end, server._lifeline = os.pipe()
     sleeper = subprocess.Popen(["sleep", "60"])

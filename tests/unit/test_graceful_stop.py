@@ -6,6 +6,7 @@ import time
 import pytest
 
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher import graceful_stop as stopping
 from decentnode.launcher.cluster.messages import HighestRound, LastRound, Pause, StopRequest
 from decentnode.launcher.graceful_stop import GracefulStop
@@ -81,7 +82,7 @@ def test_a_node_that_was_about_to_begin_is_counted(clock):
     machines.advance()
     assert machines.last_rounds == [UNDECIDED]
     machines.heartbeats[0].of(1).mark(6, Activity.BEGIN)
-    clock[0] += 2 * stopping.SETTLING
+    clock[0] += 2 * Timeouts.announced_round
     machines.advance()
     assert machines.last_rounds == [6]
 
@@ -91,7 +92,7 @@ def test_machine_0_does_not_wait_for_ever_for_another(clock):
     machines.gone = {1}
     machines.all[0].ask(signal.SIGTERM)
     for _ in range(8):
-        clock[0] += stopping.MACHINES_PATIENCE / 6
+        clock[0] += Timeouts.announcements / 6
         machines.advance()
     assert machines.last_rounds == [6, GO_ON, 6]
 
@@ -103,7 +104,7 @@ def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     clock[0] += 1.0
     machines.advance()
     assert machines.last_rounds == [GO_ON, UNDECIDED]
-    clock[0] += stopping.DECISION_PATIENCE
+    clock[0] += Timeouts.decision
     machines.advance()
     assert machines.last_rounds == [GO_ON, 9]
 
@@ -114,7 +115,7 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
     machines.gone = {3}
     machines.all[1].ask(signal.SIGTERM)
     for _ in range(40):
-        clock[0] += stopping.MACHINES_PATIENCE / 30
+        clock[0] += Timeouts.announcements / 30
         machines.advance()
         assert set(machines.last_rounds[:3]) <= {GO_ON, UNDECIDED, 6}
     assert machines.last_rounds == [6, 6, 6, GO_ON]
@@ -125,7 +126,7 @@ def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(
     machines = Machines([[4], [6]])
     machines.all[0]._machines = {0}
     machines.all[0].ask(signal.SIGTERM)
-    clock[0] += 2 * stopping.SETTLING
+    clock[0] += 2 * Timeouts.announced_round
     machines.advance()
     assert machines.last_rounds == [4, 4]
     assert machines.all[1].signal is signal.SIGTERM

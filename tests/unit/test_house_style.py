@@ -252,7 +252,7 @@ def test_the_packages_are_those_of_the_table():
 
 CORE = {
     "atomic_files", "byte_counters", "clock", "line_file", "payload", "polling", "process_setup", "registry",
-    "rng", "signals", "state", "streams", "text", "vector", "version",
+    "rng", "state", "streams", "text", "timeouts", "vector", "version",
 }  # fmt: skip
 """What belongs to no other package; nothing is added here."""
 

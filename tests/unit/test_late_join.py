@@ -7,8 +7,8 @@ import pytest
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted
 from decentnode.core.registry import SHARINGS
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
-from decentnode.launcher.cluster import late_join as module
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
 from decentnode.launcher.monitoring.membership import MembershipTable
@@ -109,7 +109,7 @@ def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts
     desk.take(Failed(2, "machine 1 fell silent"))
     desk.late.answer(join(2))
     assert desk.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
-    monkeypatch.setattr(module, "GONE_FOR_GOOD", -1.0)
+    monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
     desk.late.answer(join(2))
     assert desk.recorded.admitted[1:] == [(2, 2, [1])]
 

@@ -9,8 +9,8 @@ import pytest
 from decentnode.communication.exchange import handle as handles
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
-from decentnode.communication.exchange.peer_progress import LENIENCE
 from decentnode.communication.peers.failure_detector import overdue
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
 
 
@@ -260,7 +260,9 @@ def hold_out(hand, now, exchanges, note, timeout=10.0):
 
 
 def test_a_peer_that_always_says_it_waits_in_an_earlier_exchange_is_given_up_in_the_end(hand, now):
-    assert hold_out(hand, now, [key(0)], hand.box.note_waiting) == LENIENCE * 10 + 2  # heard after 1 s
+    assert (
+        hold_out(hand, now, [key(0)], hand.box.note_waiting) == Timeouts.peer_behind(10) + 10 + 2
+    )  # heard after 1 s
 
 
 @pytest.mark.parametrize("statement", ["note_waiting", "note_progress"])
@@ -268,7 +270,7 @@ def test_a_peer_that_steps_through_the_phases_of_an_earlier_round_is_given_up_in
     hand, now, statement
 ):
     phases = [key(4, phase) for phase in range(1000)]
-    assert hold_out(hand, now, phases, getattr(hand.box, statement)) == LENIENCE * 10 + 2
+    assert hold_out(hand, now, phases, getattr(hand.box, statement)) == Timeouts.peer_behind(10) + 10 + 2
 
 
 def test_a_peer_that_gets_on_from_round_to_round_is_given_time_for_each(hand, now):
@@ -299,7 +301,7 @@ def test_time_in_which_this_process_stood_still_adds_to_that_of_a_peer_that_is_b
     hand.box.note_waiting(1, key(4))
     now.time += 1000
     hand.box.forgive(1000)
-    now.time += 10 * LENIENCE - 5
+    now.time += Timeouts.peer_behind(10) + 5
     hand.box.note_waiting(1, key(4))
     assert accused(hand.box, now.time) == set()
     assert accused(hand.box, now.time + 6) == {1}
@@ -369,7 +371,7 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["chain", "ring"])
-@pytest.mark.parametrize("nodes", [8, 4 * LENIENCE])
+@pytest.mark.parametrize("nodes", [8, 40])
 def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, ring, nodes):
     neighbors = neighbors_of(nodes, ring)
     blame, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)

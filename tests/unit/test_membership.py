@@ -22,8 +22,8 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster import rendezvous as module
 from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
@@ -190,7 +190,7 @@ class TestMeeting:
         alone.close()
 
     def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
-        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.3)
+        monkeypatch.setattr(Timeouts, "refusal", 0.3)
         with Meeting(3) as meeting:
             present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
             absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
@@ -265,7 +265,7 @@ class TestMeeting:
         meeting.assemblies[machine].close()
         host, limit = meeting.assemblies[0], time.monotonic() + 1.0
         while machine in host._joined and time.monotonic() < limit:
-            host.last_heard[machine] -= 10 * module.LEFT_SECONDS
+            host.last_heard[machine] -= 10 * Timeouts.machine_left()
             time.sleep(0.05)
 
     def test_nobody_begins_with_a_machine_that_has_left_again(self):
@@ -298,7 +298,7 @@ class TestMeeting:
         with Meeting(3) as meeting:
             host, slow = meeting.come(0), meeting.come(1)
             meeting.wait_for(1)
-            meeting.assemblies[0].last_heard[1] -= 10 * module.LEFT_SECONDS
+            meeting.assemblies[0].last_heard[1] -= 10 * Timeouts.machine_left()
             last = meeting.come(2)
             assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
             assert host.result().absent == []
@@ -334,7 +334,7 @@ class TestMeeting:
             assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
-        monkeypatch.setattr(module, "TWIN_SECONDS", 0.0)
+        monkeypatch.setattr(Timeouts, "machine_twin", 0.0)
         with Meeting(3) as meeting:
             host, gone = meeting.come(0), threading.Event()
             first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
@@ -534,7 +534,7 @@ class TestAtLeast:
         assert starts[0].absent == [1] and not starts[0].late
 
     def test_with_less_nobody_begins(self, monkeypatch):
-        monkeypatch.setattr(module, "REFUSING_SECONDS", 0.1)
+        monkeypatch.setattr(Timeouts, "refusal", 0.1)
         with Meeting(3, "at_least 5") as meeting:
             absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from decentnode.communication.launcher_link.reports import PeerBack, PeerMissing
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, ProtocolError
 from decentnode.node.node import RoundExchange
 from decentnode.results.records import RoundRecord
@@ -26,7 +27,9 @@ def exchanger(told):
         on_peer_lost=lambda peer: told.append(("lost", peer)),
         on_peer_back=lambda peer: told.append(("back", peer)),
     )
-    return RoundExchange(endpoint, sharing, None, SimpleNamespace(send=told.append), None, 1.0)
+    return RoundExchange(
+        endpoint, sharing, None, SimpleNamespace(send=told.append), None, Timeouts(1.0, 1.0, 1.0, 1.0)
+    )
 
 
 def rounds_of(exchanger, heard, missed):

@@ -22,6 +22,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import Clock
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import PartialSum, VectorAck
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer import observer as module
@@ -179,7 +180,7 @@ def test_who_has_finished_since_it_was_evaluated_is_not_left_out():
 
 
 def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(Timeouts, "observation", 0.2)
     models = vectors(2)
     with Machine(range(2)) as machine:
         machine.show(0, 0, models[0])
@@ -194,7 +195,7 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
 
 
 def test_as_long_as_models_come_the_round_waits_for_all(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with Machine(range(4)) as machine:
         for rank in range(4):
@@ -328,7 +329,7 @@ def test_without_machine_0_nodes_are_let_go_on():
 
 
 def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with Pair() as pair:
         pair.second.observer.is_alone = True
@@ -389,7 +390,7 @@ def test_many_reports_at_once_cost_one_look_at_all_nodes():
 
 def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
     """As over a slow link, where both together take longer than anything is waited for."""
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with Pair() as pair:
 

@@ -17,7 +17,6 @@ from torch.distributed import PrefixStore, TCPStore
 
 from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.torch_distributed import baseline_group as collectives
-from decentnode.communication.torch_distributed import process_group
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import GroupPlan
@@ -36,6 +35,7 @@ from decentnode.communication.torch_distributed.process_group import (
     tag_of,
 )
 from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.timeouts import Timeouts
 from tests.contract.troupe import free_ports
 
 RANKS = (0, 1, 2)
@@ -219,7 +219,7 @@ def test_whoever_waits_does_not_free_what_another_thread_is_queueing_for(nccl):
 
 
 def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
-    monkeypatch.setattr(process_group, "SECONDS_TO_ABORT", 0.2)
+    monkeypatch.setattr(Timeouts, "nccl_abort", 0.2)
     is_over, began = threading.Event(), time.monotonic()
     nccl.abort = lambda: is_over.wait(20.0)
     PretendedNcclGroup(nccl).abort()

@@ -7,8 +7,9 @@ import pytest
 
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
-from decentnode.communication.peers.rejoin_backoff import MOST_PAUSE, SETTLED
+from decentnode.communication.peers.rejoin_backoff import SETTLED
 from decentnode.communication.wire import Header, Kind
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
 
 NOBODY = 99
@@ -415,7 +416,11 @@ def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkey
         left_out.append(now[0] - began)
         for rank in (0, 1):
             town.go_to(rank, town.first(rank, 1 - rank) or 0)
-    assert left_out == [1.0, *(10.0 * (2**times - 1) for times in range(1, 7)), *[10.0 * MOST_PAUSE] * 3]
+    assert left_out == [
+        1.0,
+        *(10.0 * (2**times - 1) for times in range(1, 7)),
+        *[Timeouts.exclusion(10.0)] * 3,
+    ]
     for rank in (0, 1):
         town.go_to(rank, town.boxes[rank].upcoming + SETTLED)
     gives_up(town, 0, 1)
@@ -468,12 +473,12 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
         town.go_to(0, town.first(0, 1))
         gives_up(town, 0, 1)
         for _ in range(10):
-            now[0] += 10.0 * MOST_PAUSE
+            now[0] += Timeouts.exclusion(10.0)
             town.propose()
             town.carry()
             assert town.first(0, 1) is None
         town.boxes[1].admit(town.boxes[1].upcoming)
-        now[0] += 10.0 * MOST_PAUSE
+        now[0] += Timeouts.exclusion(10.0)
         town.propose()
         town.carry()
         assert town.first(0, 1) is not None

@@ -23,7 +23,7 @@ from decentnode.communication.launcher_link.reports import (
     Waiting,
 )
 from decentnode.communication.wire import digest
-from decentnode.launcher.cluster import remote_machines as others
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
     HighestRound,
@@ -38,6 +38,7 @@ from decentnode.launcher.cluster.messages import (
     StopRequest,
     VectorAck,
 )
+from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.monitoring.membership import MemberState
 from decentnode.launcher.observer.vector_sender import VectorSender
@@ -235,15 +236,15 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
 
 def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(desk):
     desk.hear()
-    assert others.RELAY_INTERVAL - 1.0 < desk.launcher._others.pause <= others.RELAY_INTERVAL
-    desk.assembly.last_heard[2] -= others.SILENT_MACHINE - 0.5
+    assert RELAY_INTERVAL - 1.0 < desk.launcher._others.pause <= RELAY_INTERVAL
+    desk.assembly.last_heard[2] -= Timeouts.machine_silent - 0.5
     assert 0.0 < desk.launcher._others.pause <= 0.5
     desk.assembly.last_heard[2] -= 1.0
     assert desk.launcher._others.pause > 0.5, "it is silent already"
 
 
 class TestSilence:
-    def silence(self, desk, machine, seconds=others.SILENT_MACHINE + 1):
+    def silence(self, desk, machine, seconds=Timeouts.machine_silent + 1):
         desk.assembly.last_heard[machine] -= seconds
         desk.hear()
 
@@ -300,7 +301,7 @@ class TestSilence:
         assert desk.launcher._others.gone == []
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         assert desk.launcher._others.gone == [4]
-        monkeypatch.setattr(others, "GONE_FOR_GOOD", -1.0)
+        monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
         assert desk.launcher._others.gone == [2, 4]
 
     def contribute(self, desk, content):
@@ -330,7 +331,7 @@ class TestSilence:
         desk = Desk(tmp_path, machine=1)
         self.silence(desk, 0)
         assert desk.launcher._observer.is_alone
-        assert not desk.launcher._others.is_left_alone(others.GONE_FOR_GOOD)
+        assert not desk.launcher._others.is_left_alone(Timeouts.machine_gone)
         desk.hear(RelayedReports(0, []))
         assert not desk.launcher._observer.is_alone
 

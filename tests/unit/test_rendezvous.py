@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from decentnode.communication.launcher_link.reports import Stopped
 from decentnode.communication.security.curve import KeyPair
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from decentnode.launcher.cluster import rendezvous as membership
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
 from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
 from decentnode.launcher.cluster.rendezvous import Rendezvous
@@ -66,7 +66,7 @@ def receive(assembly, seconds=0.5):
 
 @pytest.fixture(autouse=True)
 def quick_refusals(monkeypatch):
-    monkeypatch.setattr(membership, "REFUSING_SECONDS", 0.2)
+    monkeypatch.setattr(Timeouts, "refusal", 0.2)
 
 
 def test_machines_with_keys_meet():

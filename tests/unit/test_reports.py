@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import (
     MOST_BYTES,
     DiskProblem,
@@ -28,6 +27,7 @@ from decentnode.communication.launcher_link.reports import (
     Stuck,
     Waiting,
 )
+from decentnode.core.timeouts import Timeouts
 
 REAL = st.floats(allow_nan=False, allow_infinity=False)
 COUNT = st.integers(0, 2**53)
@@ -126,7 +126,7 @@ def fill(pipe, make=lambda i: RoundProgress(0, i, 0.5, 0)):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(reports, "PATIENCE", 0.0)
+    monkeypatch.setattr(Timeouts, "report", 0.0)
 
 
 def peer_missing(i):
@@ -148,7 +148,7 @@ def test_progress_leaves_room_for_what_counts_more(pipe, impatient):
 
 def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(reports, "PATIENCE", 0.0)
+        patch.setattr(Timeouts, "report", 0.0)
         fill(pipe, peer_missing)
     began = time.monotonic()
     assert not pipe.reporter.send(peer_missing(1))
@@ -171,7 +171,7 @@ def test_what_nobody_may_miss_goes_out_as_soon_as_there_is_room(pipe, impatient,
 
 
 def test_the_last_word_waits_longer_but_once_only(impatient, monkeypatch):
-    monkeypatch.setattr(reports, "LAST_PATIENCE", 0.5)
+    monkeypatch.setattr(Timeouts, "last_report", 0.5)
     with Pipe() as pipe:
         fill(pipe, peer_missing)
         for rank, (least, most) in enumerate([(0.45, 3.0), (0.0, 0.4)]):
@@ -204,7 +204,7 @@ def test_a_forked_writer_notices_that_the_reader_is_gone():
     os.close(read)
     began = time.monotonic()
     assert os.waitpid(child, 0)[1] == 0
-    assert time.monotonic() - began < reports.LAST_PATIENCE / 2
+    assert time.monotonic() - began < Timeouts.last_report / 2
 
 
 def test_a_line_that_could_mix_with_others_is_refused(pipe):

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from decentnode.config import loader as config
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import Join, Start
 from decentnode.launcher.recovery import resume as resuming
@@ -121,7 +122,7 @@ def test_a_machine_offers_all_that_is_good(tmp_path):
 
 
 def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(resuming, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(Timeouts, "run_lock", 0.0)
     lock = RunLock(tmp_path)
     with pytest.raises(BadInput, match="this run is under way"):
         RunLock(tmp_path)
@@ -143,7 +144,7 @@ def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatc
         tried.append(fd)
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(resuming, "LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(Timeouts, "run_lock", 0.01)
     monkeypatch.setattr(resuming.fcntl, "flock", refuse)
     with pytest.raises(BadInput, match=message):
         RunLock(tmp_path)

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from decentnode.communication.wire import digest
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import Join, MeanVector, PartialDistance, PartialSum, VectorAck
-from decentnode.launcher.observer import vector_sender as module
 from decentnode.launcher.observer.vector_sender import VectorSender
 
 ALL = [1, 2]
@@ -86,13 +86,13 @@ def test_who_gets_a_vector_says_so(desk):
 
 
 def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(desk, monkeypatch):
-    monkeypatch.setattr(module, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(Timeouts, "launcher_vector", lambda nbytes: 0.2)
     desk.exchange(put=[mean(0)])
     assert desk.exchange(put=[mean(1)]) == []
     time.sleep(0.25)
     assert desk.exchange(put=[mean(2)], listening=[1]) == [(mean(2), 1)]
     assert desk.cut == [1, 2], "so nothing piles up there"
-    monkeypatch.setattr(module, "LEAST_SPEED", 1.0)
+    monkeypatch.setattr(Timeouts, "launcher_vector", lambda nbytes: max(0.2, nbytes))
     desk.exchange(arrived(1, 2), put=[mean(3)], listening=[1])
     time.sleep(0.25)
     assert desk.exchange(put=[mean(4)], listening=[1]) == [], "a larger one may take longer"

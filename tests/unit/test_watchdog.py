@@ -34,7 +34,7 @@ class Machine:
         self.membership.start()
         self.watchdog = Watchdog(
             Ring(8), self.heartbeats, self.membership, {rank: [rank] for rank in here},
-            FailureSettings(**{"deadline": DEADLINE, "start_deadline": 5.0} | failures),
+            FailureSettings(**{"deadline": DEADLINE, "start_deadline": 5.0} | failures).timeouts,
             lambda position: position, overlap,
         )  # fmt: skip
         self.found = []
@@ -363,7 +363,7 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
         machine.watchdog.look(machine.now)
     assert machine.watchdog.next_look - machine.now > 10.0
     machine.watchdog.look_soon()
-    assert machine.watchdog.next_look == machine.now + module.LOOK_EVERY
+    assert machine.watchdog.next_look == machine.now + module.LOOK_INTERVAL
 
 
 def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():

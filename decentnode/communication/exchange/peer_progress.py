@@ -1,15 +1,13 @@
-"""Where peers report to be, and for how long that extends their deadline."""
-
-from decentnode.communication.exchange.handle import ExchangeHandle, Key
-
-LENIENCE = 10
-"""Deadlines for which a peer may be behind in one round before it counts as silent, whatever it reports.
+"""Where peers report to be, and for how long that extends their deadline.
 
 A correct peer stays in one round for about one deadline: until the stopped node times out, at this peer or at
 one that it waits for. A long chain adds little: a node further along starts to wait later by as much as it is
 freed later. The rest is a margin for successive failures, each detected after another deadline, and for
 unequal rounds.
 """
+
+from decentnode.communication.exchange.handle import ExchangeHandle, Key
+from decentnode.core.timeouts import Timeouts
 
 
 class PeerProgress:
@@ -54,5 +52,5 @@ class PeerProgress:
         if key >= handle.key:
             return handle.opened
         # Bounds the wait for a peer that is behind, whatever it reports.
-        limit = max(self._rounds[peer][1], handle.opened) + (LENIENCE - 1) * handle.timeout
+        limit = max(self._rounds[peer][1], handle.opened) + Timeouts.peer_behind(handle.timeout)
         return min(max(heard, handle.opened), limit)

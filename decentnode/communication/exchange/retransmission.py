@@ -5,16 +5,12 @@ each further one after twice the pause. This keeps requests from loading a slow 
 Partridge (1987) only an unambiguous answer adjusts the timer: a peer that reports that it is behind.
 """
 
-FIRST_ASK = 0.1
-"""Seconds of waiting before the first request, where waits are not usually longer."""
+from decentnode.core.timeouts import Timeouts
+
 FORGETTING = 0.8
 """Factor on the usual wait after a shorter exchange."""
 MARGIN = 1.5
 """Multiple of the usual wait before the first request: most waits are not much longer than usual."""
-FIRST_SHARE, SHARE = 1 / 4, 1 / 8
-"""Shares of the deadline: the longest first pause, and the longest of all others. Requests are signs
-of life.
-"""
 NEVER = float("inf")
 
 
@@ -31,12 +27,12 @@ class RetransmissionTimer:
         """Whether the node has sent a request in this wait."""
         self.was_needless = False
         """Whether a requested peer has answered that it is only behind."""
-        self._usual = FIRST_ASK
-        self._pause = FIRST_ASK
+        self._usual = Timeouts.first_request
+        self._pause = Timeouts.first_request
 
     def start(self, timeout: float, now: float) -> float:
         """Starts a wait of at most `timeout` seconds; returns the first pause."""
-        self._pause = min(self._usual, FIRST_SHARE * timeout)
+        self._pause = min(self._usual, Timeouts.first_pause(timeout))
         self.due, self.has_expired = now + self._pause, False
         return self._pause
 
@@ -46,7 +42,7 @@ class RetransmissionTimer:
 
     def start_again(self, timeout: float, now: float) -> None:
         """Restarts the timer with a longer pause after a request."""
-        self._pause = max(self._pause, min(2 * self._pause, SHARE * timeout))
+        self._pause = max(self._pause, min(2 * self._pause, Timeouts.longest_pause(timeout)))
         self.due, self.has_expired = now + self._pause, True
 
     def learn(self, waited: float) -> None:
@@ -55,5 +51,7 @@ class RetransmissionTimer:
         if self.was_needless:
             self._usual = max(self._usual, MARGIN * waited)
         else:
-            self._usual = max(FIRST_ASK, FORGETTING * self._usual, min(MARGIN * waited, self._usual))
+            self._usual = max(
+                Timeouts.first_request, FORGETTING * self._usual, min(MARGIN * waited, self._usual)
+            )
         self.was_needless = False

@@ -14,12 +14,10 @@ import time
 import msgspec
 
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 
 MOST_BYTES = 4096
 """PIPE_BUF on Linux: the kernel writes up to that many bytes in one piece."""
-PATIENCE = 1.0
-LAST_PATIENCE = 30.0
-"""Seconds that a report waits for room in the pipe: any report, and the last one of a node."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -218,7 +216,7 @@ class Reporter:
         self._fd = fd
         self._reading_end = reading_end
         self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
-        self._last_patience = LAST_PATIENCE
+        self._last_patience = Timeouts.last_report
 
     def let_go_of_the_reading_end(self) -> None:
         """Closes the reading end after a fork; otherwise no write would fail after the launcher has died."""
@@ -237,11 +235,11 @@ class Reporter:
         if isinstance(report, _DROPPABLE):
             return self._unread() < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
-            return self._write(line, PATIENCE)
+            return self._write(line, Timeouts.report)
         sent = self._write(line, self._last_patience)
         if not sent:
             # The launcher has not read for so long that one wait is enough for all nodes of this process.
-            self._last_patience = PATIENCE
+            self._last_patience = Timeouts.report
         return sent
 
     def _unread(self) -> int:

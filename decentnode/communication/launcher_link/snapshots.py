@@ -10,9 +10,8 @@ from torch import Tensor
 
 from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.clock import Clock
+from decentnode.core.timeouts import Timeouts
 
-PATIENCE = 5.0
-"""Seconds that a node waits for the observer before it continues unobserved."""
 _PUBLISHED, _READ = 0, 1
 
 
@@ -44,7 +43,7 @@ class SnapshotBuffers:
         After a timeout the node does not wait for the observer again until that has read.
         """
         flags = self._flags[self._row[rank]]
-        deadline = clock.now() + (0.0 if rank in self._given_up else PATIENCE)
+        deadline = clock.now() + (0.0 if rank in self._given_up else Timeouts.snapshot)
         while flags[_READ] < flags[_PUBLISHED]:
             if clock.now() > deadline:
                 self._given_up.add(rank)

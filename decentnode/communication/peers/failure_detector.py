@@ -5,15 +5,11 @@ from math import nextafter
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import NEVER, SHARE
+from decentnode.communication.exchange.retransmission import NEVER
 from decentnode.communication.peers.rejoin import EdgeProtocol, Tell
 from decentnode.communication.wire import Kind
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerTimeout
-
-PATIENCE = 1.0
-"""Seconds in an exchange after which a waiting node also informs the peers that it does not wait for."""
-STANDSTILL = 1.0
-"""Seconds of delay of a check that show that this process itself was suspended."""
 
 
 class FailureDetector:
@@ -37,7 +33,7 @@ class FailureDetector:
         waiting = [box for box in self._mailboxes.values() if box.timer.has_expired or now >= box.timer.due]
         late = max((now - mailbox.timer.due for mailbox in waiting), default=0.0)
         for mailbox in waiting:
-            if late > STANDSTILL:
+            if late > Timeouts.standstill:
                 mailbox.forgive(late)
             # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
             for key, error in overdue(mailbox, now):
@@ -51,7 +47,7 @@ class FailureDetector:
         for handle, peers in mailbox.awaited():
             mailbox.timer.start_again(handle.timeout, now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
-            if now - handle.opened > min(PATIENCE, SHARE * handle.timeout):
+            if now - handle.opened > Timeouts.waiting_notice(handle.timeout):
                 for peer in sorted(linked - mailbox.gone.keys() - peers):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 

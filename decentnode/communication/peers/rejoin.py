@@ -23,6 +23,7 @@ from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.rejoin_backoff import Pair, RejoinBackoff
 from decentnode.communication.wire import Header, Kind
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
 
 Tell = Callable[[Kind, int, int, Key, int], None]
@@ -31,9 +32,7 @@ FIRST_MARGIN, MOST_MARGIN = 1, 64
 """Rounds from the next round to the proposed one; doubled when the proposal arrives too late."""
 FAR_AHEAD = 8
 """Rounds by which a peer must be ahead before this node skips to it instead of making it wait."""
-ANSWER_SECONDS = 3.0
-"""Seconds that a rejoining process waits for answers before it continues without silent peers."""
-ASK_AGAIN = 0.2
+ASK_INTERVAL = 0.2
 MOST_REQUESTS = 16
 """Requests for a node's model per incarnation of a peer, which usually sends one to each neighbor."""
 MOST_PROPOSALS = 8
@@ -238,14 +237,14 @@ class RejoinProtocol:
         found = threading.Event()
         self._limit = limit
         post(lambda: self.ask(pairs, enough, found))
-        while not found.wait(max(0.0, min(ANSWER_SECONDS, limit - time.monotonic()))):
+        while not found.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
             if time.monotonic() >= limit:
                 break
             post(self.stop_waiting)
         round = self.round if enough is None else self.latest
         if round is None:
             # Bounds how often the caller asks again while all neighbors are rejoining themselves.
-            time.sleep(ASK_AGAIN)
+            time.sleep(ASK_INTERVAL)
         return round
 
     def ask(
@@ -337,7 +336,7 @@ class RejoinProtocol:
     def _ended_alone(self) -> bool:
         """Whether some peers have ended and no other can be asked, now or again."""
         # Two more attempts would not fit into the time limit.
-        is_last = time.monotonic() > self._limit - 2 * (ANSWER_SECONDS + ASK_AGAIN)
+        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + ASK_INTERVAL)
         return bool(self._ended) and not self._asked and (is_last or not self._silent)
 
     def _propose(self) -> None:

@@ -6,6 +6,7 @@ only after it has made progress, and a peer that times out again soon is exclude
 """
 
 from decentnode.communication.exchange.handle import Key
+from decentnode.core.timeouts import Timeouts
 
 Pair = tuple[int, int]
 """(local rank, peer)."""
@@ -13,8 +14,6 @@ Spot = tuple[int, Key | None]
 """The position of a node: the next round that it starts, and its latest exchange."""
 SETTLED = 20
 """Rounds after rejoining within which another timeout counts as repeated."""
-MOST_PAUSE = 64
-"""The longest exclusion, in deadlines."""
 
 
 class RejoinBackoff:
@@ -38,8 +37,7 @@ class RejoinBackoff:
         is_again = round - self._back.get(pair, round - SETTLED) < SETTLED
         times = times + 1 if is_again else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
-        pause = deadline * min(2 ** (times - 1) - 1, MOST_PAUSE)
-        self._pauses[pair] = times, now + pause
+        self._pauses[pair] = times, now + Timeouts.exclusion(deadline, times)
 
     def take_back(self, pair: Pair, round: int) -> None:
         """Records that both ends agreed to exchange again from this round on."""

@@ -15,18 +15,14 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication.zmq_poll import has_input
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 DOMAIN = b"decentnode"
-HANDSHAKE_MS = 5000
-"""A connection that has not authenticated by then is closed."""
-PATIENCE = 1.2 * HANDSHAKE_MS / 1000
-"""Seconds after which a connection without any event counts as silent."""
 ENVELOPE_BYTES = 64
 """An upper bound of what encryption adds to a frame, for the limit of frame sizes."""
 OLDEST_LIBZMQ = (4, 3, 5)
 """Earlier versions have defects in the handshake itself, which strangers can reach."""
-SELF_TEST_SECONDS = 2.0
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _USER_ID = "User-Id"
 _VERDICTS: dict[int, str] = {
@@ -78,14 +74,14 @@ class Credentials:
         socket.set(zmq.ZAP_DOMAIN, DOMAIN)
         # Without an authenticator this admits no one; libzmq's default admits everyone.
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.set(zmq.HANDSHAKE_IVL, round(1000 * Timeouts.key_handshake))
 
     def guard_client(self, socket: Socket, machine: int) -> None:
         """Makes a socket that will connect talk to that machine alone."""
         socket.set(zmq.CURVE_SERVERKEY, self.public[machine])
         socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
         socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
-        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.set(zmq.HANDSHAKE_IVL, round(1000 * Timeouts.key_handshake))
 
 
 def sender_of(frame: zmq.Frame) -> int:
@@ -132,7 +128,7 @@ class ZapAuthenticator:
     @property
     def next_due(self) -> float:
         """When the oldest undecided connection counts as silent."""
-        return self._undecided[0] + PATIENCE if self._undecided else float("inf")
+        return self._undecided[0] + Timeouts.silent_connection if self._undecided else float("inf")
 
     def guard(self, socket: Socket) -> None:
         """Makes a socket admit only listed machines; before it is bound."""
@@ -189,7 +185,7 @@ class ZapAuthenticator:
             self._refuse(reason)
 
 
-def prove_guard(credentials: Credentials, seconds: float = SELF_TEST_SECONDS) -> None:
+def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_test) -> None:
     """Proves that a guarded socket admits this machine and no stranger; raises StartError.
 
     A guard that is set up wrongly tends to admit everyone, and no other check would detect that.

@@ -24,7 +24,7 @@ from decentnode.communication.torch_distributed.messages import Capabilities
 from decentnode.core.text import ranks_in_words
 from decentnode.errors import StartError
 
-LOOK_AGAIN = 0.02
+POLL_INTERVAL = 0.02
 MOST_NAMED = 8
 NO_DUMPS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}
 """Otherwise torch's watchdog sleeps a minute per failed operation, so that all processes can write a dump,
@@ -108,7 +108,7 @@ def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
         if time.monotonic() > limit:
             late = ranks_in_words(sorted(missing), MOST_NAMED)
             raise StartError(f"rank {rank}: {late} did not arrive within {timeout:g} s")
-        time.sleep(LOOK_AGAIN)
+        time.sleep(POLL_INTERVAL)
 
 
 def open_group(

@@ -26,14 +26,13 @@ from decentnode.communication.torch_distributed.transfers import GroupExchange, 
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, ProtocolError
 
 THROUGH_THE_GROUP = 0
 """Stands for the number of a payload through the group, which carries none."""
 MOST_LAYOUTS = 1024
 """Most layouts per source whose sizes are kept; one for each part and phase is usual."""
-SHARE_OF_DEADLINE = 0.5
-"""Share of the deadline after which a group without progress is ended, so ZeroMQ can resend its payloads."""
 _HOST = torch.device("cpu")
 
 
@@ -115,7 +114,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         handle = super().exchange(outgoing, sources, key, timeout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
-            expected, patience = self._expected(self._group, sources), SHARE_OF_DEADLINE * timeout
+            expected, patience = self._expected(self._group, sources), Timeouts.group_exchange(timeout)
             # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, self._sends, expected, patience))
         return handle

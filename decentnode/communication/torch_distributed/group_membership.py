@@ -19,11 +19,10 @@ from decentnode.communication.torch_distributed.messages import (
     Note,
 )
 from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, GroupFactory
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
-SPARE_SECONDS = 0.2
-"""Seconds to wait for a group beyond its own timeout, because its own error has more detail."""
-REPEAT_SECONDS = 1.0
+REQUEST_INTERVAL = 1.0
 """Seconds between two requests to join: the receiver may not have the run id yet."""
 
 Choose = Callable[[dict[int, Capabilities]], GroupPlan]
@@ -85,10 +84,11 @@ class GroupMembership:
 
     def _request(self, leader: int, seconds: float) -> GroupPlan | None:
         """The leader's plan; None if the group ended before there was one. Raises StartError."""
-        for _ in range(max(1, round(2 * seconds / REPEAT_SECONDS))):
+        limit = Timeouts.group_plan(seconds)
+        for _ in range(max(1, round(limit / REQUEST_INTERVAL))):
             self._post([leader], JoinRequest(self._facts))
             with self._news:
-                if self._news.wait_for(lambda: self._plan or self._closed, min(REPEAT_SECONDS, 2 * seconds)):
+                if self._news.wait_for(lambda: self._plan or self._closed, min(REQUEST_INTERVAL, limit)):
                     return self._plan
         raise StartError(f"rank {self.rank}: no plan for the process group within {seconds:.0f} s")
 
@@ -141,7 +141,7 @@ class GroupMembership:
         threading.Thread(target=make, name="decentnode-forming", daemon=True).start()
         with self._news:
             is_done = self._news.wait_for(
-                lambda: self.group or failures or self._closed, seconds + SPARE_SECONDS
+                lambda: self.group or failures or self._closed, Timeouts.group_formed(seconds)
             )
             if self.group is not None or self._closed:
                 return

@@ -14,17 +14,18 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from decentnode.communication.torch_distributed.baseline_group import MOST_NAMED
 from decentnode.core.text import ranks_in_words
+from decentnode.core.timeouts import Timeouts
 
-TICK = 0.2
-PATIENCE = 5.0
-"""Seconds within which a live process answers."""
+POLL_INTERVAL = 0.2
 _CALL, _VERDICT, _WORD = "call", "verdict", "answer/{}"
 
 
 class MissingRanks:
     """One node's part; `progress` is the number of collectives that the node has started."""
 
-    def __init__(self, store: Store, rank: int, nodes: int, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, store: Store, rank: int, nodes: int, patience: float = Timeouts.baseline_answer
+    ) -> None:
         """`store`: a separate connection, because a thread waits on it."""
         self.progress = 0
         self._store = store
@@ -54,11 +55,11 @@ class MissingRanks:
     def _attend(self) -> None:
         """Answers a roll call, and reads the verdict while its author keeps the store."""
         try:
-            while not self._over.wait(TICK) and not self._store.check([_CALL]):
+            while not self._over.wait(POLL_INTERVAL) and not self._store.check([_CALL]):
                 pass
             # A thread of its own answers, because the node itself may be blocked in the broken collective.
             self._store.set(_WORD.format(self._rank), str(self.progress))
-            while not self._over.wait(TICK):
+            while not self._over.wait(POLL_INTERVAL):
                 if self._store.check([_VERDICT]):
                     self._verdict = self._store.get(_VERDICT).decode()
                     return
@@ -72,7 +73,7 @@ class MissingRanks:
             for rank in set(range(self._nodes)) - found.keys():
                 if self._store.check([_WORD.format(rank)]):
                     found[rank] = int(self._store.get(_WORD.format(rank)))
-            time.sleep(TICK / 4)
+            time.sleep(POLL_INTERVAL / 4)
         return found
 
     def _judge(self, progress: Mapping[int, int]) -> str:
@@ -94,5 +95,5 @@ class MissingRanks:
         # Atomic: several ranks may judge at the same time, with different answers.
         first = self._store.compare_set(_VERDICT, "", verdict).decode()
         # The store ends with the process of rank 0.
-        time.sleep(3 * TICK)
+        time.sleep(3 * POLL_INTERVAL)
         return first or verdict

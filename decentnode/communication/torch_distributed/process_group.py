@@ -28,6 +28,7 @@ from decentnode.communication.torch_distributed.baseline_group import (
     store_at,
 )
 from decentnode.communication.torch_distributed.messages import GroupPlan
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 SHIFTS_PER_BATCH = 128
@@ -37,13 +38,7 @@ UNUSED_TAG = (1 << 31) - 1
 MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
 """Phases per round and parts whose tags differ; as many parts as a header can hold."""
 LARGEST_BACKLOG = 1024
-LAST_SECONDS = 3600
-"""The timeout of an operation that no thread waits for; all others have their own."""
-LONGEST_QUEUEING = 1.0
-"""Seconds after which a thread that launches must be blocked in NCCL, which only an abort ends."""
-SECONDS_TO_ABORT = 5.0
-"""Seconds to wait for NCCL's abort, which may hang (pytorch issues 119215, 149153)."""
-_FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 50e-6, 1e-3
 ONE_GPU = {
     "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
     "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0",
@@ -183,14 +178,14 @@ class _NcclPending:
 
     def wait(self, seconds: float) -> None:
         """Polls, because `work.wait` only makes the stream wait."""
-        limit, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        limit, pause = time.monotonic() + seconds, _SHORTEST_INTERVAL
         while not self.group.completes(self.work):
             if self.group.is_broken:
                 raise GroupBroken("NCCL failed")
             if time.monotonic() > limit:
                 raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
             time.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            pause = min(2 * pause, _LONGEST_INTERVAL)
 
 
 class NcclGroup(Group):
@@ -205,7 +200,7 @@ class NcclGroup(Group):
         distributed: Any = dist
         options = distributed.ProcessGroupNCCL.Options()
         options.config.blocking = 0
-        options._timeout = timedelta(seconds=LAST_SECONDS)
+        options._timeout = timedelta(seconds=Timeouts.group_operation)
         torch.cuda.set_device(device)
         backend = distributed.ProcessGroupNCCL(store, self.index[rank], len(self.members), options)
         backend.eager_connect_single_device(device)
@@ -259,7 +254,7 @@ class NcclGroup(Group):
         While another thread aborts NCCL, torch would block here with the interpreter's lock. After a failure
         torch aborts by itself, while other threads may be queueing operations.
         """
-        if self.is_broken or not self._launching.acquire(timeout=_LAST_PAUSE):
+        if self.is_broken or not self._launching.acquire(timeout=_LONGEST_INTERVAL):
             return False
         try:
             if self.is_broken or not work.is_completed():
@@ -281,11 +276,11 @@ class NcclGroup(Group):
         keep(self)
         thread = threading.Thread(target=self._abort, name="decentnode-aborting", daemon=True)
         thread.start()
-        thread.join(SECONDS_TO_ABORT)
+        thread.join(Timeouts.nccl_abort)
 
     def _abort(self) -> None:
         # A launch in another thread may be queueing operations, and this abort frees their memory.
-        is_free = self._launching.acquire(timeout=LONGEST_QUEUEING)
+        is_free = self._launching.acquire(timeout=Timeouts.nccl_launch)
         try:
             with contextlib.suppress(RuntimeError):
                 self._backend.abort()
@@ -324,7 +319,7 @@ class GroupFactory:
 
     def open_store(self) -> tuple[str, int]:
         """Listens for the members of the group; returns (address, port). Raises StartError."""
-        limit = timedelta(seconds=LAST_SECONDS)
+        limit = timedelta(seconds=Timeouts.group_operation)
         try:
             self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
         except OSError as error:

@@ -18,8 +18,8 @@ from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.torch_distributed.messages import Size
 from decentnode.communication.torch_distributed.process_group import Group, GroupBroken, Pending, Transfer
+from decentnode.core.timeouts import Timeouts
 
-SHORTEST_WAIT = 0.05
 MOST_EARLY = 4096
 """Sizes of payloads of later exchanges; a correct peer is at most one exchange ahead."""
 
@@ -240,7 +240,7 @@ class TransferQueue:
     def _wait(self, task: Task) -> None:
         swap, limit = task.swap, task.timer.limit()
         try:
-            task.pending.wait(max(SHORTEST_WAIT, limit - time.monotonic()))
+            task.pending.wait(max(Timeouts.least_transfer, limit - time.monotonic()))
         except GroupBroken as error:
             took_too_long = time.monotonic() >= limit  # after a timeout no backend's group is usable
             peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}

@@ -12,7 +12,6 @@ from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import FIRST_ASK
 from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.peers.rejoin import farewell
 from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
@@ -20,6 +19,7 @@ from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
@@ -36,7 +36,7 @@ class Sent:
     body: wire.Body
     due: float
     """The earliest time of the next resend."""
-    pause: float = FIRST_ASK
+    pause: float = Timeouts.first_request
 
 
 class ZeroMQEndpoint(Endpoint):
@@ -191,7 +191,7 @@ class ZeroMQEndpoint(Endpoint):
         header = self._sockets.header(kind, self.rank, targets[0], key, seq, payload.nbytes)
         header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
         self._unsaid.difference_update(targets)
-        due = time.monotonic() + FIRST_ASK + payload.nbytes / SLOW_LINK
+        due = time.monotonic() + Timeouts.first_request + payload.nbytes / SLOW_LINK
         for target in targets:
             self._sent.setdefault(key, {})[target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]

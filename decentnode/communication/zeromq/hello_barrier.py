@@ -8,7 +8,7 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.errors import StartError
 
-GREET_AGAIN = 1.0
+GREETING_INTERVAL = 1.0
 """Seconds after which HELLO is resent to silent processes: one may have been lost."""
 
 
@@ -50,7 +50,7 @@ class HelloBarrier:
         with self._changed:
             while True:
                 left = max(0.0, began + timeout - time.monotonic())
-                if self._changed.wait_for(lambda: not self._missing(processes), min(GREET_AGAIN, left)):
+                if self._changed.wait_for(lambda: not self._missing(processes), min(GREETING_INTERVAL, left)):
                     return
                 waited, missing = time.monotonic() - began, self._missing(processes)
                 # The run is in progress: peers that are down now are lost nodes of it, not a failed start.

@@ -28,15 +28,15 @@ from decentnode.communication.shared_memory.doorbell import DoorbellReader
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.commands import Commands
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
-from decentnode.communication.zeromq.links import LOCAL_GRACE, NEVER, PeerLinks
+from decentnode.communication.zeromq.links import NEVER, PeerLinks
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
 from decentnode.communication.zmq_poll import Poller, has_input
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 
-TICK = 1.0
+PROPOSAL_INTERVAL = 1.0
 """Seconds between two proposals to lost peers."""
-LOOK_AGAIN = 0.005
-MOST_TAKING = 0.5  # seconds in one check: a peer that sends without a pause must not occupy this thread
+POLL_INTERVAL = 0.005
 BACKLOG = 1024
 
 
@@ -153,7 +153,7 @@ class IoThread(threading.Thread):
         """Passes messages about a process group to `listener`; before the thread starts."""
         self._reception.listener = listener
         # A node that waits for a group may be unable to start a check.
-        self.patience.most_pause, self._next_look = TICK, 0.0
+        self.patience.most_pause, self._next_look = PROPOSAL_INTERVAL, 0.0
 
     def knows(self, process: int) -> bool:
         """True when there is a link to that process."""
@@ -221,7 +221,7 @@ class IoThread(threading.Thread):
         self.post(lambda: self._tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
         while found is None and time.monotonic() < limit and self._any_lives([pair]):
-            time.sleep(LOOK_AGAIN)
+            time.sleep(POLL_INTERVAL)
             found = self._reception.take_model_for(rank)
         return found
 
@@ -255,7 +255,7 @@ class IoThread(threading.Thread):
 
     def _serve(self) -> None:
         if self._next_proposal == NEVER and self._edges.has_lost():
-            self._next_proposal = time.monotonic() + TICK
+            self._next_proposal = time.monotonic() + PROPOSAL_INTERVAL
         self._poller.serve(self._due)
         if (now := time.monotonic()) >= self._due:
             self._look_around(now)
@@ -301,7 +301,7 @@ class IoThread(threading.Thread):
 
     def _receive_all(self) -> None:
         for router in self._routers:
-            limit = time.monotonic() + MOST_TAKING
+            limit = time.monotonic() + Timeouts.message_burst
             while has_input(router) and time.monotonic() < limit:
                 self._receive(router)
         if self._bell is not None:
@@ -368,7 +368,7 @@ class IoThread(threading.Thread):
         """Serves until every live reader has released its payloads and other peers had time to leave."""
         self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
         # Peers that are leaving have sent LEAVE by then; messages for them need not be kept.
-        grace = min(limit, time.monotonic() + LOCAL_GRACE)
+        grace = min(limit, time.monotonic() + Timeouts.local_link)
         self._serve_until(grace, lambda: all(map(self._has_left, self._links.processes)))
         self._linger = max(0.0, limit - time.monotonic())
 

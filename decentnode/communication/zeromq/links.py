@@ -13,19 +13,12 @@ from zmq.utils.monitor import recv_monitor_message
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zmq_poll import descriptor, has_input
+from decentnode.core.timeouts import Timeouts
 
-LOCAL_GRACE = 0.1
-"""Seconds from a broken link on one machine to the loss: its last messages may still be on the way."""
-RETRY_GRACE = 1.0
-"""The same for a link that was never connected: time for a few more attempts."""
-HEARTBEAT, HEARTBEAT_TIMEOUT = 2.0, 6.0
-"""Seconds between heartbeats of a link to another machine, and without an answer until it is broken."""
-CONNECT_TIMEOUT = 6.0
-"""Seconds after which an attempt to connect to another machine counts as refused."""
-LEAST_PAUSE = 0.5
+HEARTBEAT_INTERVAL = 2.0
+"""Seconds between heartbeats of a link to another machine."""
+GREETING_INTERVAL = 0.5
 """Seconds between two HELLOs to one process."""
-LONGEST_LINGER = 5000
-"""Milliseconds for what a closed link still holds; a peer that reads needs far less."""
 MOST_UNREAD = 4
 """Bodies queued for a peer, per edge and part: two rounds, one resend, and one model."""
 NEVER = float("inf")
@@ -164,10 +157,10 @@ class PeerLinks:
         dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
         if not self._place.co_located(process):
             # On one machine the kernel closes the links of a dead process; a suspended one has the deadline.
-            dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT))
-            dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * HEARTBEAT_TIMEOUT))
+            dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT_INTERVAL))
+            dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * Timeouts.link_heartbeat))
             # Where packets are dropped, the kernel retries for two minutes without a report.
-            dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * CONNECT_TIMEOUT))
+            dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
         if endpoint.startswith("tcp") and self._place.credentials is not None:
             self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
@@ -188,7 +181,7 @@ class PeerLinks:
 
     def greet_again(self, process: int) -> None:
         """Resends HELLO, but not often: two processes may answer each other."""
-        if self.holds(process) and time.monotonic() - self._greeted[process] > LEAST_PAUSE:
+        if self.holds(process) and time.monotonic() - self._greeted[process] > GREETING_INTERVAL:
             self._revive(process)
 
     def watch(self) -> None:
@@ -207,7 +200,7 @@ class PeerLinks:
                     self._revive(process)
                 continue
             # All processes listened before the start: a refused connection means that the process died.
-            at_once = LOCAL_GRACE if event == zmq.EVENT_DISCONNECTED else RETRY_GRACE
+            at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
             grace = at_once if local else self._place.grace
             if process not in self.gone:
                 self._suspects.setdefault(process, time.monotonic() + grace)
@@ -241,7 +234,7 @@ class PeerLinks:
         self.make(process)
 
     def end(self, process: int, linger: int) -> None:
-        """Closes a link; what it still holds has `linger` milliseconds, at most `LONGEST_LINGER`."""
+        """Closes a link; what it still holds has `linger` milliseconds, at most `Timeouts.link_linger`."""
         monitor = self._monitors.pop(process)
         self._suspects.pop(process, None)
         self._epoll.unregister(descriptor(monitor))
@@ -251,7 +244,7 @@ class PeerLinks:
             self._unread.pop(process, None)
         dealer.disable_monitor()
         monitor.close(0)
-        dealer.close(min(linger, LONGEST_LINGER))
+        dealer.close(min(linger, round(1000 * Timeouts.link_linger)))
 
     def close(self) -> None:
         """Releases the descriptor after all links were closed."""

@@ -16,6 +16,7 @@ import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
 from decentnode.communication.zmq_poll import descriptor, has_input
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 SLACK_BYTES = 16 << 20
@@ -24,8 +25,7 @@ WAITING_MESSAGES = 16
 """Of one connection, that this process keeps before it is asked for them; the rest waits at the sender's."""
 UNSENT_MESSAGES = 64
 """To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
-LINGER_MS = 2000
-KEEPALIVE_SECONDS = 30
+KEEPALIVE_INTERVAL = 30
 ID_BYTES = 15
 TALK, VECTORS = b"\x01", b"\x02"
 """What the routes of a launcher begin with; the rest is random, so that nobody else comes by it."""
@@ -114,8 +114,8 @@ class LauncherChannel:
             made.set(zmq.ROUTING_ID, VECTORS + self._name)
             # Nothing else keeps it alive between two evaluations.
             made.set(zmq.TCP_KEEPALIVE, 1)
-            made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
-            made.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)
+            made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_INTERVAL)
+            made.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL)
             made.connect(self._endpoint)
             self._sockets.append(made)
         return self._sockets[1]
@@ -196,7 +196,7 @@ class LauncherChannel:
             self._socket.disable_monitor()
             self._monitor.close(0)
         for link in self._sockets:
-            link.close(LINGER_MS)
+            link.close(round(1000 * Timeouts.launcher_linger))
         self._context.term()
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
 from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.text import how_it_ended, ranks_in_words
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
 from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
-from decentnode.launcher.cluster.remote_machines import GONE_FOR_GOOD
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import INCARNATIONS, ForkServer
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
@@ -71,7 +71,7 @@ class LateJoin:
         active = set(self._membership.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
         # Nodes whose launcher is merely not heard may go on; nobody ever connects to who is absent.
-        there = active | self._membership.silent(GONE_FOR_GOOD)
+        there = active | self._membership.silent(Timeouts.machine_gone)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
         if not self._assembly.admit(join, times, absent, self._objection(machine, times)):

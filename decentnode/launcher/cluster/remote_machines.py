@@ -12,6 +12,7 @@ from math import inf, isfinite
 from msgspec.structs import astuple
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
     HighestRound,
@@ -29,10 +30,6 @@ from decentnode.node.experiment import Experiment
 
 RELAY_INTERVAL = 2.0
 """Seconds between two relays of a launcher; one without reports says that it is alive."""
-SILENT_MACHINE = 10.0
-"""Seconds without a word after which another machine's launcher counts as gone, until it is heard again."""
-GONE_FOR_GOOD = 600.0
-"""Seconds of silence after which nobody counts on a machine: no checkpoints are kept for it any more."""
 IDENTITY = "identity"
 RANGE = "range"
 """Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
@@ -82,7 +79,7 @@ class RemoteMachines:
         lost = []
         for machine in sorted(self.present - {0}) if self._machine == 0 else ():
             active = self._active(machine)
-            if not active or now - self._last_heard[machine] > SILENT_MACHINE:
+            if not active or now - self._last_heard[machine] > Timeouts.machine_silent:
                 self.present.discard(machine)
                 self._membership.silence(active)
                 lost += [
@@ -111,7 +108,11 @@ class RemoteMachines:
         if len(self._mapping.machines) == 1:
             return inf
         now = time.monotonic()
-        silent = [limit for m in self._counterparts if (limit := self._last_heard[m] + SILENT_MACHINE) > now]
+        silent = [
+            limit
+            for m in self._counterparts
+            if (limit := self._last_heard[m] + Timeouts.machine_silent) > now
+        ]
         return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
 
     def is_relay_due(self, has_reports: bool, now: float) -> bool:
@@ -123,9 +124,11 @@ class RemoteMachines:
     @property
     def gone(self) -> list[int]:
         """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
-        return sorted(set(self._membership.ranks(MemberState.LOST)) - self._membership.silent(GONE_FOR_GOOD))
+        return sorted(
+            set(self._membership.ranks(MemberState.LOST)) - self._membership.silent(Timeouts.machine_gone)
+        )
 
-    def is_left_alone(self, seconds: float = SILENT_MACHINE) -> bool:
+    def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         """Whether machine 0 has ended, or has not been heard for so long."""
         return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
 
@@ -136,7 +139,7 @@ class RemoteMachines:
         Also those whose nodes have all finished: they still observe the last round.
         """
         now = time.monotonic()
-        return [m for m in self._counterparts if now - self._last_heard[m] <= SILENT_MACHINE]
+        return [m for m in self._counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
 
     @property
     def _counterparts(self) -> list[int]:

@@ -15,6 +15,7 @@ import msgspec
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.settings import FailureSettings
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import NOWHERE, SLACK_BYTES, Arrival, Connection, LauncherChannel
 from decentnode.launcher.cluster.messages import (
@@ -38,13 +39,7 @@ MOST_AT_ONCE = 4
 """Messages of full size that are taken in before the launcher does something else."""
 LEAST_BYTES = SLACK_BYTES // 256
 """What a message counts for at least."""
-REFUSING_SECONDS = 5.0
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
-TWIN_SECONDS = 3.0
-"""How long a machine that says nothing still counts as here, so that no second one takes its place."""
-LEFT_SECONDS = 5.0
-"""How long a machine that waits for the start may say nothing, ten times as long as it does, until it counts
-as missing again."""
 
 
 class StartQuorum:
@@ -157,7 +152,7 @@ class Rendezvous:
         """Which machines have not come yet, or have left again; what these have said does not count."""
         before, self._looked = self._looked, time.monotonic()
         # Who stood still itself has yet to hear what has come.
-        patience = max(LEFT_SECONDS, 2 * (self._looked - before))
+        patience = Timeouts.machine_left(self._looked - before)
         for machine in [m for m in self._joined if self._looked - self.last_heard[m] > patience]:
             self._joined.discard(machine)
             for said in (self._routes, self._starts, self._signatures):
@@ -293,7 +288,7 @@ class Rendezvous:
         if not route:
             return True
         known = self._routes.setdefault(machine, route)
-        if known != route and time.monotonic() - self.last_heard[machine] < TWIN_SECONDS:
+        if known != route and time.monotonic() - self.last_heard[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
@@ -395,7 +390,7 @@ class Rendezvous:
 
     def _refuse(self, why: str | Refuse) -> NoReturn:
         """Tells every machine, also those that come within the next seconds."""
-        limit = time.monotonic() + REFUSING_SECONDS
+        limit = time.monotonic() + Timeouts.refusal
         refusal = Refuse(why) if isinstance(why, str) else why
         self.send(refusal)
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:

@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from decentnode.core.text import quoted
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
 from decentnode.results.reader import Live
 
 LIVE = "live.json"
-SECONDS = 3.0
-"""How long a question and its answer may take."""
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
 """What a socket raises whose launcher is gone; anything else says nothing about it."""
 HUNG_UP = (ConnectionResetError, BrokenPipeError)
@@ -82,7 +81,7 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.connection = connection
-        self.until = time.monotonic() + SECONDS
+        self.until = time.monotonic() + Timeouts.control_answer
         self.said = b""
         self.answer = b""
 
@@ -195,10 +194,10 @@ def ask(path: str, request: Request) -> msgspec.Raw:
 
 def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
     """The bytes of its answer, in one line."""
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + Timeouts.control_answer
     pieces: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(SECONDS)
+        connection.settimeout(Timeouts.control_answer)
         try:
             connection.connect(path)
             connection.sendall(msgspec.json.encode(request) + b"\n")
@@ -208,7 +207,7 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
                 if not pieces[-1] or sum(map(len, pieces)) > MOST_ANSWER_BYTES:
                     raise RunFailed("the launcher hung up without an answer")
         except (TimeoutError, BlockingIOError):
-            raise RunFailed(f"the launcher does not answer within {SECONDS:.0f} s") from None
+            raise RunFailed(f"the launcher does not answer within {Timeouts.control_answer:.0f} s") from None
         except NOBODY_THERE:
             raise
         except OSError as error:

@@ -19,7 +19,7 @@ from decentnode.communication.launcher_link.reports import (
     Stuck,
     Waiting,
 )
-from decentnode.core.line_file import WARN_EVERY, LineFile
+from decentnode.core.line_file import WARN_INTERVAL, LineFile
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.results.reader import Event
 
@@ -113,7 +113,7 @@ class EventLog:
         if report.lost:
             self.lost_results.append(text)
         told = self._disk_told.get(report.lost)
-        if told is not None and now - told < WARN_EVERY:
+        if told is not None and now - told < WARN_INTERVAL:
             self.record("disk", text, report.rank)
             return
         self._disk_told[report.lost] = now

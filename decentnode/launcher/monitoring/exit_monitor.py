@@ -8,33 +8,26 @@ import time
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from decentnode.config.settings import FailureSettings
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.monitoring.membership import MembershipTable
-from decentnode.node.farewell import farewell_seconds
-
-SLACK_SECONDS = 5.0
-"""How much longer than it should a process may take to end, on a machine that is busy."""
-SECONDS_TO_DIE = 2.0
-"""How long processes that were killed are waited for."""
 
 
 class ExitMonitor:
     """Those of one machine."""
 
     def __init__(
-        self, membership: MembershipTable, processes: Mapping[int, Sequence[int]], failures: FailureSettings
+        self, membership: MembershipTable, processes: Mapping[int, Sequence[int]], timeouts: Timeouts
     ) -> None:
         """`processes`: the ranks of each host process here, by its position."""
         self._membership = membership
         self._processes = processes
-        # Once for the links and once for a process group.
-        self._limit = 2 * farewell_seconds(failures) + SLACK_SECONDS
+        self._timeouts = timeouts
         self._since: dict[int, float] = {}
 
     @property
     def pause(self) -> float:
         """Seconds until a process is overdue, or not waited for any longer; infinite without one."""
-        limits = self._limit, self._limit + SECONDS_TO_DIE
+        limits = self._timeouts.process_exit, self._timeouts.process_gone
         passed = self._under_way(time.monotonic()).values()
         return min(
             (limit - seconds for seconds in passed for limit in limits if seconds < limit), default=inf
@@ -42,14 +35,14 @@ class ExitMonitor:
 
     def are_awaited(self, now: float) -> bool:
         """Whether some process is still on its way out, and not even a kill has been in vain."""
-        return any(seconds < self._limit + SECONDS_TO_DIE for seconds in self._under_way(now).values())
+        return any(seconds < self._timeouts.process_gone for seconds in self._under_way(now).values())
 
     def overdue(self, now: float) -> list[int]:
         """Positions of the processes that have not ended in all their time, and are to be killed."""
         return [
             position
             for position, seconds in self._under_way(now).items()
-            if self._limit <= seconds < self._limit + SECONDS_TO_DIE
+            if self._timeouts.process_exit <= seconds < self._timeouts.process_gone
         ]
 
     def _under_way(self, now: float) -> dict[int, float]:

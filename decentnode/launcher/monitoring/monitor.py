@@ -41,7 +41,7 @@ class RunMonitor:
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
         settings, graph = experiment.settings, experiment.graph.graph
         self.watchdog = Watchdog(
-            graph, heartbeats, membership, own, settings.failures, pid_of, settings.overlap
+            graph, heartbeats, membership, own, settings.failures.timeouts, pid_of, settings.overlap
         )
         self._experiment = experiment
         self._membership = membership

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 from decentnode.communication.launcher_link.reports import Waiting
 from decentnode.core.text import ranks_in_words
+from decentnode.core.timeouts import Timeouts
 
-TELL_EVERY = 10.0
-UNSEEN_FOR = 2.0
-"""Seconds before somebody is named of whom nobody sees here what it does: its own launcher may tell that it
-waits, too."""
+NEWS_INTERVAL = 10.0
 MOST_NAMED = 3
 
 
@@ -74,8 +72,8 @@ class StragglerTracker:
         causes = _by_cause(current)
         self._named = {peer: self._named.get(peer, now) for peer in causes}
         seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
-        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -TELL_EVERY) >= TELL_EVERY]
-        unseen = [p for p in due if p not in seen and now - self._named[p] >= UNSEEN_FOR]
+        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL]
+        unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
             self._told |= dict.fromkeys(peers, now)
             waiters = sorted({rank for peer in peers for rank in causes[peer]})

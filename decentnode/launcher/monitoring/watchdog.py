@@ -6,34 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from decentnode.communication.launcher_link import snapshots
 from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Heartbeat, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
-from decentnode.config.settings import FailureSettings
+from decentnode.core.timeouts import Timeouts
 from decentnode.graph.base import Graph
 from decentnode.launcher.monitoring.membership import MembershipTable
 
-LOOK_EVERY = 0.5
-SOME_LOOKS = 4.0
+LOOK_INTERVAL = 0.5
+QUIET_INTERVAL = 4.0
 """Seconds in which no node has got on, after which each look comes later than the one before."""
-GROWTH, LONGEST_PAUSE = 4.0, 60.0
+GROWTH, LONGEST_INTERVAL = 4.0, 60.0
 """How many times as late, and at the latest."""
-LATE = 1.5
-"""Whatever a look is later than this is time in which the launcher itself was suspended."""
-NOTICE = 2.0
-"""Seconds of waiting before which nothing is said; or twice a usual round, where that is longer."""
-TELL_EVERY = 1.0
-TOLD_FOR = 2.0
-"""Seconds beyond the next look for which a wait that was told goes on, as far as others know."""
+REPORT_INTERVAL = 1.0
 MOST_PEERS = 8
 STAT_BYTES = 4096
 NEVER = float("inf")
 UNKNOWN_ROUND = 1 << 62
 """Later than any."""
-INTERVALS = 5.0
-"""How many times its longest silence so far a process may be silent, where the deadline is shorter."""
-KILL_FACTOR = 2.0
-"""A process that is silent for so many times its limit is killed."""
 DOING = {
     Activity.START: "starting",
     Activity.BEGIN: "between rounds",
@@ -81,7 +70,7 @@ class Watchdog:
 
     def __init__(
         self, graph: Graph, heartbeats: HeartbeatBoard, membership: MembershipTable,
-        processes: Mapping[int, Sequence[int]], failures: FailureSettings,
+        processes: Mapping[int, Sequence[int]], timeouts: Timeouts,
         pid_of: Callable[[int], int | None], overlap: bool = False,
     ) -> None:  # fmt: skip
         """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
@@ -91,14 +80,14 @@ class Watchdog:
         self._membership = membership
         self._watched = {position: _Watched(ranks) for position, ranks in processes.items()}
         self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
-        self._failures = failures
+        self._timeouts = timeouts
         self._pid_of = pid_of
         self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
         self.next_look = 0.0
         """When to look, as `time.monotonic` counts."""
         self._last_look: float | None = None
         self._looked_before = 0.0
-        self._pause = LOOK_EVERY
+        self._pause = LOOK_INTERVAL
         self._quiet = 0.0
         """Seconds in which no node here has got on."""
         self._last_told = 0.0
@@ -111,8 +100,8 @@ class Watchdog:
         """What is new; called often, it looks when it is time for that."""
         if now < self.next_look:
             return []
-        self._looked_before = now - LOOK_EVERY if self._last_look is None else self._last_look
-        elapsed = min(now - self._looked_before, self._pause + LATE)
+        self._looked_before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
+        elapsed = min(now - self._looked_before, self._pause + Timeouts.late_look)
         self._last_look = now
         self._learn_who_counts()
         moved = [self._has_moved(watched, now) for watched in self._watched.values()]
@@ -125,7 +114,7 @@ class Watchdog:
         self._pause = self._next_pause()
         self.next_look = now + self._pause
         found: list[Report] = [*self._newly_stuck()]
-        if now - self._last_told >= TELL_EVERY:
+        if now - self._last_told >= REPORT_INTERVAL:
             self._last_told = now
             found += self._waits(now)
         return found
@@ -133,9 +122,9 @@ class Watchdog:
     def look_soon(self) -> None:
         """Some node has said something, so nodes may have got on."""
         self._peers.clear()
-        if self._pause > LOOK_EVERY and self._last_look is not None:
-            self._pause = LOOK_EVERY
-            self.next_look = min(self.next_look, time.monotonic() + LOOK_EVERY)
+        if self._pause > LOOK_INTERVAL and self._last_look is not None:
+            self._pause = LOOK_INTERVAL
+            self.next_look = min(self.next_look, time.monotonic() + LOOK_INTERVAL)
 
     def _learn_who_counts(self) -> None:
         active = set(self._membership.active)
@@ -148,20 +137,20 @@ class Watchdog:
 
     def _next_pause(self) -> float:
         """Longer while all wait, but no longer than until the next process would count as stuck."""
-        if self._quiet < SOME_LOOKS:
-            return LOOK_EVERY
+        if self._quiet < QUIET_INTERVAL:
+            return LOOK_INTERVAL
         left = [
             self._left(watched)
             for watched in self._watched.values()
             if not self._active.isdisjoint(watched.ranks)
         ]
-        return max(LOOK_EVERY, min([GROWTH * self._pause, LONGEST_PAUSE, *left]))
+        return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
     def _left(self, watched: _Watched) -> float:
         """Seconds until a process would count as stuck, or would be killed, if it stays silent."""
         limit = self._limit(watched)
         return min(
-            (due - watched.silent for due in (limit, KILL_FACTOR * limit) if due > watched.silent),
+            (due - watched.silent for due in (limit, Timeouts.hung_process(limit)) if due > watched.silent),
             default=NEVER,
         )
 
@@ -170,7 +159,8 @@ class Watchdog:
         return [
             position
             for position, watched in self._watched.items()
-            if watched.condition is Condition.STUCK and watched.silent >= KILL_FACTOR * self._limit(watched)
+            if watched.condition is Condition.STUCK
+            and watched.silent >= Timeouts.hung_process(self._limit(watched))
         ]
 
     def begin_anew(self, position: int) -> None:
@@ -237,10 +227,10 @@ class Watchdog:
         """Judges a process that has made no mark since the last look."""
         if watched.condition is Condition.WAITING:
             # What passed while it waited for another node does not count.
-            elapsed = min(elapsed, LOOK_EVERY)
+            elapsed = min(elapsed, LOOK_INTERVAL)
         watched.condition = Condition.MOVING
         silent = watched.silent + elapsed
-        if silent >= NOTICE and not self._active.isdisjoint(watched.ranks):
+        if silent >= Timeouts.notice and not self._active.isdisjoint(watched.ranks):
             watched.stopped = thread_state(self._pid_of(position)) in ("T", "t")
             if not watched.stopped and self._is_blocked(watched):
                 watched.condition = Condition.WAITING
@@ -257,15 +247,12 @@ class Watchdog:
 
     def _limit(self, watched: _Watched) -> float:
         """Seconds of silence after which a process counts as stuck."""
-        limit = max(self._failures.deadline, INTERVALS * watched.longest)
         activities = {seen.activity for seen in self._sightings(watched)}
-        if Activity.START in activities:
-            limit += self._failures.start_deadline
-        if Activity.EVALUATE in activities:
-            limit += snapshots.PATIENCE
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # bounded by the nodes themselves
-        return limit
+        return self._timeouts.stuck_process(
+            watched.longest, Activity.START in activities, Activity.EVALUATE in activities
+        )
 
     def _newly_stuck(self) -> Iterable[Stuck]:
         for watched in self._watched.values():
@@ -282,10 +269,10 @@ class Watchdog:
             return
         for rank in waiting:
             round, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
-            if now - since > NOTICE / 2:
+            if now - since > Timeouts.notice / 2:
                 peers = self._behind_now(rank)
                 why = self.doing(peers[0], now) if peers else ""
-                lasts = self._pause + TOLD_FOR
+                lasts = self._pause + Timeouts.reported_wait
                 yield Waiting(rank, round, peers[:MOST_PEERS], _to_tenths(now - since), why, lasts)
 
     def _behind_now(self, rank: int) -> list[int]:
@@ -304,7 +291,7 @@ class Watchdog:
         seen = self._heartbeats.of(rank).read()
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
         usual = (seen.since - began) / max(1, seen.round - first + 1)
-        return now - seen.since > max(NOTICE, 2 * usual)
+        return now - seen.since > Timeouts.unusual_wait(usual)
 
     def _neighbors(self, rank: int, round: int) -> list[int]:
         peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)}

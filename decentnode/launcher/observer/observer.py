@@ -1,7 +1,7 @@
 """What the nodes' models are together: mean, consensus distance, and how good the mean is.
 
 One observer per machine, in a thread of its launcher, fed by the nodes' snapshots. Machine 0 puts the
-machines' partial sums together. No node ever waits for it longer than `snapshots.PATIENCE`.
+machines' partial sums together. No node ever waits for it longer than `Timeouts.snapshot`.
 """
 
 import contextlib
@@ -17,18 +17,15 @@ from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Evaluated
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import MeanVector, PartialDistance, PartialSum, VectorAck
 from decentnode.training.evaluation import Scores
 
 Contribution = PartialSum | MeanVector | PartialDistance
 Event = Evaluated | Contribution | VectorAck | None
 """What comes in; None: it is to end."""
-LOOK_AGAIN = 0.2
+POLL_INTERVAL = 0.2
 """Seconds between two looks at who is still waited for, while there is something to observe."""
-PATIENCE = 20.0
-"""Seconds without anything new after which an observation is made of what has come."""
-SECONDS_TO_OBSERVE, OBSERVER_SECONDS = 8.0, 60.0
-"""How long the last observation may take after the nodes have ended, where that was asked for or not."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
 """Rounds that were begun by another machine's word alone, and the memory of their sums: the larger counts."""
 
@@ -156,7 +153,7 @@ class ModelObserver(threading.Thread):
         """All events that are here; where there are none, the first that comes, or what passes meanwhile."""
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._events.get(timeout=LOOK_AGAIN if self._rounds else None))
+            found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
         # Asked before the rest is taken: all that the membership table knows by now is here.
         self._expected = self._reporting()
         return found + [self._events.get() for _ in range(self._events.qsize())]
@@ -212,7 +209,7 @@ class ModelObserver(threading.Thread):
 
     def _advance(self, round: int, gathering: _RoundParts) -> None:
         """Makes every step that what has come allows: sum, mean, distances, observation."""
-        late = self.is_alone or time.monotonic() - gathering.grew > PATIENCE
+        late = self.is_alone or time.monotonic() - gathering.grew > Timeouts.observation
         if not gathering.summed and (late or self._is_complete(round, gathering)):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))

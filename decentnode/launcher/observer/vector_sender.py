@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import Join, MeanVector, Note, PartialSum, VectorAck, has_vector
 from decentnode.launcher.observer.observer import Contribution
 
-LEAST_SECONDS, LEAST_SPEED = 10.0, 1e5
-"""How long a vector may take, or at how many bytes per second; it counts as lost when it takes longer."""
 Send = Callable[[Note, int | None], int]
 
 
@@ -88,7 +87,7 @@ class VectorSender:
             return
         if machine not in self._under_way and self._send(contribution, machine):
             content = contribution.content
-            limit = time.monotonic() + max(LEAST_SECONDS, len(content) / LEAST_SPEED)
+            limit = time.monotonic() + Timeouts.launcher_vector(len(content))
             self._under_way[machine] = _Sent(contribution.round, digest(content), limit)
         elif isinstance(contribution, PartialSum):
             self._send(replace(contribution, count=0, content=b""), machine)

@@ -26,6 +26,7 @@ from decentnode.config.settings import (
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.streams import say
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
 from decentnode.mapping.base import Consecutive
@@ -37,8 +38,6 @@ from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 
-LOCK_SECONDS = 3.0
-"""How long the processes of a launcher that was killed may take to end."""
 MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
     "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network",
@@ -62,7 +61,7 @@ class RunLock:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise BadInput(f"{path} cannot be opened: {error.strerror}") from error
-        limit = time.monotonic() + LOCK_SECONDS
+        limit = time.monotonic() + Timeouts.run_lock
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,7 +23,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.results.reader import CodeVersion, EvaluationRow, read_evaluations
 from decentnode.results.records import cut_back
 
-WARN_EVERY = 60.0
+WARN_INTERVAL = 60.0
 
 
 class RunState:
@@ -126,7 +126,7 @@ class RunState:
         if isinstance(report, NotCheckpointed):
             problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
         now = time.monotonic()
-        if problem and (self._complained is None or now - self._complained >= WARN_EVERY):
+        if problem and (self._complained is None or now - self._complained >= WARN_INTERVAL):
             self._complained = now
             return problem
         return ""

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from decentnode.core.polling import ready
 from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import closing_lines, headline
@@ -22,9 +23,6 @@ LOG_LINES, MOST_LETTERS = 30, 1000
 HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always in sight."""
-PATIENCE = 1.0
-"""Seconds that a line waits for its reader, who may have halted the terminal, before it is dropped. Lines
-after that one do not wait, because meanwhile nobody watches the nodes."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
@@ -81,7 +79,7 @@ class LiveConsole:
     def line(self, text: str, style: str = "") -> None:
         """Shows a line, which is dropped when nobody reads; `style` is for screens that have one."""
         with self.dropping():
-            self._is_read = self.has_room(PATIENCE if self._is_read else 0.0)
+            self._is_read = self.has_room(Timeouts.console_line if self._is_read else 0.0)
             if self._is_read:
                 self._show(text, style)
 

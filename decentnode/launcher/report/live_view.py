@@ -21,13 +21,14 @@ from rich.text import Text
 
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, percent, readable_bytes
+from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.fork_server import hold_signals
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
-from decentnode.launcher.report.console import PATIENCE, LiveConsole
+from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import EvaluationRow
 
-INTERVAL = 0.25
+DRAW_INTERVAL = 0.25
 """Seconds between two drawings."""
 RATE_SECONDS = 5.0
 """The rate of sending is a mean over this time."""
@@ -202,7 +203,7 @@ def _echo_control_keys(terminal: int, on: bool) -> bool:
 class LiveScreen(LiveConsole):
     """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
 
-    interval = INTERVAL
+    interval = DRAW_INTERVAL
 
     def __init__(self, output: TextIO) -> None:
         super().__init__(output)
@@ -218,7 +219,7 @@ class LiveScreen(LiveConsole):
         self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic(), is_tested=is_tested)
         self._terminal.enter_context(quiet_control_keys(self.output))
         with self.dropping():
-            if not self.has_room(PATIENCE):
+            if not self.has_room(Timeouts.console_line):
                 return
             self._live = self._terminal.enter_context(
                 Live(console=self.console, auto_refresh=False, transient=True)
@@ -228,7 +229,7 @@ class LiveScreen(LiveConsole):
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
-        if self._live is None or now - self._drawn < INTERVAL:
+        if self._live is None or now - self._drawn < DRAW_INTERVAL:
             return
         standing = Standing.of(membership)
         if not self._drawn:
@@ -249,7 +250,7 @@ class LiveScreen(LiveConsole):
 
     def close(self) -> None:
         with self.dropping():
-            if not self.has_room(PATIENCE):
+            if not self.has_room(Timeouts.console_line):
                 silence(self.output)
             self._terminal.close()
         self._live = None

@@ -17,7 +17,7 @@ from decentnode.node.checkpoint.store import Checkpoint, RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 
-WARN_EVERY = 60.0
+WARN_INTERVAL = 60.0
 """Seconds between two warnings of one node about failed checkpoints."""
 FROM_THE_START = -1
 
@@ -170,11 +170,11 @@ class NodeCheckpoints:
         self._reporter.send(Checkpointed(node.rank, node.round))
 
     def _complain(self, node: SavedNode, reason: str) -> None:
-        """Reports a failed checkpoint, at most once per WARN_EVERY; the node continues, and earlier
+        """Reports a failed checkpoint, at most once per WARN_INTERVAL; the node continues, and earlier
         checkpoints stay.
         """
         now = time.monotonic()
-        if self._complained is None or now - self._complained >= WARN_EVERY:
+        if self._complained is None or now - self._complained >= WARN_INTERVAL:
             self._complained = now
             print(f"round {node.round + 1}: no checkpoint: {reason}", flush=True)
             self._reporter.send(NotCheckpointed(node.rank, node.round, reason[:500]))

@@ -12,14 +12,13 @@ from annotated_types import Gt
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.polling import ready
 from decentnode.core.registry import FAULTS
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, BadInput
 from decentnode.node.faults.base import NodeFault
 from decentnode.options import PositiveFloat
 
-NAP = 0.05
+MARK_INTERVAL = 0.05
 """Seconds between two heartbeats of a slow node."""
-LAST_WORDS = 0.2
-"""Seconds before a crash in which the I/O thread sends what is queued."""
 
 
 @FAULTS.register("crash")
@@ -32,7 +31,7 @@ class Crash(NodeFault):
     """
 
     def strike(self) -> None:
-        time.sleep(LAST_WORDS)
+        time.sleep(Timeouts.crash)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -93,6 +92,6 @@ class Slow(NodeFault):
     def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         limit = time.monotonic() + (self.factor - 1.0) * seconds
         while (left := limit - time.monotonic()) > 0:
-            time.sleep(min(left, NAP))
+            time.sleep(min(left, MARK_INTERVAL))
             # A slow node makes progress, so the watchdog must not count it as stuck.
             heartbeat.beat()

@@ -1,0 +1,238 @@
+"""What bounds each wait of a run, in seconds: `decentnode doctor CONFIG` prints it.
+
+How often something is looked at stands beside its loop, in constants named `..._INTERVAL`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """All limits: the four of a configuration, those that follow from them, and fixed ones.
+
+    The `deadline` that a static method takes is that of one exchange: `exchange`, of which `deadline` is the
+    least.
+    """
+
+    deadline: float
+    """A node's wait for a silent peer in an exchange."""
+    grace: float
+    """A broken link between machines until the peer is lost; absent machines once `at_least` are here."""
+    start_deadline: float
+    """Start of the processes, rendezvous, hello barrier, forming of a process group, rejoin."""
+    stop_deadline: float
+    """A graceful stop until nodes are killed."""
+
+    # One exchange.
+
+    first_request: ClassVar[float] = 0.1
+    """A node's wait until it first requests a missing payload, where its waits are usually shorter."""
+    standstill: ClassVar[float] = 1.0
+    """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
+
+    def exchange(self, usual_round: float = 0.0) -> float:
+        """Silence of a peer in one exchange; a peer that computes and is only behind gets more."""
+        return max(self.deadline, 5 * usual_round)
+
+    @staticmethod
+    def peer_behind(deadline: float) -> float:
+        """Time in one round that reports of being behind excuse; a peer times out one deadline later."""
+        return 9 * deadline
+
+    @staticmethod
+    def first_pause(deadline: float) -> float:
+        """The longest pause before the first request for a missing payload."""
+        return deadline / 4
+
+    @staticmethod
+    def longest_pause(deadline: float) -> float:
+        """The longest pause between further requests, which are signs of life."""
+        return deadline / 8
+
+    @staticmethod
+    def waiting_notice(deadline: float) -> float:
+        """A wait until a node that requests payloads informs all others that it waits."""
+        return min(1.0, deadline / 8)
+
+    @staticmethod
+    def exclusion(deadline: float, times: int = 8) -> float:
+        """How long a peer is left out that timed out several times in a row."""
+        return deadline * min((1 << times - 1) - 1, 64)
+
+    @staticmethod
+    def group_exchange(deadline: float) -> float:
+        """A process group that delivers nothing; ZeroMQ has the rest of the deadline."""
+        return deadline / 2
+
+    @staticmethod
+    def exchange_queue(deadline: float) -> float:
+        """An exchange of DecentralizedDataParallel that its transport should have ended."""
+        return 2 * deadline + 10.0
+
+    # Links of a host process.
+
+    local_link: ClassVar[float] = 0.1
+    """A broken link on one machine until the peer is lost: its last messages may still arrive."""
+    unmade_link: ClassVar[float] = 1.0
+    """The same for a link on one machine that was never made."""
+    link_heartbeat: ClassVar[float] = 6.0
+    """An unanswered heartbeat of a link between machines until the link is broken."""
+    connect: ClassVar[float] = 6.0
+    """A connection between machines that is not made, until it counts as refused."""
+    link_linger: ClassVar[float] = 5.0
+    """Delivery of what a closed link still holds."""
+    message_burst: ClassVar[float] = 0.5
+    """Messages read at one go, so that a fast sender does not keep the socket thread."""
+    key_handshake: ClassVar[float] = 5.0
+    """A new connection until it has shown a key."""
+    silent_connection: ClassVar[float] = 1.2 * key_handshake
+    """A connection without any message until it counts as silent."""
+    guard_self_test: ClassVar[float] = 2.0
+    """The test that links refuse a stranger."""
+    rejoin_answer: ClassVar[float] = 3.0
+    """A restarted process's wait for answers, before it continues without silent peers."""
+
+    @staticmethod
+    def model_request(start_deadline: float, requests: int = 10) -> float:
+        """One request of a restarted node for a neighbor's model."""
+        return start_deadline / requests
+
+    # Process groups.
+
+    least_transfer: ClassVar[float] = 0.05
+    """The least wait for a transfer, also after its limit."""
+    group_operation: ClassVar[float] = 3600.0
+    """An operation of a process group that has no limit of its own."""
+    nccl_launch: ClassVar[float] = 1.0
+    """A launch that waits for NCCL, until the group is aborted."""
+    nccl_abort: ClassVar[float] = 5.0
+    """The abort of a process group, which may hang in NCCL."""
+    baseline_answer: ClassVar[float] = 5.0
+    """Answers of live processes after an all-reduce has failed."""
+
+    @staticmethod
+    def group_plan(start_deadline: float) -> float:
+        """A rank's wait for the plan of a process group."""
+        return 2 * start_deadline
+
+    @staticmethod
+    def group_formed(start_deadline: float) -> float:
+        """The making of a process group, whose own error comes first and says more."""
+        return start_deadline + 0.2
+
+    # A host process and its launcher.
+
+    report: ClassVar[float] = 1.0
+    """Room in the pipe for a report; progress reports do not wait."""
+    last_report: ClassVar[float] = 30.0
+    """Room in the pipe for the last report of a node."""
+    snapshot: ClassVar[float] = 5.0
+    """A node's wait until the observer has read its last snapshot."""
+    undecided: ClassVar[float] = 20.0
+    """A node's wait for the last round of a graceful stop."""
+    crash: ClassVar[float] = 0.2
+    """An injected crash: queued messages leave before it."""
+    least_farewell: ClassVar[float] = 5.0
+    """A failed process's service to readers of what it sent."""
+    killed: ClassVar[float] = 2.0
+    """The end of processes that were killed."""
+
+    @property
+    def farewell(self) -> float:
+        """A finished process's service to readers of what it sent; some may not have begun."""
+        return max(self.least_farewell, self.deadline)
+
+    @property
+    def process_exit(self) -> float:
+        """Exit of a process without nodes, until it is killed: one farewell for links, one for a group."""
+        return 2 * self.farewell + 5.0
+
+    @property
+    def process_gone(self) -> float:
+        """The same until the launcher waits no longer."""
+        return self.process_exit + self.killed
+
+    def stuck_process(self, longest: float = 0.0, starts: bool = False, evaluates: bool = False) -> float:
+        """A process without a mark, until it is reported; `longest` is its longest silence so far."""
+        return max(self.deadline, 5 * longest) + starts * self.start_deadline + evaluates * self.snapshot
+
+    @staticmethod
+    def hung_process(stuck_process: float) -> float:
+        """A process without a mark, until it is killed."""
+        return 2 * stuck_process
+
+    late_look: ClassVar[float] = 1.5
+    """Lateness of a look at heartbeats; beyond it the launcher was suspended, and the time does not count."""
+    notice: ClassVar[float] = 2.0
+    """Silence of a process until the watchdog asks whether it waits."""
+    reported_wait: ClassVar[float] = 2.0
+    """How long a reported wait is believed beyond the next look."""
+    unseen_straggler: ClassVar[float] = 2.0
+    """A wait for a node of another machine until its rank is named."""
+
+    @staticmethod
+    def unusual_wait(usual_round: float = 0.0) -> float:
+        """A node's wait until it is reported."""
+        return max(Timeouts.notice, 2 * usual_round)
+
+    server_end: ClassVar[float] = 10.0
+    """The end of the fork server and its children; twice, the second time after a kill."""
+    stack_dump: ClassVar[float] = 0.3
+    """Stacks that hanging processes write before they are killed."""
+
+    # Launchers among themselves.
+
+    machine_silent: ClassVar[float] = 10.0
+    """A launcher without a message until its nodes count as lost; they return when it reconnects."""
+    machine_gone: ClassVar[float] = 600.0
+    """A launcher without a message until no checkpoints are kept for it."""
+    machine_twin: ClassVar[float] = 3.0
+    """A launcher without a message until another one may take its place."""
+    refusal: ClassVar[float] = 5.0
+    """Late machines that are still to learn why the start failed."""
+    store_farewell: ClassVar[float] = 5.0
+    """The same for ranks of DecentralizedDataParallel."""
+    launcher_linger: ClassVar[float] = 2.0
+    """Delivery of a launcher's last messages."""
+    announced_round: ClassVar[float] = 0.05
+    """Pause at a stop, in which nodes announce a round or see that they must not."""
+    announcements: ClassVar[float] = 3.0
+    """Machine 0's wait at a stop for the rounds of the others."""
+    decision: ClassVar[float] = announcements + 2.0
+    """The others' wait at a stop for the last round."""
+
+    @staticmethod
+    def machine_left(late: float = 0.0) -> float:
+        """A launcher without a message before the start, until it is missing; `late` is our own look."""
+        return max(5.0, 2 * late)
+
+    @staticmethod
+    def launcher_vector(nbytes: int = 0) -> float:
+        """A vector between launchers until it is lost."""
+        return max(10.0, nbytes / 1e5)
+
+    # The observer, and what a launcher does beside its nodes.
+
+    observation: ClassVar[float] = 20.0
+    """An observation without a new part, until it is made of those that arrived."""
+    last_observation: ClassVar[float] = 60.0
+    """Observations after all nodes have finished."""
+    stopped_observation: ClassVar[float] = 8.0
+    """The same in a run that was asked to stop."""
+    control_answer: ClassVar[float] = 3.0
+    """A request to a launcher and its answer (`decentnode status`, `decentnode restart`)."""
+    run_lock: ClassVar[float] = 3.0
+    """A resumed run's wait for processes of a killed launcher."""
+    console_line: ClassVar[float] = 1.0
+    """A line that finds no reader, until it is dropped."""
+    drawing: ClassVar[float] = 60.0
+    """The process that draws pictures; on a new machine matplotlib searches fonts."""
+    name_lookup: ClassVar[float] = 5.0
+    """Look-up of the machines' names."""
+    scontrol: ClassVar[float] = 10.0
+    """The answer of `scontrol show hostnames`."""
+    git: ClassVar[float] = 5.0
+    """Each question to git about the sources of plug-ins."""
+    torch_import: ClassVar[float] = 60.0
+    """The import of torch in `decentnode doctor`."""
