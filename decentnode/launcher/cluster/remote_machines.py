@@ -83,7 +83,7 @@ class RemoteMachines:
                 self.present.discard(machine)
                 self._membership.silence(active)
                 lost += [
-                    Failed(rank, f"no message from machine {machine} for {SILENT_MACHINE:.0f} s")
+                    Failed(rank, f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s")
                     for rank in active
                 ]
         return lost
