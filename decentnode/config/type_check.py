@@ -1,7 +1,7 @@
 """Checks a value from YAML against a type, and describes what the type allows.
 
-Types are as strict as JSON: "16" is no number, true is no number, 1.0 is no whole number; a whole number is
-valid where a number is expected, and a list where a tuple is.
+Types are as strict as JSON. "16" and true are no numbers, and 1.0 is no whole number. A whole number is valid
+where a number is expected, and a list where a tuple is.
 """
 
 import json

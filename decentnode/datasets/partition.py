@@ -185,7 +185,7 @@ def fill(parts: list[Indices], min_size: int) -> list[Indices]:
 @PARTITIONS.register("shards")
 @dataclass(kw_only=True)
 class Shards(Partition):
-    """Gives each training rank exactly k labels, in shards of similar size (McMahan et al., 2017, section 3).
+    """Assigns each training rank exactly k labels, in similar shards (McMahan et al., 2017, section 3).
 
     The paper cuts and assigns the sorted samples, so a rank may get fewer or more labels. Here the number of
     ranks of each label is decided first (by highest averages, which makes the largest shard as small as

@@ -74,6 +74,7 @@ def average_all(engine: MixingEngine) -> float:
     launched = exchanges.launched
     # A release acknowledges all exchanges before it, so none of them may be in flight.
     exchanges.drop_all()
+    # The mean is written to the spare slots, where neighbors may still read the last model.
     exchanges.settle(range(len(blocks)))
     for i, block in enumerate(blocks):
         if not (block.bucket.is_buffers and i in launched):  # which are being mixed as they were sent

@@ -129,6 +129,7 @@ class MixingEngine:
 
     def _begin_step(self) -> None:
         self.start()
+        # With `publishes_early`, finished blocks are sent to the neighbors of the next step already.
         self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
         self.begun = True
 
@@ -153,10 +154,12 @@ class MixingEngine:
                 self._mix(mixture.mix_into, block.spare)
                 block.flip()
             elif skip or self.optimizers[i].by_gradient_alone:
+                # The step reads no parameters, so it may start from W x(t): one pass over memory less.
                 self._mix(mixture.write, block.spare)
                 block.flip()
                 self._make_step(i, skip)
             else:
+                # The step must start from x(t), which neighbors still read in the other slot: step on a copy.
                 block.spare.copy_(block.values)
                 block.flip()
                 self._make_step(i, skip)
@@ -168,6 +171,7 @@ class MixingEngine:
             self._make_step(i, skip)
 
     def _combine_next(self) -> None:
+        # The first in flight, because a release acknowledges all exchanges before it.
         i = next(iter(self.exchanges.flying))
         block = self.blocks[i]
         with self._mixture(block, i) as mixture:

@@ -79,6 +79,7 @@ class ExchangeQueue:
             launch = self._waiting.popleft()
             outgoing = dict.fromkeys(launch.targets, launch.payload)
             handle = self._exchange(outgoing, launch.sources, launch.part, launch.payload.layout)
+            # The deadline starts with the wait in `collect`: until then this rank computes.
             handle.hold()
             self.flying[launch.part] = handle
 

@@ -62,6 +62,7 @@ class DecentralizedDataParallel(nn.Module):
         self.rank, self.size = meeting.rank, meeting.size
         tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
         exchanges = ExchangeQueue(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
+        # Before any exchange, so that an error below disconnects this rank, too.
         self._close = weakref.finalize(self, _end, link, exchanges)
         blocks = blocks_of(module, plan, endpoint.slots)
         if chosen.broadcast and meeting.size > 1:
@@ -256,6 +257,7 @@ class DecentralizedDataParallel(nn.Module):
         if task != self._backward.task:
             self._check_sound()
             self._backward.task, self._backward.is_open = task, True
+            # Autograd calls it at the end of this pass, when no more gradients can arrive.
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
     def _note_gradient(self, i: int, parameter: Tensor) -> None:
@@ -355,7 +357,7 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or who lives: see Exchanges.living
+    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or the live ranks: see ExchangeQueue.living
     memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):

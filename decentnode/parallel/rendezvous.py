@@ -252,7 +252,7 @@ class StoreMeeting(RankRendezvous):
                 raise StartError(f"rank {self.rank}: {why}") from error
         directory = tempfile.mkdtemp(prefix="decentnode-")
         keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(keeper, fcntl.LOCK_EX)
+        fcntl.flock(keeper, fcntl.LOCK_EX)  # freed by the kernel if this process dies: see `_is_orphaned`
         if store is not None:
             store.set(f"directory/{first}", directory)
         return Path(directory), keeper

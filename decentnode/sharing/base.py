@@ -57,8 +57,8 @@ class Sharing(Stateful, ABC):
     protects: ClassVar[bool] = False
     """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
     mean: ClassVar[str] = "keeps the mean of all models, whatever transforms lose"
-    """What `preserves_mean` promises, as text; "all" where the columns of W sum to 1, too. It does not hold
-    in the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
+    """What `preserves_mean` promises, as text. It also needs columns of W that sum to 1, and does not hold in
+    the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
     costs")."""
     carries_errors: ClassVar[bool] = False
     """What the chain drops is part of the next payload; error feedback would count it twice."""
@@ -171,9 +171,9 @@ class Sharing(Stateful, ABC):
     def on_peer_back(self, rank: int) -> None:
         """Called once, before the first round in which that peer takes part again, with new state per peer.
 
-        If the process of the peer or of this node is restarted, `on_peer_lost` and this are called in turn,
-        at both ends before the same round, although no payload was missed. After an unusable payload, this is
-        called after the first usable one.
+        If the process of the peer or of this node is restarted, `on_peer_lost` and this are called in turn.
+        Both ends call them before the same round, although no payload was missed. After an unusable payload,
+        this is called after the first usable one.
         """
 
     def state_dict(self) -> dict[str, Any]:

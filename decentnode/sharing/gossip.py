@@ -20,7 +20,7 @@ from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 MOST_ERROR = 0.5
-"""Relative to the model's norm. Beyond it models differ by more than that, and soon they grow."""
+"""Relative to the model's norm. Beyond it models differ by more than that, and soon without bound."""
 
 
 @SHARINGS.register("gossip")
@@ -33,14 +33,14 @@ class Gossip(Sharing):
 
     The second form keeps the mean of all models whatever rounding loses (Frasca et al., Int. J. Robust
     Nonlinear Control 2009). Let C be unbiased with |C(y) - y|^2 = q |y|^2. Then the mean square of the
-    models' distance from the mean model becomes q a / (1 - q a) of its squared norm, where a is the mean of
-    (1 - l) / (1 + l) over all eigenvalues l of W. An error of half the model's norm ends the run. After
+    models' distance from the mean model becomes q a / (1 - q a) of its squared norm. Here a is the mean of (1
+    - l) / (1 + l) over all eigenvalues l of W. An error of half the model's norm ends the run. After
     `error_feedback`, and where a transform protects models, the first form is used with C(y_j).
 
-    The own model replaces what did not arrive: its weight goes to the node itself. Coordinates that a
-    transform did not send are filled from the own model (`own`: partial sharing, and the mean of all models
-    drifts), or count as zero (`zero`: right only for a transform that corrects for it). Where the chain
-    starts with a change of basis, coefficients are mixed and transformed back once.
+    The own model replaces models that did not arrive: the node itself gets their weight. Coordinates that a
+    transform did not send are filled from the own model (`own`), or count as zero (`zero`). `own` is partial
+    sharing, in which the mean of all models drifts. `zero` is right only for a transform that corrects for
+    it. Where the chain starts with a change of basis, coefficients are mixed and transformed back once.
     """
 
     overlaps: ClassVar = True

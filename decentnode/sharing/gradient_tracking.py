@@ -27,9 +27,9 @@ class GradientTracking(Gossip):
     x+ = W (x - eta y),   y+ = W y + g(x+) - g(x),   y_0 = g(x_0)   (DIGing; x adapts, then combines)
 
     The invariant sum_i y_i = sum_i g_i holds after every step. In a round of several local steps W is the
-    identity but for the last (FlexGT: Huang and Xu, CDC 2023): each step adds g - g_prev to y and follows y.
-    A node without samples makes one step along y per round. Its f_i adds nothing to the sum, but its model
-    must move with the others'.
+    identity except in the last one (FlexGT: Huang and Xu, CDC 2023). Each step adds g - g_prev to y and
+    follows y. A node without samples makes one step along y per round. Its f_i adds nothing to the sum, but
+    its model must move with the others'.
 
     State: y and the last g, 2 d floats. Needs columns of W that sum to 1. Mixing keeps the sum of the
     trackers whatever the transforms lose; models are mixed as in gossip.

@@ -45,10 +45,10 @@ class LayerBlock:
 class PowerGossip(Sharing):
     """Removes low-rank parts of each edge's difference (PowerGossip: Vogels et al., NeurIPS 2020, Alg. 1).
 
-    For an edge i < j and a parameter of 2 or more dimensions, as a matrix, let D = X_i - X_j, and let p be
-    orthonormal and known to both ends. Each sends X p, both compute D p, and X_i <- X_i - w_ij D p p^T, X_j
-    with the other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p. The two
-    sides alternate. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
+    For an edge i < j and a parameter of 2 or more dimensions, as a matrix, let D = X_i - X_j. Both ends have
+    the same orthonormal p. Each sends X p, both compute D p, and X_i <- X_i - w_ij D p p^T, X_j with the
+    other sign. D p, made orthonormal, is the p of the next round, from the left: X^T p. The two sides
+    alternate. Parameters of fewer dimensions, and those no larger than a product, are sent as they are.
 
     With symmetric weights the mean is kept exactly where both ends of each edge mix or neither does. A
     difference of rank `rank` vanishes in two rounds where w = 1/2. Each payload has the round that its p

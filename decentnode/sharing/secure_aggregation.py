@@ -44,14 +44,15 @@ class SecureAggregation(Sharing):
     random_k with shared_mask: true. Coordinates that are not sent keep the own values.
 
     Losses: a receiver that misses a sender keeps its own model in that round and logs this. Its next message
-    names the missing sender to the others. In the round after that they mask without it, and the receiver
-    gets its weight. Skipped rounds do not keep the mean of all models. Where senders do not receive from the
-    receiver (directed and changing graphs), mixing at that receiver stays skipped.
+    reports the missing sender to the others. In the round after that they mask without it, and mixing
+    continues; the receiver's own model gets the missing weight. Skipped rounds do not keep the mean of all
+    models. Where senders do not receive from the receiver (directed and changing graphs), mixing at that
+    receiver stays skipped.
 
-    Protects against peers that are curious but follow the protocol. The following can learn models: a
-    receiver that lies about missing senders, an attacker that changes public keys on their way (they are not
-    signed), and a receiver together with all senders but one. State: which senders were missing, but no keys.
-    Nodes agree on new keys at each start, so that no mask is used twice.
+    Protects against peers that are curious but follow the protocol. It does not protect models from a
+    receiver that lies about missing senders, or from an attacker that replaces public keys in transit (they
+    are not signed), or from a receiver together with all senders but one. State: which senders were missing,
+    but no keys. Nodes agree on new keys at each start, so that no mask is used twice.
     """
 
     needs_float32: ClassVar = True

@@ -1,6 +1,6 @@
 """A stage between a signal and its bytes: payload -> payload, with an inverse.
 
-Names of fields are fixed: a DENSE payload has one field, `vector`; a SPARSE one has `values`, and `indices`
+Names of fields are fixed. A DENSE payload has one field, `vector`. A SPARSE one has `values`, and `indices`
 (int32, ascending, of role INDEX) unless both ends compute them. A transform replaces the fields that it
 encodes and keeps all others, so that stages combine freely.
 """

@@ -24,9 +24,9 @@ class ErrorFeedback(Wrapper):
 
     So all decoded signals and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
     stays bounded: |e| <= c / (1 - c) max |g|. So it is right for differences and gradients. `gossip` and
-    `all_reduce` accept it for models, before transforms that round: x_i <- w_ii x_i + sum_j w_ij C(x_j + e_j)
-    keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not drift. Gaps count as
-    zero at both ends. A lost payload is not corrected.
+    `all_reduce` accept it for models, before transforms that round. There x_i <- w_ii x_i + sum_j w_ij C(x_j
+    + e_j) keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not drift. Gaps
+    count as zero at both ends. A lost payload is not corrected.
 
     State: e, d floats.
     """

@@ -28,7 +28,7 @@ class MeanPreserving:
     phase: int = 0
 
     def outgoing(self, signal: Tensor, view: View) -> Mapping[int, Payload]:
-        """What to send; pass it to `mix`."""
+        """The payload for each target; pass it to `mix`."""
         return self.sharing._encoded(signal, view, self.chain, self.phase)
 
     def mix(

@@ -20,9 +20,9 @@ class Uniform(Quantizer):
 
     step = (max v - min v) / (2^bits - 1),   Q(v_i) = min v + step round((v_i - min v) / step)
 
-    The error is at most step / 2, or below one step with `rounding: stochastic`, which is unbiased (to 2^-16
-    of a step); the rounding of the block's largest magnitude adds to it. Blocks of equal values are exact.
-    Zeros between other values are not levels: for sparse differences use `qsgd` with `norm: max`.
+    The error is at most step / 2. With `rounding: stochastic` it is below one step, and unbiased (to 2^-16 of
+    a step). The rounding of the block's largest magnitude adds to it. Blocks of equal values are exact. Zeros
+    between other values are not levels: for sparse differences use `qsgd` with `norm: max`.
     """
 
     wire: ClassVar = "bits d / 8 + 2 max(4, b) d / block"
