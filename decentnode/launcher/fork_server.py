@@ -1,7 +1,7 @@
-"""The parent of a machine's host processes: forks them, tells how they end, and outlives the launcher.
+"""The parent of a machine's host processes: forks them, reports their exits, and outlives the launcher.
 
-It stays single-threaded and opens no socket, so that a fork copies nothing that breaks when copied.
-When the launcher is gone, however it went, the server ends its children and removes what they left.
+It stays single-threaded and opens no socket, so a fork copies nothing that breaks when copied. When the
+launcher ends, in whatever way, the server kills its children and removes their files.
 """
 
 import contextlib
@@ -30,20 +30,21 @@ from decentnode.node.host_process import TELL_STACKS, ForkContext, run_host
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
-"""How many each start of a machine has for one process: the first, and one for each restart."""
+"""Incarnations of one process per start of a machine: the first, and one for each restart."""
 KILL, START = b"k", b"s"
 _WHICH = struct.Struct("<II")
-"""What follows `START`: the position of a host process, and its new incarnation."""
+"""Follows `START`: the position of a host process, and its new incarnation."""
 MOST_SOCKET_DIRECTORY_BYTES = 80
 
 
 class ForkServer:
-    """The launcher's end: a process that has everything in memory and forks from it."""
+    """The launcher's end of a process that has everything in memory and forks from it."""
 
     def __init__(self, fork_context: ForkContext, positions: list[int]) -> None:
-        """Forks the server, which forks one host process for each position. No thread runs yet."""
+        """Forks the server, which forks one host process for each position. No thread may run yet."""
         self._lifeline_end, self._lifeline = os.pipe()
         made, is_made = os.pipe()
+        # A collection in a child would write to, and so copy, every page it shares with the server.
         gc.collect()
         gc.freeze()
         end_thread_pools()
@@ -57,6 +58,7 @@ class ForkServer:
             _serve(fork_context, positions, self._lifeline_end, is_made)
         os.close(self._lifeline_end)
         os.close(is_made)
+        # The end of the pipe without a byte means that the server has ended.
         if not os.read(made, 1):
             _, status = os.waitpid(self.pid, 0)
             if os.WIFSIGNALED(status):
@@ -67,15 +69,15 @@ class ForkServer:
         os.close(made)
 
     def kill(self) -> None:
-        """Ends all host processes at once."""
+        """Kills all host processes at once."""
         with contextlib.suppress(OSError):
             os.write(self._lifeline, KILL)
 
     def start_again(self, position: int, incarnation: int) -> None:
-        """Has a host process take the place of the one that ran there, if any; raises RunFailed.
+        """Replaces the host process at this position, or starts one there; raises RunFailed.
 
-        The server is gone when no process of this machine lives. The first process of a machine that comes
-        late is not reported as started again.
+        The server has ended if no process of this machine lives. The first process of a late machine is not
+        reported as restarted.
         """
         try:
             os.write(self._lifeline, START + _WHICH.pack(position, incarnation))
@@ -83,11 +85,12 @@ class ForkServer:
             raise RunFailed("no process of this machine lives any more; start this machine again") from error
 
     def close(self) -> None:
-        """Lets go of the server, which ends with its children, and waits for it, but not for ever."""
+        """Closes the pipe, so the server ends with its children; waits for it, but not for ever."""
         os.close(self._lifeline)
-        # A signal may still come, and the number may belong to another file by then.
+        # A signal handler may still use it, and the number may belong to another file by then.
         self._lifeline = -1
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            # A pidfd can be polled with a timeout; waitpid cannot.
             watched = os.pidfd_open(self.pid)
             if not ready([watched], seconds=Timeouts.server_end):
                 os.kill(self.pid, signal.SIGKILL)
@@ -97,7 +100,7 @@ class ForkServer:
 
 
 def end_hung(pids: Sequence[int]) -> None:
-    """Ends host processes, each of which first writes to its log where it hangs."""
+    """Kills host processes; each first writes its stacks to its log."""
     for word, pause in ((TELL_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -106,11 +109,14 @@ def end_hung(pids: Sequence[int]) -> None:
 
 
 def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_made: int) -> NoReturn:
-    """The directory of the sockets is made by the one who removes it even if the launcher is killed."""
+    """Runs the server, which creates and removes the directory of the sockets, even if the launcher is
+    killed.
+    """
     try:
         Path(fork_context.socket_dir).mkdir(0o700)
         os.write(is_made, b"y")
         os.close(is_made)
+        # Before any child is forked: a reading end in a child would hide the death of the launcher.
         fork_context.reporter.let_go_of_the_reading_end()
         ForkServerProcess(fork_context, positions, lifeline).serve()
     finally:
@@ -119,11 +125,11 @@ def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_ma
 
 
 class ForkServerProcess:
-    """The server's end."""
+    """The server's own end."""
 
     def __init__(self, fork_context: ForkContext, positions: list[int], lifeline: int) -> None:
-        # For the children, too: a signal may go to all processes of a terminal or a service, and it is the
-        # launcher that asks the nodes to stop.
+        # Inherited by the children: a signal may go to all processes of a terminal or a service, but only the
+        # launcher stops the nodes.
         for signum in STOPPED_BY:
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPED_BY)
@@ -131,19 +137,20 @@ class ForkServerProcess:
         self._lifeline: int | None = lifeline
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # A child's death then wakes the poll below, without a race between check and wait.
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._wake = wake_read
         self._own_fds = (lifeline, wake_read, wake_write)
         self._position: dict[int, int] = {}
         self._restarts: dict[int, int] = dict.fromkeys(positions, 0)
         self._replaced: set[int] = set()
-        """Positions whose process has to make room for another one."""
+        """Positions whose process is killed to be replaced by a new one."""
         self._is_over = False
         for position in positions:
             self._fork(position)
 
     def serve(self) -> None:
-        """Until the last child has ended."""
+        """Runs until the last child has ended."""
         while self._position:
             watched = [fd for fd in (self._wake, self._lifeline) if fd is not None]
             readable = ready(watched)
@@ -154,7 +161,7 @@ class ForkServerProcess:
             self._reap()
 
     def _fork(self, position: int) -> None:
-        """Starts a process there; where the kernel gives none, its nodes are lost, and nobody else's."""
+        """Forks a process; if the kernel refuses, only its nodes are lost."""
         server = os.getpid()
         try:
             pid = os.fork()
@@ -165,6 +172,7 @@ class ForkServerProcess:
             self._fork_context.reporter.send(Exited(position, int(ExitCode.FAILED)))
             return
         if pid == 0:
+            # First in the child: it must not outlive a server that dies now.
             die_with(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -174,7 +182,7 @@ class ForkServerProcess:
         self._position[pid] = position
 
     def _obey(self, command: bytes) -> None:
-        """The launcher has a wish; or it has gone itself."""
+        """Runs a command of the launcher, or ends all if the launcher has ended."""
         if not command:
             self._lifeline = None
         if command == START and self._lifeline is not None:
@@ -183,6 +191,7 @@ class ForkServerProcess:
             self._kill_all()
 
     def _start_again(self, position: int, incarnation: int) -> None:
+        # A repeated or delayed request must not replace a newer process.
         if self._is_over or incarnation <= self._restarts[position]:
             return
         self._restarts[position] = incarnation
@@ -194,7 +203,7 @@ class ForkServerProcess:
             os.kill(pid, signal.SIGKILL)
 
     def _fork_anew(self, position: int) -> None:
-        """Says so first: whatever is still to be read of the process before counts for that one."""
+        """Forks a replacement; reports it first, so later reports count for the new process."""
         if self._restarts[position] % INCARNATIONS:
             self._fork_context.reporter.send(Restarted(position, None, self._restarts[position]))
         self._fork(position)
@@ -224,7 +233,9 @@ class ForkServerProcess:
                 self._fork_context.reporter.send(Exited(position, code))
 
     def _may_come_back(self, position: int, code: int) -> bool:
-        """Whether a process that ended so is started again: in a run that goes on, with all its nodes."""
+        """Whether a process with this exit code is restarted: during the run, unless one of its nodes has
+        finished.
+        """
         fork_context, experiment = self._fork_context, self._fork_context.experiment
         attempts = experiment.settings.failures.restart.attempts
         if code == ExitCode.OK or self._is_over or self._restarts[position] % INCARNATIONS >= attempts:
@@ -237,21 +248,22 @@ class ForkServerProcess:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, also when that has happened already."""
+    """Makes the kernel kill this process when its parent ends, also if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before the call above took effect.
     if os.getppid() != parent:
         os._exit(1)
 
 
 def name_socket_directory() -> str:
-    """A new name for a private directory whose ipc paths fit into the 107 bytes that the kernel allows."""
+    """An unused name for a private directory whose ipc paths fit into the kernel's 107 bytes."""
     roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
     return f"{tempfile.gettempdir() if roomy else '/tmp'}/decentnode-{secrets.token_hex(4)}"
 
 
 @contextlib.contextmanager
 def hold_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Lets signals wait for the end of the block, which sets up whoever takes them."""
+    """Blocks signals within the block, until their handlers are installed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

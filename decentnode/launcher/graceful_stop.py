@@ -1,8 +1,8 @@
-"""A run that is asked to stop: all nodes of all machines end after the same round.
+"""A graceful stop: all nodes of all machines end after the same round.
 
-The launcher that gets a signal lets its nodes pause and tells machine 0, which lets all machines pause. When
-each has said which round its furthest node has announced, the highest of these is the last round. Nodes
-that take longer than `failures.stop_deadline` for that are killed by their launcher.
+The launcher that receives a signal makes its nodes wait and informs machine 0, which makes all machines wait.
+Each reports the highest round that its nodes have announced; the highest of these is the last round. Nodes
+that take longer than `failures.stop_deadline` are killed by their launcher.
 """
 
 import signal
@@ -20,17 +20,18 @@ Send = Callable[[Note, int | None], object]
 
 
 class GracefulStop:
-    """One machine's part in it; nothing happens before somebody asks."""
+    """One machine's part in the stop; inactive until `ask`."""
 
     def __init__(
         self, heartbeats: HeartbeatBoard, machine: int, machines: set[int], send: Send, deadline: float
     ) -> None:
-        """`machines` may shrink as launchers fall silent; `send` gives a note to a machine, or to all;
-        `deadline`: for how many seconds nodes are waited for."""
+        """`machines` shrinks as launchers fall silent; `send` sends to one machine or all; `deadline`:
+        seconds for the nodes to end.
+        """
         self.signal: signal.Signals | None = None
-        """What the run was asked to stop with, here or on another machine."""
+        """The signal that stopped the run, here or on another machine."""
         self.is_urgent = False
-        """Nothing is waited for any more."""
+        """Whether all is killed without waiting."""
         self._heartbeats = heartbeats
         self._machine = machine
         self._machines = machines
@@ -42,14 +43,15 @@ class GracefulStop:
         self._announced: dict[int, int] = {}
 
     def ask(self, signum: signal.Signals) -> None:
-        """From here on no local node begins another round; safe in a signal handler."""
+        """Makes all local nodes wait before their next round; safe in a signal handler."""
         if self.signal is None:
             self._asked = time.monotonic()
+            # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
             self._heartbeats.last_round = UNDECIDED
             self.signal = signum
 
     def announcement(self, saved: int | None) -> str:
-        """Says in a line what will happen; `saved`: the newest round after which all nodes were saved."""
+        """A line about what happens next; `saved`: the newest round after which all nodes were saved."""
         rest = (
             "There is no checkpoint yet, so killed nodes lose the run."
             if saved is None
@@ -62,31 +64,33 @@ class GracefulStop:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the nodes have had all the time that they get."""
+        """Whether the nodes have used up their time."""
         return self.signal is not None and time.monotonic() - self._asked > self._deadline
 
     def take(self, note: Note) -> None:
-        """Learns from another machine."""
+        """Processes a message of another machine."""
         match note:
             case StopRequest() | Pause():
                 self.ask(_known(note.signal))
             case HighestRound():
                 self._announced[note.machine] = note.round
+                # The decision may have been lost, or dropped on a full connection.
                 if self._decided:
                     self._send(LastRound(self._heartbeats.last_round), note.machine)
             case LastRound():
                 self._decide(note.round)
 
     def advance(self) -> None:
-        """Does what is due; to be called again and again once somebody has asked."""
+        """Does what is due; called repeatedly after a request."""
         waited = time.monotonic() - self._asked
         if self.signal is None or self._decided or waited < Timeouts.announced_round:
             return
+        # After SETTLING no local node can announce a higher round.
         self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
             if self._machines <= self._announced.keys() or waited > Timeouts.announcements:
                 self._decide(max(self._announced.values()))
-                # A machine that was not counted on may hear of it only now.
+                # A machine that had no part in the decision may learn of the stop only now.
                 self._send(Pause(self.signal), None)
                 self._send(LastRound(self._heartbeats.last_round), None)
             else:
@@ -104,7 +108,7 @@ class GracefulStop:
         self._heartbeats.last_round = round
 
     def _say(self, *notes: Note) -> None:
-        """Tells machine 0, or from there all, now and then, because a launcher may not listen yet."""
+        """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = time.monotonic()
         if now >= self._next_word:
             self._next_word = now + ASK_INTERVAL
@@ -113,7 +117,7 @@ class GracefulStop:
 
 
 def killed_in_words(killed: int, saved: int | None) -> str:
-    """What it means that nodes were killed; `saved`: the newest round after which all nodes were saved."""
+    """A line about killed nodes; `saved`: the newest round after which all nodes were saved."""
     rest = (
         "no checkpoint of all nodes to resume from (checkpoint.every)"
         if saved is None
@@ -123,5 +127,5 @@ def killed_in_words(killed: int, saved: int | None) -> str:
 
 
 def _known(number: int) -> signal.Signals:
-    """The signal that another launcher got; SIGTERM for what is none of those that stop a run."""
+    """The signal that another launcher received; SIGTERM for an unknown number."""
     return signal.Signals(number) if number in STOPPED_BY else signal.SIGTERM

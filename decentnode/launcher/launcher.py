@@ -1,4 +1,4 @@
-"""Starts this machine's host processes, lets the machines meet, watches, and sums up."""
+"""Starts this machine's host processes, runs the rendezvous, monitors, and writes the summary."""
 
 import fcntl
 import os
@@ -68,7 +68,7 @@ class Launcher:
     def __init__(
         self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None
     ) -> None:
-        """Makes the run directory, or takes that of a run that goes on; raises BadInput. Nothing runs yet."""
+        """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet."""
         self.experiment = experiment
         self.machine = machine
         self.screen = screen
@@ -81,7 +81,7 @@ class Launcher:
         self.run_id = 0
         self._local = set(experiment.mapping.ranks_of(machine))
         self._known = self._local if machine else set(self.membership.members)
-        """Ranks whose end this launcher learns of."""
+        """Ranks whose end this launcher learns."""
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._snapshots = SnapshotBuffers(
             sorted(self._local), experiment.layout.numel, experiment.layout.dtype
@@ -121,7 +121,7 @@ class Launcher:
         self._startup = self._wall = self._command = 0.0
 
     def run(self) -> ExitCode:
-        """The whole run; returns the exit code. Whatever happens, nothing is left running."""
+        """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
         self._fork()
         try:
             self._begin_together()
@@ -137,16 +137,18 @@ class Launcher:
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
+            # The control socket first: no request may reach a launcher that is ending.
             self._run_monitor.close()
             self.server.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
+        # After the server: figures take time, and all node processes have ended by now.
         code = self._exit_code()
         self.screen.ended(summary, self.run_dir, self._draw(), code)
         return code
 
     def _draw(self) -> Pictures:
-        """Pictures of what was evaluated, unless somebody waits for the end."""
+        """Draws figures of the evaluations, unless a signal asked for a quick end."""
         wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
         return make_figures(self.run_dir) if wanted and self._signal is None else Pictures()
 
@@ -154,6 +156,7 @@ class Launcher:
 
     def _fork(self) -> None:
         read, write = os.pipe()
+        # Room for the reports of thousands of nodes while this process is busy.
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
@@ -164,18 +167,20 @@ class Launcher:
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
+        # A signal between fork and handler would kill this process without its clean-up.
         with hold_signals(*(heard := signals_that_stop())):
             self.server = ForkServer(fork_context, self._positions)
             for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
+        # The pipe must end when the last node process does.
         os.close(write)
         self._run_monitor.open(self._socket_dir)
         self._run_monitor.add_request(RESTART, self._late_join.restart)
 
     def _interrupt(self, signum: signal.Signals) -> None:
-        """The first signal asks the nodes to stop, a second one, or one before the start, kills them."""
+        """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""
         self._run_monitor.alarm.ring()
-        # Whoever closes a terminal may say so twice, and a session that ends says it after SIGTERM.
+        # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
         self._stopping.ask(signum)
         if self._signals > 1 or not self.run_id:
@@ -187,11 +192,11 @@ class Launcher:
 
     @property
     def _signal(self) -> signal.Signals | None:
-        """What the run was asked to stop with."""
+        """The signal that stopped the run."""
         return self._stopping.signal
 
     def _begin_together(self) -> None:
-        """Waits for the local nodes and for the other machines, then starts; a signal ends the waiting."""
+        """Waits for the local nodes and for the other machines, then starts; a signal ends the wait."""
         try:
             self._gather()
             self._meet()
@@ -200,7 +205,7 @@ class Launcher:
                 raise
 
     def _gather(self) -> None:
-        """Waits until every local host process can be reached; raises StartError when one cannot start."""
+        """Waits until every local host process is ready; raises StartError if one cannot start."""
         limit = time.monotonic() + self.experiment.settings.failures.start_deadline
         while len(self._pids) < len(self._positions) and self._signal is None:
             self._watch(max(0.0, limit - time.monotonic()))
@@ -219,11 +224,12 @@ class Launcher:
             )
 
     def _meet(self) -> None:
-        """Lets the machines find each other, then gives the start to the local nodes."""
+        """Runs the rendezvous, then gives the start signal to the local nodes."""
         experiment, machine = self.experiment, self.machine
         deadline = experiment.settings.failures.start_deadline
         if self._credentials is not None:
             prove_guard(self._credentials)
+        # All processes are ready, so their handshakes are written.
         self._assembly.introductions = self._introductions.said()
         start = self._assembly.meet(deadline, lambda: self._signal is not None)
         if self._signal is not None:
@@ -241,6 +247,7 @@ class Launcher:
         self._observer.expect_machines(self._others.present)
         self._observer.is_late = bool(start.late)
         self._observer.start()
+        # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
         self._snapshots.run_id = start.message_id
         self.membership.start(self._run_state.lineage.round, self._known)
@@ -248,6 +255,7 @@ class Launcher:
         self._startup = seconds_since_process_start()
         self._command = time.monotonic() - self._startup
         self.run_id = start.run_id
+        # All shared memory is written before the start signal, which the nodes wait for.
         self._run_state.lineage.begin(self._began)
         self._run_monitor.begin(self._began)
         absent = self._late_join.begin(start, self.server, self._start_signal)
@@ -260,25 +268,27 @@ class Launcher:
     # While the nodes run.
 
     def _unresolved(self) -> bool:
-        """Whether some node may still report, here, or on machine 0 anywhere; or has not yet left here."""
+        """Whether some known node may still report, or a local process has not exited."""
         if not self._known.isdisjoint(self.membership.active):
             return True
         return self._exit_monitor.are_awaited(time.monotonic())
 
     def _watch(self, timeout: float) -> None:
-        """Takes in what nodes and machines have sent, waiting at most `timeout` seconds for it."""
+        """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
         fds = [] if self._inflow.closed else [self._inflow.fd]
         if self.run_id:
             fds += self._assembly.descriptors
+            # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
         reports = self._run_monitor.complete(self._inflow.read())
         if self._inflow.closed:
+            # The fork server died without a report: its children died with it.
             reports += [Failed(r, UNSEEN_END) for r in self.membership.active if r in self._local]
             self.membership.ended.update(self._positions)
         for report in reports:
             self._take(report)
-        # Processes are the own launcher's to know.
+        # Process ids concern this launcher only.
         self._unsent += [report for report in reports if not isinstance(report, Ready)]
         if self.run_id:
             self._exchange_with_machines()
@@ -311,14 +321,17 @@ class Launcher:
 
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
+        # Machine 0 keeps its reports: it writes the summary.
         unsent = self._unsent if self.machine else []
         if self._others.is_relay_due(bool(unsent), now):
             self._assembly.send(RelayedReports(self.machine, unsent))
         self._unsent = []
         notes = self._assembly.receive()
+        # Acknowledges vectors at once, before the observer uses them: senders wait for that.
         self._vector_sender.exchange(notes, self._others.listening)
         for machine in self._others.heard_again(notes):
             self._expect(machine)
+        # Checked before use: another launcher may be faulty or of another run.
         for note in filter(self._others.admits, notes):
             if isinstance(note, RelayedReports):
                 for report in self._others.reports(note):
@@ -331,6 +344,7 @@ class Launcher:
                 self._run_state.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
+        # After the messages: a machine that has just reported is not silent.
         for report in self._others.forget_silent(now):
             self._take(report)
         self._observer.expect_machines(self._others.observing)
@@ -343,14 +357,15 @@ class Launcher:
             self._expect(join.machine)
 
     def _expect(self, machine: int) -> None:
-        """A machine takes part again, or for the first time."""
+        """Expects contributions of a machine that takes part again, or for the first time."""
         self._others.present.add(machine)
         self._observer.expect_late(machine)
 
     def _end_hung_nodes(self) -> None:
-        """Kills processes that hang, or whose nodes have long ended. So a run always ends."""
+        """Kills processes that hang, or outlive their nodes, so every run ends."""
         hung = self._run_monitor.hung()
         for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
+            # Reported before the kill, so the reason is the hang and not the signal.
             self._take(verdict)
             self._unsent.append(verdict)
         overdue = self._exit_monitor.overdue(time.monotonic())
@@ -367,7 +382,7 @@ class Launcher:
     # After the last round.
 
     def _let_go(self) -> None:
-        """Lets the nodes of all machines end after one round; those that take too long are killed."""
+        """Ends the nodes of all machines after one round; kills those that take too long."""
         here = self._local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
             announcement = self._stopping.announcement(self._run_state.saved_by_all)
@@ -386,7 +401,7 @@ class Launcher:
             )
 
     def _complete_observations(self) -> None:
-        """Lets the observers of all machines end what is under way; a signal cuts that short."""
+        """Completes the observations of all machines; a signal shortens the wait."""
         if not self.run_id:
             return
         self._observer.finish()
@@ -394,7 +409,7 @@ class Launcher:
         limit = time.monotonic() + within
         while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
             self._watch(POLL_INTERVAL)
-        self._vector_sender.exchange((), self._others.listening)  # what it said at the very last
+        self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
@@ -403,8 +418,8 @@ class Launcher:
             self.screen.evaluated(row)
 
     def _sum_up(self) -> dict[str, Any]:
-        """Writes the summary, and tells machine 0 what it may not know yet."""
-        # How its nodes ended may have been lost with a connection that broke.
+        """Writes the summary, and sends machine 0 what it may not know yet."""
+        # The reports of its nodes' ends may have been lost with a broken connection.
         last_words = self.membership.last_words(self._local) if self.machine else []
         self._assembly.send(RelayedReports(self.machine, [*self._unsent, *last_words]))
         timing = Timing(max(self._startup, self._heartbeats.last_to_begin - self._command), self._wall)
@@ -414,7 +429,7 @@ class Launcher:
         summary = summarize(
             self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
         )
-        # A run that was to go on, and did not begin, keeps the summary that it has.
+        # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or not self._run_state.goes_on
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
         self._run_monitor.close(headline(summary, self._exit_code()))

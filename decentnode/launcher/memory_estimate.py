@@ -1,4 +1,4 @@
-"""How much memory a machine's nodes need, how much there is, and whether the kernel has run out of it."""
+"""Memory that a machine's nodes need, memory that is available, and kills for lack of it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from decentnode.core.text import counted, readable_bytes
 from decentnode.node.experiment import Experiment
 
 PROCESS_BYTES = 12 << 20
-"""What a host process takes beside its nodes: measured, of small models."""
+"""Bytes of a host process without its nodes, measured with small models."""
 FRAMES_PER_SOURCE = 2
-"""Of a neighbor whose payloads come through a socket: one that is being used, one that is early."""
+"""Payloads per neighbor that arrive through a socket: one in use, one early."""
 WARN_ABOVE = 0.8
 SIGKILL_STATUS = -9
 GROUPS = Path("/sys/fs/cgroup")
 
 
 def bytes_needed(experiment: Experiment, machine: int) -> int:
-    """About what the nodes of a machine need beside what is loaded already; activations are not in it."""
+    """Approximate bytes that a machine's nodes need beyond what is loaded, without activations."""
     ranks = experiment.mapping.ranks_of(machine)
     processes = sum(process.machine == machine for process in experiment.processes)
     received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
@@ -30,7 +30,7 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
 
 
 def _estimate(experiment: Experiment, machine: int) -> int:
-    """`bytes_needed`, or 0 where somebody's scheme or optimizer cannot be asked without a run around it."""
+    """`bytes_needed`, or 0 if a scheme or optimizer cannot be built outside a run."""
     try:
         return bytes_needed(experiment, machine)
     except Exception:
@@ -38,13 +38,13 @@ def _estimate(experiment: Experiment, machine: int) -> int:
 
 
 def _bytes_of_a_node(experiment: Experiment) -> int:
-    """Two slots, the gradient, the snapshot, copies of vector or gradient, what optimizer and scheme keep."""
+    """Two slots, gradient, snapshot, copies of vector or gradient, and the state of optimizer and scheme."""
     copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
     return experiment.layout.nbytes * copies + _scheme_bytes(experiment)
 
 
 def _optimizer_copies(experiment: Experiment) -> int:
-    """How many numbers the optimizer keeps for each parameter, by one step of it on four."""
+    """Numbers per parameter in the optimizer's state, from one step on four parameters."""
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=experiment.layout.dtype))
     parameter.grad = torch.zeros_like(parameter)
     optimizer = experiment.settings.training.optimizer.make([parameter])
@@ -53,7 +53,7 @@ def _optimizer_copies(experiment: Experiment) -> int:
 
 
 def _scheme_bytes(experiment: Experiment) -> int:
-    """What the scheme keeps when it begins; what it keeps for each neighbor may come later."""
+    """The scheme's initial state; state per neighbor may come later."""
     sharing = experiment.sharing()
     sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
     return _bytes_of(sharing.state_dict())
@@ -72,7 +72,7 @@ def _tensors(state: object) -> Iterator[Tensor]:
 
 
 def _frames(experiment: Experiment, rank: int, machine: int) -> int:
-    """Neighbors' payloads that may lie in this node's memory; those in shared memory are read in place."""
+    """Payloads of neighbors in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
 
@@ -84,10 +84,10 @@ def _frames(experiment: Experiment, rank: int, machine: int) -> int:
 
 
 class MemoryEstimate:
-    """What this machine's nodes need and what there was for them, to be told when it was not enough."""
+    """The memory needed and available, for reports when it was not enough."""
 
     def __init__(self, experiment: Experiment, machine: int) -> None:
-        """Looks before the nodes are started."""
+        """Measures before the nodes start."""
         self.needed = _estimate(experiment, machine)
         self.available = available_bytes()
         self.nodes = len(experiment.mapping.ranks_of(machine))
@@ -96,7 +96,7 @@ class MemoryEstimate:
 
     @property
     def shortage(self) -> str:
-        """One line where it may not be enough; else empty."""
+        """A line if memory may not be enough; otherwise empty."""
         if self.needed <= WARN_ABOVE * self.available:
             return ""
         nodes = counted(self.nodes, "node")
@@ -104,14 +104,15 @@ class MemoryEstimate:
 
     @property
     def figures(self) -> str:
-        """Both, in words."""
+        """Both numbers as text."""
         needed, available = readable_bytes(self.needed), readable_bytes(self.available)
         return f"need about {needed} beside their activations, {available} are available"
 
     def explain(self, report: Report) -> list[Report]:
-        """The same report, with the figures where memory has run out."""
+        """The report, with the numbers if memory ran out."""
         if isinstance(report, Failed) and report.out_of_memory:
             return [Failed(report.rank, f"{report.error}; all nodes here {self.figures}", out_of_memory=True)]
+        # The kernel's kill looks like any other; only the counter of such kills tells them apart.
         if isinstance(report, Exited) and report.status == SIGKILL_STATUS and self._has_run_out():
             why = f"killed by the kernel, which had run out of memory; all nodes here {self.figures}"
             return [*(Failed(rank, why, out_of_memory=True) for rank in self._ranks[report.process]), report]
@@ -123,7 +124,7 @@ class MemoryEstimate:
 
 
 def available_bytes() -> int:
-    """What can still be used without swapping, within the limits of the control group."""
+    """Bytes that can be used without swapping, within the control group's limit."""
     free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
     group = _control_group()
     with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -133,9 +134,9 @@ def available_bytes() -> int:
 
 
 def times_run_out() -> int:
-    """How often the kernel has killed a process of this control group for want of memory.
+    """Kills for lack of memory in this control group.
 
-    Where groups are not counted: of the whole system, whose other victims are none of ours.
+    Without counters of groups: in the whole system.
     """
     paths = (_control_group() / "memory.events", Path("/proc/vmstat"))
     counts = [_field(path, "oom_kill") for path in paths]
@@ -143,7 +144,7 @@ def times_run_out() -> int:
 
 
 def _control_group() -> Path:
-    """The folder of this process's control group (cgroup v2); the root's where it is in none."""
+    """The folder of this process's control group (cgroup v2); the root if it has none."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -153,7 +154,7 @@ def _control_group() -> Path:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The number behind a name at the beginning of a line; None where there is none."""
+    """The number after a name at the start of a line; None if there is none."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a machine must offer before a run starts there: free ports, enough open files, keys for its links."""
+"""What a machine needs before a run starts: free ports, enough open files, keys for its links."""
 
 import resource
 from collections.abc import Sequence
@@ -15,11 +15,13 @@ from decentnode.training.gradient_sync import GradientSync
 
 FILES_PER_PROCESS = 64
 FILES_PER_NEIGHBOR = 7
-"""What a host process opens for each: two connections, three for link and monitor, a segment, a pipe."""
+"""Descriptors of a host process per neighbor: two connections, three for link and monitor, a
+segment, a pipe.
+"""
 
 
 def check_group(settings: Settings, machine: int) -> None:
-    """Raises BadInput, in one line, when this machine cannot take part in the process group."""
+    """Raises BadInput, in one line, if this machine cannot take part in the process group."""
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
     if defect := communication.defect(settings.device, ranks):
         raise BadInput(f"communication.backend: {defect}")
@@ -36,21 +38,21 @@ def check_ports(settings: Settings, machine: int) -> None:
 
 
 def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
-    """About how many files the fullest host process of these ranks opens."""
+    """Approximate number of files that the largest host process of these ranks opens."""
     groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
     links = max(sum(len(graph.partners(rank)) for rank in group) for group in groups)
     return FILES_PER_PROCESS + FILES_PER_NEIGHBOR * links
 
 
 def raise_file_limit() -> int:
-    """Lifts the limit of open files to what the system allows this user, and returns it."""
+    """Raises the limit of open files to the maximum for this user, and returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def file_shortage(settings: Settings, machine: int) -> str:
-    """One line where this machine's limit of open files is too low for its nodes; else empty."""
+    """A line if this machine's limit of open files is too low for its nodes; otherwise empty."""
     communication = settings.communication.make()
     if communication.one_process:
         return ""
@@ -66,7 +68,7 @@ def file_shortage(settings: Settings, machine: int) -> str:
 
 
 def credentials(settings: Settings, machine: int) -> Credentials | None:
-    """What guards the links of `machine`; None where they are plain. Raises BadInput, in one line."""
+    """The credentials for the links of `machine`; None if they are plain. Raises BadInput, in one line."""
     if isinstance(settings.security, KeyFolder):
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
             raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")

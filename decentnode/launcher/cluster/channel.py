@@ -1,6 +1,6 @@
-"""The sockets by which launchers talk: machine 0 binds one, the others connect to it.
+"""The sockets between launchers: machine 0 binds one, the others connect to it.
 
-What is as large as a model has a connection of its own, so that nothing else waits behind it.
+Messages as large as a model have a connection of their own, so they delay no other message.
 """
 
 import contextlib
@@ -20,56 +20,56 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 SLACK_BYTES = 16 << 20
-"""What a message may have beside a model's sum: introductions of all nodes, or a full pipe of reports."""
+"""Room in a message beside a model's sum: handshakes of all nodes, or a full pipe of reports."""
 WAITING_MESSAGES = 16
-"""Of one connection, that this process keeps before it is asked for them; the rest waits at the sender's."""
+"""Messages per connection that this process queues for reading; more wait at the sender."""
 UNSENT_MESSAGES = 64
-"""To one connection, that wait on machine 0 until the other end takes them; later ones are dropped."""
+"""Messages per connection that machine 0 queues for a slow receiver; later ones are dropped."""
 KEEPALIVE_INTERVAL = 30
 ID_BYTES = 15
 TALK, VECTORS = b"\x01", b"\x02"
-"""What the routes of a launcher begin with; the rest is random, so that nobody else comes by it."""
+"""First byte of a launcher's routes; the rest is random, so no other launcher can have it."""
 Connection = tuple[int, Any]
-"""A descriptor and the address of its peer: the system uses descriptors again."""
+"""A descriptor and the address of its peer, because the system reuses descriptors."""
 NOWHERE: Connection = (-1, None)
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One message, not yet decoded."""
+    """One message, not decoded yet."""
 
     content: bytes
     route: bytes = b""
-    """What answers go by; empty on machines that only talk to machine 0."""
+    """The route for answers; empty on machines that only talk to machine 0."""
     machine: int | None = None
-    """Whose key it came with; None on plain links."""
+    """The machine whose key authenticated it; None on plain links."""
     connection: Connection = NOWHERE
-    """That by which it came."""
+    """The connection that brought it."""
 
 
 class LauncherChannel:
-    """Guarded with keys where there are some: then only listed machines are heard, only machine 0 told.
+    """The links of one launcher; all calls come from one thread.
 
-    Everything happens in the thread that calls.
+    With keys, machine 0 admits only listed machines, and the others connect only to machine 0.
     """
 
     def __init__(
         self, endpoint: str, machine: int, credentials: Credentials | None,
         most_bytes: int = SLACK_BYTES,
     ) -> None:  # fmt: skip
-        """Binds or connects; raises StartError. `most_bytes` is the largest message that is accepted."""
+        """Binds or connects; raises StartError. `most_bytes`: the largest message accepted."""
         self.most_bytes = most_bytes
         self.refused: Counter[str] = Counter()
-        """Connections that were turned away, by reason."""
+        """Refused connections, by reason."""
         self.is_turned_away = False
-        """Machine 0 does not know this machine's key."""
+        """Machine 0 does not have this machine's key."""
         self._hosts = machine == 0
         self._endpoint = endpoint
         self._credentials = credentials
         self._context = zmq.Context()
         self._socket = self._make(zmq.ROUTER if self._hosts else zmq.DEALER)
         self._sockets = [self._socket]
-        """That, and on machines other than 0 the one for vectors, once there was one to send."""
+        """The socket for messages and, on machines other than 0, the one for vectors after the first one."""
         self._name = os.urandom(ID_BYTES)
         self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
@@ -85,9 +85,11 @@ class LauncherChannel:
         made.set(zmq.IPV6, 1)
         made.set(zmq.LINGER, 0)
         made.set(zmq.MAXMSGSIZE, self.most_bytes)
+        # Vectors are large: what is not read yet must wait at the sender, not in this process.
         made.set(zmq.RCVHWM, WAITING_MESSAGES)
         if self._hosts:
             made.set(zmq.SNDHWM, UNSENT_MESSAGES)
+            # A reconnected launcher keeps its route even if the old connection is not closed yet.
             made.set(zmq.ROUTER_HANDOVER, 1)
         elif self._credentials is not None:
             self._credentials.guard_client(made, 0)
@@ -97,7 +99,7 @@ class LauncherChannel:
         if not self._hosts:
             if self._credentials is not None:
                 self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-            # A launcher whose connection breaks is none that was started twice: its route stays.
+            # A fixed name, so a broken connection does not look like a second start of this launcher.
             self._socket.set(zmq.ROUTING_ID, TALK + self._name)
             self._socket.connect(self._endpoint)
             return
@@ -107,12 +109,12 @@ class LauncherChannel:
         self._socket.bind(self._endpoint)
 
     def _own_link(self) -> "zmq.Socket[bytes]":
-        """A second connection to machine 0, for vectors; at most one more waits behind that under way."""
+        """A second connection to machine 0 for vectors; it queues at most one more vector."""
         if len(self._sockets) == 1:
             made = self._make(zmq.DEALER)
             made.set(zmq.SNDHWM, 1)
             made.set(zmq.ROUTING_ID, VECTORS + self._name)
-            # Nothing else keeps it alive between two evaluations.
+            # No other traffic keeps it alive between two evaluations.
             made.set(zmq.TCP_KEEPALIVE, 1)
             made.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_INTERVAL)
             made.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL)
@@ -125,12 +127,12 @@ class LauncherChannel:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a thread waits for while `has_messages` is false: readable when that may have changed."""
+        """What a thread polls while `has_messages` is False; readable when that may have changed."""
         return [descriptor(link) for link in self._read]
 
     @property
     def has_messages(self) -> bool:
-        """Whether something is to be read, or a machine asks to be admitted."""
+        """Whether a message can be read, or a machine asks to be admitted."""
         return any(map(has_input, self._read))
 
     @property
@@ -138,12 +140,13 @@ class LauncherChannel:
         return [*self._sockets, *([self._gate.questions] if self._gate else [])]
 
     def wait(self, timeout: float) -> bool:
-        """Whether a message is here, or comes within `timeout` seconds."""
+        """Whether a message arrives within `timeout` seconds."""
         limit = time.monotonic() + timeout
         polled = [(link, zmq.POLLIN) for link in self._read]
         while True:
             zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
             if self._gate is not None:
+                # A connection sends nothing before its key is admitted here.
                 self._gate.serve()
             if self._monitor is not None and has_input(self._monitor):
                 self.is_turned_away = True
@@ -168,9 +171,9 @@ class LauncherChannel:
         return sender_of(frame) if self._hosts else 0
 
     def send(self, content: bytes, route: bytes = b"", is_vector: bool = False) -> bool:
-        """Sends one message; false where it was dropped, because the other end does not keep up. Never waits.
+        """Sends one message; returns False if it was dropped because the receiver is too slow. Never waits.
 
-        The route that a vector goes by is on machine 0 the one that vectors of that machine come by.
+        On machine 0 a vector takes the route by which that machine's vectors arrive.
         """
         link = self._own_link() if is_vector and not self._hosts else self._socket
         try:
@@ -180,7 +183,7 @@ class LauncherChannel:
         return True
 
     def cut(self, connection: Connection = NOWHERE) -> None:
-        """Ends a connection, and what waits in it: the one given, else the own one for vectors."""
+        """Closes a connection and drops its queue: the given one, or this machine's own one for vectors."""
         if self._hosts:
             shut_down(connection)
         else:
@@ -189,7 +192,7 @@ class LauncherChannel:
             del self._sockets[1:]
 
     def close(self) -> None:
-        """Lets what was sent leave within two seconds, and frees the sockets."""
+        """Delivers what was sent within two seconds, and closes the sockets."""
         if self._gate is not None:
             self._gate.close()
         if self._monitor is not None:
@@ -206,18 +209,19 @@ def connection_of(frame: zmq.Frame) -> Connection:
         fd = int(frame.get(zmq.SRCFD))
         with _shared(fd) as found:
             return fd, found.getpeername()
-    except (OSError, zmq.ZMQError):  # the latter of a peer with one of the oldest versions of the protocol
+    except (OSError, zmq.ZMQError):  # zmq: a peer with one of the oldest versions of the protocol
         return NOWHERE
 
 
 def shut_down(connection: Connection) -> None:
-    """Ends a connection underneath ZeroMQ, which has no call for that; nothing if it has ended before."""
+    """Closes a connection below ZeroMQ, which has no call for it; does nothing if it has ended."""
     fd, peer = connection
     with contextlib.suppress(OSError), _shared(fd) as found:
+        # The descriptor may belong to another connection by now.
         if found.getpeername() == peer:
             found.shutdown(socket.SHUT_RDWR)
 
 
 def _shared(fd: int) -> socket.socket:
-    """The socket of a descriptor of ours, to be closed; that of its owner stays open."""
+    """A duplicate of a descriptor as a socket; closing it leaves the original open."""
     return socket.socket(fileno=os.dup(fd))

@@ -1,4 +1,4 @@
-"""Machines that come after the start or come again, and nodes that somebody wants to have started again."""
+"""Machines that join after the start, or again, and nodes restarted on request."""
 
 import os
 from collections import Counter
@@ -20,11 +20,11 @@ RESTART = "restart"
 """The name of the request."""
 MOST_RANKS = 8
 MOST_TIMES = 15
-"""How often a machine may come after the start: its processes' incarnations go into 8 bits."""
+"""How often a machine may join after the start: the incarnations of its processes have 8 bits."""
 
 
 class LateJoin:
-    """One machine's launcher's part in it."""
+    """One launcher's part in late joins and restarts."""
 
     def __init__(
         self, experiment: Experiment, machine: int, membership: MembershipTable, assembly: Rendezvous,
@@ -39,15 +39,15 @@ class LateJoin:
         self._assembly = assembly
         self._lineage = lineage
         self._times: Counter[int] = Counter()
-        """How often each machine has come after the start; known to machine 0."""
+        """How often each machine has joined after the start; known to machine 0."""
         self._is_stopping = is_stopping
         self._incarnations: dict[int, int] = {}
-        """By position the newest that is known of a host process, where that is not 0."""
+        """By position the highest known incarnation of a host process, where not 0."""
 
     def begin(self, start: Start, server: ForkServer, signal: int) -> list[Failed]:
-        """Lets the local nodes begin: with the start signal, or anew where the others are under way.
+        """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress.
 
-        Gives what is to be known of nodes that have not come.
+        Returns a report for each node that has not joined.
         """
         self.server = server
         absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
@@ -57,20 +57,21 @@ class LateJoin:
             os.eventfd_write(signal, len(positions))
         for position in positions if start.late else ():
             self._incarnations[position] = INCARNATIONS * start.late
+            # The processes wait for a start signal that never comes here; rejoining ones replace them.
             server.start_again(position, INCARNATIONS * start.late)
         return [Failed(rank, "has not come yet") for rank in absent]
 
     def answer(self, join: Join) -> list[Report]:
-        """Lets a machine take part that comes after the start, or refuses it alone.
+        """Admits a machine that joins after the start, or refuses it alone.
 
-        Gives what is to be known of its nodes then; nothing, when it does not take part.
+        Returns the reports about its nodes; empty if it is refused.
         """
         machine, mapping = join.machine, self._experiment.mapping
         if self._machine or not self._assembly.is_newcomer(machine):
             return []
         active = set(self._membership.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
-        # Nodes whose launcher is merely not heard may go on; nobody ever connects to who is absent.
+        # Nodes of a silent launcher may still run; absent ranks are never connected to.
         there = active | self._membership.silent(Timeouts.machine_gone)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
@@ -79,12 +80,13 @@ class LateJoin:
         self._times[machine] = times
         gone = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
         back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]
+        # The other launchers must expect its nodes before the nodes report.
         for other in others:
             self._assembly.send(RelayedReports(0, list(back)), other)
         return [*gone, *back]
 
     def _objection(self, machine: int, times: int) -> str:
-        """Why a machine cannot take part any more, whatever it says; empty when it can."""
+        """Why a machine cannot take part any more; empty if it can."""
         ranks = self._experiment.mapping.ranks_of(machine)
         ended = (MemberState.FINISHED, MemberState.STOPPED)
         objections = {
@@ -99,10 +101,11 @@ class LateJoin:
         return [i for i, process in enumerate(self._experiment.processes) if process.machine == machine]
 
     def note(self, report: Restarted) -> dict[int, str]:
-        """Learns that a host process was started again; what to say of it, by rank."""
+        """Records a restarted host process; returns the lines about it, by rank."""
         process = self._experiment.processes[report.process]
         self._incarnations[report.process] = report.attempt
         self._lineage.absent -= set(process.ranks)
+        # A multiple is the first process of a late machine, not a restart.
         if report.attempt % INCARNATIONS == 0:
             machine = self._experiment.mapping.describe(process.machine)
             return {} if process.index else {process.ranks[0]: f"{machine} comes after the start"}
@@ -113,12 +116,13 @@ class LateJoin:
         return {rank: f"rank {rank}: {again}" for rank in process.ranks}
 
     def restart(self, argument: str) -> str:
-        """Starts the host process of a rank again, as `decentnode restart` asks; raises RunFailed."""
+        """Restarts the host process of a rank for `decentnode restart`; raises RunFailed."""
         position = self._position(argument)
         self._refuse_living(int(argument), position)
         incarnation = self._incarnations.get(position, 0) + 1
         if self.server is None or self._is_stopping():
             raise RunFailed("no node is started again before the first round, or when the run is to stop")
+        # The next number belongs to the next late join of this machine.
         if incarnation % INCARNATIONS == 0:
             raise RunFailed(f"rank {argument} was started again {INCARNATIONS - 1} times, which is the most")
         self.server.start_again(position, incarnation)
@@ -126,7 +130,7 @@ class LateJoin:
         return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"
 
     def _position(self, argument: str) -> int:
-        """Where the host process of the rank stands; raises RunFailed when none here can come back."""
+        """The position of a rank's host process; raises RunFailed if it cannot be restarted here."""
         experiment, nodes = self._experiment, self._experiment.graph.num_nodes
         if not argument.isdecimal() or int(argument) >= nodes:
             raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
@@ -139,6 +143,7 @@ class LateJoin:
         return experiment.home[int(argument)]
 
     def _refuse_living(self, rank: int, position: int) -> None:
+        """Raises RunFailed unless the rank and all ranks of its process are lost."""
         members = self._membership.members
         if members[rank].state is not MemberState.LOST:
             found = members[rank].state

@@ -1,4 +1,4 @@
-"""What the launchers of different machines tell each other, by way of machine 0."""
+"""Messages between the launchers of different machines, by way of machine 0."""
 
 from typing import Annotated, TypeGuard
 
@@ -11,12 +11,12 @@ from decentnode.errors import BadInput, StartError
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
 INCARNATIONS = range(1 << 31)
-"""How often a run may have been started again."""
+"""How often a run may be started."""
 Incarnation = Annotated[int, msgspec.Meta(ge=INCARNATIONS.start, lt=INCARNATIONS.stop)]
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
-    """A machine has its nodes ready, and what it is about to run."""
+    """A machine's nodes are ready; what it is about to run."""
 
     machine: int
     version: str
@@ -25,72 +25,74 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     code: dict[str, str] = {}
     """A hash of each source file of plug-ins from outside the package."""
     introductions: dict[int, Introduction] = {}
-    """What its nodes say of themselves, by rank."""
+    """The handshakes of its nodes, by rank."""
     signature: bytes = b""
-    """Of the introductions, where there are keys."""
+    """Signature of the handshakes, if there are keys."""
     run_id: str = ""
-    """Of the run that is to go on, 16 hexadecimal digits; empty for a new one."""
+    """The run to resume, 16 hexadecimal digits; empty for a new one."""
     incarnation: Incarnation = 0
-    """How often that run was started again before."""
+    """How often that run was resumed before."""
     offers: dict[int, list[Round]] = {}
-    """After which rounds its nodes can go on, by rank."""
+    """By rank the rounds of its valid checkpoints."""
     starts: list[Round] = []
-    """After which rounds that run went on, each time, as far as this machine took part."""
+    """The rounds after which that run was started, as far as this machine took part."""
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Machine 0 knows you; these machines have not come yet."""
+    """Machine 0 has the Join, and waits for these machines."""
 
     missing: list[int]
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Everybody is here."""
+    """All machines are here."""
 
     run_id: int
     introductions: dict[int, Introduction] = {}
-    """Of all nodes, by rank."""
+    """The handshakes of all nodes, by rank."""
     incarnation: Incarnation = 0
-    """How often the run was started again."""
+    """How often the run was resumed."""
     round: Round = -1
-    """The round after which it goes on; -1: from the start."""
+    """The round after which it continues; -1: from the start."""
     signatures: dict[int, bytes] = {}
-    """By machine, of its nodes' introductions."""
+    """Signatures of the handshakes, by machine."""
     absent: list[int] = []
     """Machines that are not here."""
     late: int = 0
-    """For the how manieth time this machine comes after the start; 0: it is here from the start."""
+    """The number of this machine's late joins; 0: it is here from the start."""
     starts: list[Round] = []
-    """After which rounds the run went on, each time, this one included."""
+    """The rounds after which the run was started, this one included."""
 
     @property
     def message_id(self) -> int:
-        """What the nodes' messages carry: another one each time, as nodes of an earlier start may live on."""
+        """The id in the nodes' messages; it differs per start, because nodes of an earlier start may still
+        run.
+        """
         return self.run_id + self.incarnation
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
-    """There will be no run, or none with this machine, and why."""
+    """The run, or the join of this machine, is refused."""
 
     reason: str
     is_bad_input: bool = False
-    """Whether somebody has to correct a file first."""
+    """Whether the user must correct a file first."""
 
     def error(self, teller: str = "") -> BadInput | StartError:
-        """What ends the command of who is refused."""
+        """The error that ends the command of the refused machine."""
         kind = BadInput if self.is_bad_input else StartError
         return kind(f"{teller}{self.reason}")
 
 
 class RelayedReports(msgspec.Struct, frozen=True, tag="relay"):
-    """Reports of a machine's nodes; an empty one says that its launcher is alive."""
+    """Reports of a machine's nodes; without reports it only shows that its launcher runs."""
 
     machine: int
     reports: list[Report]
 
 
 class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
-    """The sum of a machine's vectors after `round`, float64, over `count` nodes; of none it is empty."""
+    """The sum of a machine's vectors after `round`, float64, over `count` nodes; empty for none."""
 
     machine: int
     round: int
@@ -106,12 +108,12 @@ class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
 
 
 class VectorAck(msgspec.Struct, frozen=True, tag="arrived"):
-    """A machine has got the vector of this round that was sent to it."""
+    """A machine has received the vector of this round."""
 
     machine: int
     round: Round
     digest: int
-    """Of the vector: who has not read it cannot say so."""
+    """Digest of the vector: proof that it was received."""
 
 
 class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
@@ -124,14 +126,14 @@ class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="stop-asked"):
-    """A machine's launcher was asked to stop, by this signal."""
+    """A machine's launcher received this signal."""
 
     machine: int
     signal: int
 
 
 class Pause(msgspec.Struct, frozen=True, tag="pause"):
-    """No node begins another round before the last one is named."""
+    """No node starts another round before the last one is known."""
 
     signal: int
 
@@ -150,11 +152,11 @@ class LastRound(msgspec.Struct, frozen=True, tag="last"):
 
 
 class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
-    """All ranks that are still there have a checkpoint of this round or of a later one."""
+    """All ranks that take part have a checkpoint of this round or of a later one."""
 
     round: Round
     kept: Round
-    """The newest round but one that all of them have; those from there on stay."""
+    """The second newest round that all of them have; checkpoints from there on stay."""
 
 
 Note = (

@@ -1,7 +1,7 @@
-"""What one launcher makes of the others: which of their reports count, and who has fallen silent.
+"""The other launchers as seen by one: which of their reports count, and which have fallen silent.
 
-A launcher speaks for the nodes of its own machine alone. Only machine 0 passes on what became of others, and
-nobody is told of its own nodes by another. What a listed machine may still say of its nodes is anything.
+A launcher reports only on nodes of its own machine. Only machine 0 relays reports about others, and no
+launcher accepts reports about its own nodes. About its own nodes a listed machine may report anything.
 """
 
 import time
@@ -29,27 +29,31 @@ from decentnode.launcher.monitoring.membership import MembershipTable, MemberSta
 from decentnode.node.experiment import Experiment
 
 RELAY_INTERVAL = 2.0
-"""Seconds between two relays of a launcher; one without reports says that it is alive."""
+"""Seconds between two relays of a launcher; an empty one shows that it runs."""
 IDENTITY = "identity"
 RANGE = "range"
-"""Why a report does not count: it is about another machine's nodes, or about what the run does not have."""
+"""Why a report is refused: it is about another machine's nodes, or about values that the run does
+not have.
+"""
 
 NOBODY = -1
-"""Whom reports are about that are meant for the own launcher, as `Ready`: its process ids get signals."""
+"""Subject of reports for the local launcher only, such as `Ready`: its process ids receive signals."""
 
 
 class RemoteMachines:
-    """The other machines of a run, as one launcher hears them."""
+    """The other machines of a run."""
 
     def __init__(
         self, experiment: Experiment, machine: int, membership: MembershipTable,
         last_heard: Mapping[int, float], say: Callable[[str, str], object],
     ) -> None:  # fmt: skip
-        """`say` gets events, their kind and text; `last_heard` is kept up to date by somebody else."""
+        """`say` records events, by kind and text; `last_heard` belongs to the rendezvous, which
+        updates it.
+        """
         self.present = set(range(len(experiment.mapping.machines)))
-        """Those that are here, this one among them."""
+        """The machines that take part, including this one."""
         self.refused: Counter[str] = Counter()
-        """Reports that did not count, by reason."""
+        """Refused reports, by reason."""
         self._machine = machine
         self._mapping = experiment.mapping
         self._membership = membership
@@ -64,7 +68,7 @@ class RemoteMachines:
         self._told: set[int] = set()
 
     def reports(self, relay: RelayedReports) -> list[Report]:
-        """Those that count; the rest is counted in `refused`."""
+        """The reports that count; the others are counted in `refused`."""
         believed = []
         for report in relay.reports:
             reason = self._objection(report, relay.machine)
@@ -75,12 +79,13 @@ class RemoteMachines:
         return believed
 
     def forget_silent(self, now: float) -> list[Failed]:
-        """On machine 0, takes out who has ended or is silent; returns what is lost by that."""
+        """On machine 0, removes machines that have ended or are silent; returns the nodes lost with them."""
         lost = []
         for machine in sorted(self.present - {0}) if self._machine == 0 else ():
             active = self._active(machine)
             if not active or now - self._last_heard[machine] > Timeouts.machine_silent:
                 self.present.discard(machine)
+                # Recorded separately: these nodes count again if their launcher reports again.
                 self._membership.silence(active)
                 lost += [
                     Failed(rank, f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s")
@@ -89,9 +94,9 @@ class RemoteMachines:
         return lost
 
     def heard_again(self, notes: Iterable[Note]) -> list[int]:
-        """Who was given up, speaks in these, and has nodes to be counted again: such as had only been silent.
+        """Machines that report again and whose nodes count again, since only their launcher was silent.
 
-        A launcher that only asks to join has none of these nodes: it was started anew.
+        A launcher that only asks to join has none of these nodes: it is a new process.
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
         back = []
@@ -104,7 +109,7 @@ class RemoteMachines:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next relay is due, or a machine counts as silent; for one machine infinite."""
+        """Seconds until the next relay, or until a machine counts as silent; infinite for one machine."""
         if len(self._mapping.machines) == 1:
             return inf
         now = time.monotonic()
@@ -116,27 +121,27 @@ class RemoteMachines:
         return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
 
     def is_relay_due(self, has_reports: bool, now: float) -> bool:
-        """Whether this launcher has something to relay, or has relayed nothing for long enough."""
+        """Whether this launcher has reports to relay, or has relayed none for RELAY_INTERVAL."""
         is_due = has_reports or now - self._last_relay >= RELAY_INTERVAL
         self._last_relay = now if is_due else self._last_relay
         return is_due
 
     @property
     def gone(self) -> list[int]:
-        """Ranks that need no checkpoint kept: lost, and not merely unheard for a while."""
+        """Ranks that need no checkpoint: lost, and not merely silent for a while."""
         return sorted(
             set(self._membership.ranks(MemberState.LOST)) - self._membership.silent(Timeouts.machine_gone)
         )
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
-        """Whether machine 0 has ended, or has not been heard for so long."""
+        """Whether machine 0 has been silent for that many seconds."""
         return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
 
     @property
     def listening(self) -> list[int]:
-        """Whom this launcher talks to, and hears: what it tells others waits in memory, at a vector each.
+        """Machines that this launcher sends to: messages to a silent one would queue, a vector each.
 
-        Also those whose nodes have all finished: they still observe the last round.
+        Includes machines whose nodes have finished: they still observe the last round.
         """
         now = time.monotonic()
         return [m for m in self._counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
@@ -147,7 +152,9 @@ class RemoteMachines:
 
     @property
     def observing(self) -> set[int]:
-        """Machines that may show models: their launchers are heard, and not all of their nodes are lost."""
+        """Machines that may contribute models: their launcher reports, and not all of their nodes
+        are lost.
+        """
         members = self._membership.members
         can_show = {
             machine
@@ -160,7 +167,7 @@ class RemoteMachines:
         return sorted(set(self._membership.active) & set(self._mapping.ranks_of(machine)))
 
     def admits(self, note: Note) -> bool:
-        """Whether it can be used; what is of rounds or sizes that this run does not have is counted."""
+        """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
         match note:
             case VectorAck():
@@ -172,6 +179,7 @@ class RemoteMachines:
             case PartialSum() | PartialDistance():
                 fits = 0 <= note.round < self._rounds
                 fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
+                # Checked here, because the observer reads the content as an array of that size.
                 if isinstance(note, PartialSum):
                     fits = fits and len(note.content) == (self._sum_bytes if note.count else 0)
             case MeanVector():
@@ -183,7 +191,7 @@ class RemoteMachines:
         return fits
 
     def _objection(self, report: Report, machine: int) -> str:
-        """Why a report does not count that comes from this machine; empty when it does."""
+        """Why a report from this machine is refused; empty if it counts."""
         if isinstance(report, Restarted | Exited):
             about, carriers = report.process, self._carriers
         else:
@@ -194,6 +202,7 @@ class RemoteMachines:
         is_known = all(0 <= peer < self._nodes for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
+        # A NaN in one report would spread into the means of the summary.
         is_finite = all(isfinite(told) for told in astuple(report) if isinstance(told, float))
         return "" if is_known and is_due and is_possible and is_finite else RANGE
 
@@ -202,6 +211,7 @@ class RemoteMachines:
 
     def _refuse(self, machine: int, reason: str) -> None:
         self.refused[reason] += 1
+        # Shown once per machine, because a faulty launcher may send thousands.
         if machine not in self._told:
             self._told.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"

@@ -1,7 +1,7 @@
-"""Machines that meet before the start, and what their launchers tell each other after it.
+"""The rendezvous of all machines before the start, and the messages between launchers after it.
 
-Before the start machine 0 is the meeting point. Afterwards nothing needs it: the nodes talk to their
-neighbors alone, and what the launchers still tell each other only feeds the view and the summary.
+Before the start, machine 0 is the meeting point. Afterwards the training does not need it: nodes exchange
+with their neighbors alone, and messages between launchers only serve the view and the summary.
 """
 
 import secrets
@@ -36,17 +36,17 @@ _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "r
 
 JOIN_INTERVAL = 0.5
 MOST_AT_ONCE = 4
-"""Messages of full size that are taken in before the launcher does something else."""
+"""Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = SLACK_BYTES // 256
-"""What a message counts for at least."""
+"""The least size that a message counts for."""
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 
 
 class StartQuorum:
-    """Machine 0's rule: all machines; or enough nodes, and some time in which the others may still come."""
+    """Machine 0's rule: all machines; or enough nodes, after a grace time in which the others may join."""
 
     def __init__(self, mapping: Mapping, failures: FailureSettings | None = None) -> None:
-        """All machines, unless `failures` names a number of nodes; the others then have the grace time."""
+        """All machines, unless `failures` has a number of nodes; the others then have the grace time."""
         failures = failures or FailureSettings()
         start = failures.start
         self._mapping = mapping
@@ -60,8 +60,9 @@ class StartQuorum:
         return self._mapping.num_nodes - without >= self._least
 
     def is_met(self, missing: Iterable[int], is_last_chance: bool) -> bool:
-        """Whether the run may begin without these machines; at the last chance nobody is waited for."""
+        """Whether the run may start without these machines; at the last chance without the grace time."""
         if not self.suffices(missing):
+            # A machine left again: the grace time starts over.
             self._since = None
             return False
         now = time.monotonic()
@@ -71,15 +72,15 @@ class StartQuorum:
 
 
 class Rendezvous:
-    """The launchers of all machines, linked through machine 0; of one machine alone, no socket is opened."""
+    """The links between the launchers, through machine 0; one machine alone opens no socket."""
 
     def __init__(
         self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
         quorum: StartQuorum | None = None, elements: int = 0,
     ) -> None:  # fmt: skip
-        """With `credentials`, a machine is believed to be who its key says; `quorum`: else all must come.
+        """`credentials`: keys identify machines; `quorum`: the rule for the start, by default all machines.
 
-        `elements` of a model, of which sums in float64 travel.
+        `elements`: size of a model, because sums of models travel in float64.
         """
         self._most_bytes = 8 * elements + SLACK_BYTES
         self.machine = machine
@@ -87,7 +88,7 @@ class Rendezvous:
         self._looked = time.monotonic()
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
         self.introductions: dict[int, bytes] = {}
-        """What the nodes say of themselves: before the meeting those of this machine, after it all."""
+        """Handshakes: before the rendezvous those of this machine, after it all."""
         self._mapping = mapping
         self._greeting = greeting
         self._offers = dict(greeting.offers)
@@ -95,25 +96,26 @@ class Rendezvous:
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
         self._vector_routes: dict[int, bytes] = {}
-        """Known to machine 0 of those that have sent a vector."""
+        """On machine 0, by machine the route for vectors."""
         self._vector_links: dict[int, Connection] = {}
-        """By machine the connection of that route: there is one of a machine, or its vectors would add up."""
+        """By machine the connection of that route: one per machine, or their queued vectors would add up."""
         self._quorum = quorum or StartQuorum(mapping)
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
-        """Where the launchers answer that were given the start."""
+        """By machine the route of the launcher that received the start."""
         self._joined: set[int] = set()
-        """Machines that have come to this start, at it or late; known to machine 0."""
+        """Machines that have joined this start, in time or late; known to machine 0."""
         self._credentials = credentials
         self._signatures: dict[int, bytes] = {}
         self._rendezvous: LauncherChannel | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        """What all agree on, once all are here; raises StartError naming who is missing or differs.
+        """The agreement of all machines; raises StartError that names missing or different ones.
 
-        Raises BadInput where a machine has other code.
+        Raises BadInput if a machine has other code.
         """
+        # A single machine neither opens a port nor needs keys.
         if len(self.machines) == 1:
             return self._agree([])
         if self._credentials and self._credentials.signers:
@@ -127,6 +129,7 @@ class Rendezvous:
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit = time.monotonic() + deadline
         while missing := self._missing():
+            # The others must not wait for their deadline.
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
@@ -144,14 +147,15 @@ class Rendezvous:
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
             self._refuse(unsigned)
+        # From here on a Join on a route in `_started` is a late repetition, not a newcomer.
         self._start, self._started = start, dict(self._routes)
         self.send(start)
         return start
 
     def _missing(self) -> set[int]:
-        """Which machines have not come yet, or have left again; what these have said does not count."""
+        """Machines that have not joined, or have left again; the messages of the latter are dropped."""
         before, self._looked = self._looked, time.monotonic()
-        # Who stood still itself has yet to hear what has come.
+        # If this process was suspended, messages that arrived meanwhile are not read yet.
         patience = Timeouts.machine_left(self._looked - before)
         for machine in [m for m in self._joined if self._looked - self.last_heard[m] > patience]:
             self._joined.discard(machine)
@@ -163,22 +167,24 @@ class Rendezvous:
         return set(self.machines) - {0} - self._joined
 
     def is_newcomer(self, machine: int) -> bool:
-        """Whether its launcher is another one than that which was given the start, if any was."""
+        """Whether a machine's launcher is not the one that received the start."""
         return self._started.get(machine) != self._routes.get(machine)
 
     def admit(self, join: Join, late: int, absent: list[int], objection: str) -> bool:
-        """Gives the start to a machine that comes after it; or refuses it alone, and lets others come."""
+        """Sends the start to a late machine, or refuses it alone so that it may try again."""
         assert self._start is not None, "only machine 0 is asked, after the start"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
         run_id = self._greeting.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
             self.send(refusal, join.machine)
+            # Its route is free again, so a corrected launcher can join at once.
             del self._routes[join.machine]
             return False
         self._started[join.machine] = self._routes[join.machine]
         self._joined.add(join.machine)
         start = msgspec.structs.replace(
+            # A late machine receives no handshakes: its nodes rejoin without them.
             self._start, introductions={}, signatures={}, absent=absent, late=late
         )  # fmt: skip
         self.send(start, join.machine)
@@ -193,12 +199,14 @@ class Rendezvous:
             signature=self._signatures.get(self.machine, b""),
         )
         while (now := time.monotonic()) < limit and not is_stopped():
+            # Repeated, because machine 0 may start later, and counts silent machines as missing.
             if now >= next_join:
                 self.send(greeting)
                 next_join = now + JOIN_INTERVAL
             for note in self.receive(timeout=0.1):
                 match note:
                     case Start():
+                        # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
                         if wrong := self._objection(note):
                             raise StartError(wrong)
                         self.introductions = note.introductions
@@ -224,28 +232,28 @@ class Rendezvous:
         return len(content) * sum(self._rendezvous.send(content, route, is_vector) for route in routes)
 
     def cut(self, machine: int) -> None:
-        """Ends the connection by which vectors go to a machine, and those that wait in it."""
+        """Closes the connection for vectors to a machine, and drops its queue."""
         self._vector_routes.pop(machine, None)
         if self._rendezvous is not None:
             self._rendezvous.cut(self._vector_links.pop(machine, NOWHERE))
 
     @property
     def descriptors(self) -> list[int]:
-        """What a thread waits for while `has_messages` is false."""
+        """What a thread polls while `has_messages` is False."""
         return self._rendezvous.descriptors if self._rendezvous else []
 
     @property
     def has_messages(self) -> bool:
-        """Whether `receive` has something to do."""
+        """Whether `receive` would return a message."""
         return self._rendezvous is not None and self._rendezvous.has_messages
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
-        """What the other machines sent; waits at most `timeout` seconds for the first."""
+        """Messages of the other machines; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
         if self._rendezvous is None:
             return notes
         room = MOST_AT_ONCE * self._rendezvous.most_bytes if self._rendezvous.wait(timeout) else 0
-        # Whoever sends without a pause must not keep the launcher here.
+        # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := self._rendezvous.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
             note = self._read(self._rendezvous, arrival)
@@ -254,19 +262,20 @@ class Rendezvous:
         return notes
 
     def _read(self, rendezvous: LauncherChannel, arrival: Arrival) -> Note | None:
-        """What a message says; None of one that does not count."""
+        """The decoded message; None if it is refused."""
         try:
             note: Note = DECODER.decode(arrival.content)
         except UNDECODABLE:
             rendezvous.refused["note"] += 1
             return None
         machine = getattr(note, "machine", 0)
+        # The key decides: a machine cannot write in another one's name.
         if arrival.machine not in (None, machine):
             rendezvous.refused["identity"] += 1
             return None
         known = machine in self.last_heard and machine != self.machine
         if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
-            rendezvous.refused["another start"] += 1  # a launcher of the run before machine 0 was resumed
+            rendezvous.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
         if not known:
             return None
@@ -275,6 +284,7 @@ class Rendezvous:
                 self._keep_vector_route(machine, arrival)
         elif not self._keeps_route(rendezvous, machine, arrival.route):
             return None
+        # Only accepted messages count: a second launcher must not keep a dead one alive.
         self.last_heard[machine] = time.monotonic()
         return note
 
@@ -284,7 +294,7 @@ class Rendezvous:
         self._vector_routes[machine], self._vector_links[machine] = arrival.route, arrival.connection
 
     def _keeps_route(self, rendezvous: LauncherChannel, machine: int, route: bytes) -> bool:
-        """Learns where a machine answers; false, and a refusal, for a second launcher of a living machine."""
+        """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
         if not route:
             return True
         known = self._routes.setdefault(machine, route)
@@ -292,20 +302,21 @@ class Rendezvous:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
+        # A new launcher: vectors queued for the old one are useless.
         if known != route:
             self.cut(machine)
         self._routes[machine] = route
         return True
 
     def close(self) -> None:
-        """Lets what was sent leave within two seconds, and frees the sockets."""
+        """Delivers what was sent within two seconds, and closes the sockets."""
         if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None
 
     @property
     def refused(self) -> Counter[str]:
-        """Connections and messages that were turned away, by reason."""
+        """Refused connections and messages, by reason."""
         return +self._rendezvous.refused if self._rendezvous else Counter()
 
     def _refusals(self) -> str:
@@ -326,7 +337,7 @@ class Rendezvous:
         return None
 
     def _introduce(self, join: Join) -> None:
-        """Takes over what a machine says of its nodes, and nothing that it says of others."""
+        """Records the handshakes of a machine's own nodes, and nothing about others."""
         self._joined.add(join.machine)
         own = set(self._mapping.ranks_of(join.machine))
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
@@ -336,7 +347,7 @@ class Rendezvous:
         self._signatures[join.machine] = join.signature
 
     def _objection(self, start: Start) -> str:
-        """Why a machine does not begin as machine 0 says; empty when it does."""
+        """Why this machine does not accept the start; empty if it does."""
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
         if not start.introductions.keys() <= (set() if start.late else ranks):
@@ -349,7 +360,7 @@ class Rendezvous:
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
-        """Which machine has not signed the handshakes of its nodes; empty when none has to."""
+        """A machine whose handshakes have no valid signature; empty if there is none."""
         if not self._credentials or not self._credentials.signers:
             return ""
         for machine in set(self.machines) - set(start.absent):
@@ -361,12 +372,13 @@ class Rendezvous:
         return ""
 
     def _agree(self, absent: list[int]) -> Start:
-        """A new run; or the newest round that all ranks of an earlier one can go on after."""
+        """A new run; or the newest round that all ranks of an earlier one can continue after."""
         start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
         if not self._greeting.run_id:
             return start
         if self._incarnation == INCARNATIONS[-1]:
             self._refuse(f"the run was started again {self._incarnation} times, which is the most")
+        # The machine with the longest list took part in every start.
         starts = max(self._starts.values(), key=len)
         try:
             here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
@@ -379,7 +391,7 @@ class Rendezvous:
         )  # fmt: skip
 
     def _valid_offers(self, starts: list[int]) -> dict[int, list[int]]:
-        """Without rounds that the others have undone since, in starts that a machine took no part in."""
+        """The offers without rounds that the others have discarded in starts that a machine missed."""
         valid: dict[int, list[int]] = {}
         for machine, known in self._starts.items():
             last = min(starts[len(known) :], default=None)
@@ -389,7 +401,7 @@ class Rendezvous:
         return valid
 
     def _refuse(self, why: str | Refuse) -> NoReturn:
-        """Tells every machine, also those that come within the next seconds."""
+        """Sends a refusal to every machine, also to those that join within the next seconds."""
         limit = time.monotonic() + Timeouts.refusal
         refusal = Refuse(why) if isinstance(why, str) else why
         self.send(refusal)

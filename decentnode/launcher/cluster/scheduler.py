@@ -1,4 +1,4 @@
-"""A run that torchrun or srun has started: its machines, and where each of them writes."""
+"""A run started by torchrun or srun: its machines, and where each of them writes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,10 @@ from decentnode.mapping.job import SchedulerJob
 
 
 def settle(settings: Settings) -> Settings:
-    """The same where the configuration lists the machines; else with those of the job, and which is this one.
+    """The settings with the job's machines, and the index of this one; unchanged if they list machines.
 
-    Several machines may share a file system, so each writes to a directory of its own. Raises BadInput, and
-    StartError where the others do not tell their addresses.
+    Machines may share a file system, so each has its own directory. Raises BadInput, and StartError if the
+    others do not publish their addresses.
     """
     mapping = settings.mapping.make()
     if not isinstance(mapping, Environment):
@@ -34,7 +34,7 @@ def settle(settings: Settings) -> Settings:
 
 
 def this_machine(settings: Settings) -> int:
-    """The index that the settings name, or that this host's addresses tell."""
+    """The index from the settings, or from this host's addresses."""
     if settings.machine is not None:
         return settings.machine
     found: int = settings.mapping.make().find_machine()
@@ -49,13 +49,13 @@ def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
 
 
 def _learned(job: SchedulerJob, seconds: float) -> list[str]:
-    # Imported only here, because it loads torch's own network code.
+    # Imported here, because it loads torch's network code.
     from decentnode.mapping.torchrun_store import learned_addresses
 
     return learned_addresses(job, seconds)
 
 
 def own_directory(run_dir: Path, job: SchedulerJob) -> Path:
-    """Where this machine writes, of a directory that is named on all machines alike."""
+    """This machine's part of a directory that has the same name on all machines."""
     name = f"machine-{job.machine}"
     return run_dir if run_dir.name == name else run_dir / name

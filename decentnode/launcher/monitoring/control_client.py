@@ -1,4 +1,4 @@
-"""Where the launcher of a run can be asked."""
+"""The address of a run's control socket."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,9 @@ from decentnode.results.reader import Live
 
 
 def live_of(run_dir: Path) -> Live | None:
-    """Where the run can be asked; None where no launcher has said so. Raises BadInput when it is no run."""
+    """The control socket of the run; None if no launcher has published one. Raises BadInput if it is
+    no run.
+    """
     if not os.path.exists(run_dir / "config.yaml"):  # noqa: PTH110 - too long, or not ours
         raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
     try:

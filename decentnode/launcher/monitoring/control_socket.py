@@ -1,6 +1,6 @@
-"""Questions to a run that is under way: one JSON line to its launcher's socket, one line back.
+"""Requests to a run in progress: one JSON line to its launcher's socket, one line back.
 
-The socket lies in the run's private directory; `live.json` in the run directory says where.
+The socket is in the run's private directory; `live.json` in the run directory has its path.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from decentnode.results.reader import Live
 
 LIVE = "live.json"
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
-"""What a socket raises whose launcher is gone; anything else says nothing about it."""
+"""Errors of a socket whose launcher has ended; other errors show nothing."""
 HUNG_UP = (ConnectionResetError, BrokenPipeError)
 MOST_CLIENTS = 8
 MOST_REQUEST_BYTES = 4096
@@ -28,55 +28,55 @@ MOST_ANSWER_BYTES = 64 << 20
 
 
 class Request(msgspec.Struct):
-    """A question, or something to be done."""
+    """A query or a command."""
 
     request: str
     argument: str = ""
 
 
 class Answer(msgspec.Struct):
-    """What came of it."""
+    """The result of a request."""
 
     error: str = ""
-    """In one line, what was wrong."""
+    """The error, in one line; empty if there is none."""
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class NodeStatus(msgspec.Struct):
-    """One node at this moment, as far as the launcher that was asked knows."""
+    """The state of one node as the asked launcher knows it."""
 
     rank: int
     state: str
     round: int
-    """The one that it is in; -1 before the first."""
+    """Its current round; -1 before the first."""
     doing: str
-    """Empty where that is not known, as of other machines' nodes."""
+    """Empty if unknown, as for nodes of other machines."""
     seconds: float
-    """Since it began that, or since the last report."""
+    """Since that began, or since the last report."""
     waits_for: list[int]
     loss: float | None
 
 
 class Status(msgspec.Struct):
-    """A run at this moment."""
+    """The state of a run."""
 
     name: str
     machine: int
     machines: int
     rounds: int
     seconds: float
-    """Since the first round began; 0 before that."""
+    """Since the first round started; 0 before that."""
     nodes: list[NodeStatus]
     waited: list[tuple[int, int, int]]
-    """Who has waited for whom for how many seconds in all, the longest first."""
+    """(rank, peer, seconds): the total waits, longest first."""
 
 
 Requests = dict[str, Callable[[str], Any]]
-"""What can be asked: the name, and what makes the answer of the argument; may raise DecentnodeError."""
+"""By name the function that answers a request's argument; it may raise DecentnodeError."""
 
 
 class _Client:
-    """Somebody who asks, and what is still to be sent to him."""
+    """A connected client, and what must still be sent to it."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -87,10 +87,10 @@ class _Client:
 
 
 class ControlServer:
-    """The launcher's end. It never waits: whoever is slow, silent or long-winded is hung up on."""
+    """The launcher's end. It never waits: it disconnects clients that are slow, silent or send too much."""
 
     def __init__(self, run_dir: Path, socket_dir: str, machine: int, requests: Requests) -> None:
-        """Opens the socket and says where it is; raises OSError when that cannot be done."""
+        """Opens the socket and publishes its path; raises OSError."""
         self.requests = requests
         self._clients: list[_Client] = []
         self._live = run_dir / LIVE
@@ -106,27 +106,28 @@ class ControlServer:
 
     @property
     def readers(self) -> list[socket.socket]:
-        """What to watch for input."""
+        """Sockets to poll for input."""
         return [self._socket, *(c.connection for c in self._clients if not c.answer)]
 
     @property
     def writers(self) -> list[socket.socket]:
-        """What to watch for room."""
+        """Sockets to poll for room."""
         return [c.connection for c in self._clients if c.answer]
 
     @property
     def next_due(self) -> float:
-        """When somebody is to be hung up on who does not get on."""
+        """When the next slow client is disconnected."""
         return min((client.until for client in self._clients), default=float("inf"))
 
     def serve(self) -> None:
-        """Takes in, answers and sends what can be without waiting."""
+        """Accepts, answers and sends as far as possible without waiting."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
                 self._accept()
         now = time.monotonic()
         for client in list(self._clients):
             try:
+                # The limit holds for the whole conversation, so a client cannot extend it by single bytes.
                 ended = now > client.until or self._advance(client)
             except BlockingIOError:
                 continue
@@ -137,7 +138,7 @@ class ControlServer:
                 self._clients.remove(client)
 
     def close(self) -> None:
-        """Hangs up, and takes back the word of where it is."""
+        """Disconnects all clients and removes the published path."""
         for client in self._clients:
             client.connection.close()
         self._clients.clear()
@@ -147,13 +148,14 @@ class ControlServer:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
+        # Bounds descriptors and memory; a client may try again.
         if len(self._clients) >= MOST_CLIENTS:
             connection.close()
             return
         self._clients.append(_Client(connection))
 
     def _advance(self, client: _Client) -> bool:
-        """One step of a conversation; true when it is over."""
+        """One step of a conversation; True when it is over."""
         if not client.answer:
             piece = client.connection.recv(MOST_REQUEST_BYTES)
             client.said += piece
@@ -179,9 +181,9 @@ class ControlServer:
 
 
 def ask(path: str, request: Request) -> msgspec.Raw:
-    """What a launcher answers on the socket at `path`; raises RunFailed where it does not.
+    """The launcher's answer on the socket at `path`; raises RunFailed.
 
-    Where nobody is there: one of `NOBODY_THERE`.
+    Without a launcher: raises one of `NOBODY_THERE`.
     """
     try:
         answer = msgspec.json.decode(_answered(path, request), type=Answer)
@@ -193,7 +195,7 @@ def ask(path: str, request: Request) -> msgspec.Raw:
 
 
 def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
-    """The bytes of its answer, in one line."""
+    """The bytes of the answer, one line."""
     until = time.monotonic() + Timeouts.control_answer
     pieces: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

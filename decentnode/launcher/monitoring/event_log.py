@@ -1,4 +1,4 @@
-"""What happens in a run beside its rounds: kept in events.jsonl, and shown where a person should know."""
+"""Events of a run beside its rounds: kept in events.jsonl, and shown if they matter to the user."""
 
 import time
 from collections.abc import Callable
@@ -25,19 +25,19 @@ from decentnode.results.reader import Event
 
 
 class EventLog:
-    """The events of a run on one machine, as its launcher hears of them."""
+    """The events of a run that one launcher records."""
 
     def __init__(self, path: Path, show: Callable[[str], object]) -> None:
-        """`show` gets the lines that a person should see at once."""
+        """`show` receives the lines for the screen."""
         self.waits = StragglerTracker()
         self.lost_results: list[str] = []
-        """In a line each, what could not be written in the end."""
+        """What could not be written in the end, one line each."""
         self.quiet = False
-        """Somebody has asked the run to stop: what ends now ends because of that."""
+        """The run was asked to stop: losses from here on are expected, and not shown."""
         self._is_finite = True
-        """No test gave a loss that is not finite so far."""
+        """Whether all test losses so far are finite."""
         self._disk_told: dict[bool, float] = {}
-        """When a disk's problem was shown last; of lines that wait, and of lines that are lost."""
+        """When a disk problem was last shown, for waiting lines and for lost lines."""
         self._began = time.monotonic()
         self._show = show
         self._file = LineFile(path, self.warn)
@@ -45,8 +45,8 @@ class EventLog:
     def record(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
     ) -> None:
-        """Keeps an event, and shows nothing."""
-        # A path may have bytes that are no text.
+        """Records an event without showing it."""
+        # A path may have bytes that are not valid text.
         text = text.encode(errors="backslashreplace").decode()
         event = Event(round_seconds(time.monotonic() - self._began), kind, text, rank, round, peer)
         self._file.append(msgspec.json.encode(event))
@@ -54,16 +54,16 @@ class EventLog:
     def say(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
     ) -> None:
-        """Keeps an event and shows it."""
+        """Records an event and shows it."""
         self.record(kind, text, rank, round, peer)
         self._show(text)
 
     def warn(self, text: str) -> None:
-        """A file of this launcher cannot be written."""
+        """Reports that a file of this launcher cannot be written."""
         self.say("disk", text)
 
     def take(self, report: Report) -> None:
-        """Keeps what a report tells, if it is an event, and shows it where that helps."""
+        """Records a report if it is an event, and shows it if it matters to the user."""
         match report:
             case PeerMissing():
                 text = f"{_where(report)}: continuing without rank {report.peer}: {report.reason}"
@@ -76,7 +76,7 @@ class EventLog:
                 text = f"{_where(report)}: discarded the payload of rank {report.peer}: {report.reason}"
                 self.say("refused", text, report.rank, report.round, report.peer)
             case Evaluated() if report.test_loss is None and self._is_finite:
-                # One line, because as a rule all nodes follow.
+                # One line, because usually all nodes follow.
                 self._is_finite = False
                 self.say(
                     "not_finite", f"{_where(report)}: the test loss is not finite", report.rank, report.round
@@ -96,19 +96,19 @@ class EventLog:
                 self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
 
     def tell_waits(self) -> None:
-        """Shows who holds others up, where somebody has for a while."""
+        """Shows stragglers that others have waited for long enough."""
         for delay in self.waits.news(time.monotonic()):
             self.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
 
     def close(self) -> None:
-        """Ends the file; what it could not take is lost, too."""
+        """Closes the file; lines that it did not accept are lost, too."""
         problem = self._file.close()
         if problem:
             self.lost_results.append(problem)
             self._show(problem)
 
     def _take_disk_problem(self, report: DiskProblem) -> None:
-        """All nodes have the same disk, so that one line a minute is enough for a person."""
+        """Shows at most one line a minute, because all nodes have the same disk."""
         text, now = f"rank {report.rank}: {report.text}", time.monotonic()
         if report.lost:
             self.lost_results.append(text)

@@ -1,7 +1,7 @@
-"""Host processes whose nodes have all ended: a launcher waits until they are gone, and not for ever.
+"""Host processes whose nodes have all ended: a launcher waits for their exit, for a limited time.
 
-What such a node has sent last may still be on its way, and one that has failed may be started again, which
-the server does when its process is gone.
+The last report of such a node may still be on its way. The fork server may restart a failed one after its
+process has exited.
 """
 
 import time
@@ -13,12 +13,12 @@ from decentnode.launcher.monitoring.membership import MembershipTable
 
 
 class ExitMonitor:
-    """Those of one machine."""
+    """The exits of one machine's processes."""
 
     def __init__(
         self, membership: MembershipTable, processes: Mapping[int, Sequence[int]], timeouts: Timeouts
     ) -> None:
-        """`processes`: the ranks of each host process here, by its position."""
+        """`processes`: the ranks of each local host process, by its position."""
         self._membership = membership
         self._processes = processes
         self._timeouts = timeouts
@@ -26,7 +26,7 @@ class ExitMonitor:
 
     @property
     def pause(self) -> float:
-        """Seconds until a process is overdue, or not waited for any longer; infinite without one."""
+        """Seconds until the next process is overdue, or is not waited for any more; infinite without one."""
         limits = self._timeouts.process_exit, self._timeouts.process_gone
         passed = self._under_way(time.monotonic()).values()
         return min(
@@ -34,11 +34,11 @@ class ExitMonitor:
         )
 
     def are_awaited(self, now: float) -> bool:
-        """Whether some process is still on its way out, and not even a kill has been in vain."""
+        """Whether some process is still exiting and has not outlived a kill."""
         return any(seconds < self._timeouts.process_gone for seconds in self._under_way(now).values())
 
     def overdue(self, now: float) -> list[int]:
-        """Positions of the processes that have not ended in all their time, and are to be killed."""
+        """Positions of processes that have exceeded their time, and must be killed."""
         return [
             position
             for position, seconds in self._under_way(now).items()
@@ -46,7 +46,7 @@ class ExitMonitor:
         ]
 
     def _under_way(self, now: float) -> dict[int, float]:
-        """For how many seconds processes have been there, as far as was seen, without a node at work."""
+        """By position the seconds for which a process without active nodes has been seen."""
         members = self._membership.members
         found = [
             position

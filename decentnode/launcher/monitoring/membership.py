@@ -1,4 +1,4 @@
-"""What is known of every node of a run, from what is reported of it."""
+"""What is known of every node of a run from its reports."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -27,32 +27,32 @@ from decentnode.core.text import how_it_ended
 
 
 class MemberState(StrEnum):
-    """What has become of a node, as far as this machine knows."""
+    """The state of a node as this machine knows it."""
 
     STARTING = "starting"
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Ended before its last round, as it was asked to."""
+    """Ended before its last round, on request."""
     LOST = "lost"
 
 
 @dataclass
 class Member:
-    """One node as the launcher sees it."""
+    """One node as the launcher knows it."""
 
     state: MemberState = MemberState.STARTING
     round: int = -1
     bytes_sent: int = 0
     loss: float | None = None
-    """Of the training, as last told."""
+    """The last reported training loss."""
     not_finite: int | None = None
-    """The round since which no test gave a finite loss; None where the last one did."""
+    """The round since which every test loss was not finite; None if the last one was finite."""
     last_report: float = field(default_factory=time.monotonic)
     accused: bool = False
-    """A peer went on without it."""
+    """Whether a peer continued without it."""
     silent_since: float | None = None
-    """When it was given up only because nothing was heard of its machine; None where that is not so."""
+    """When it was lost only because its machine was silent; None otherwise."""
     error: str = ""
     out_of_memory: bool = False
     finished: Finished | None = None
@@ -64,7 +64,7 @@ class Member:
         return self.state in (MemberState.STARTING, MemberState.RUNNING)
 
     def note_test(self, loss: float | None, round: int) -> None:
-        """Its model was tested after this round; None: the loss is not a finite number."""
+        """Records the test loss after this round; None: not a finite number."""
         if loss is not None:
             self.not_finite = None
         elif self.not_finite is None:
@@ -72,21 +72,22 @@ class Member:
 
 
 class MembershipTable:
-    """The live set and everyone's progress, from the reports that have come."""
+    """State and progress of all nodes, from the reports received."""
 
     def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
-        """`home` gives the ranks of each local host process, by its position."""
+        """`home`: the ranks of each host process, by its position."""
         self.members = {rank: Member() for rank in ranks}
         self._home = home
         self.missing_edges: list[PeerMissing] = []
         self.ended: set[int] = set()
-        """Positions of the host processes that have ended: later than their nodes, as a rule."""
+        """Positions of host processes that have exited, usually after their nodes."""
 
     def take(self, report: Report) -> list[int]:
-        """Learns from one report; returns the ranks that are lost by it."""
+        """Processes a report; returns the ranks that it marks as lost."""
         match report:
             case RoundProgress() | Evaluated():
                 member = self._heard(report.rank)
+                # Relayed reports may arrive late, so progress never decreases.
                 member.round = max(member.round, report.round)
                 member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
                 if isinstance(report, Evaluated):
@@ -106,6 +107,7 @@ class MembershipTable:
                 self.ended.discard(report.process)
                 self.revive(self._home.get(report.process, ()))
             case Rejoined():
+                # The exception: a rejoining node discards later rounds.
                 self._heard(report.rank).round = report.round - 1
             case Rejected() | FaultInjected():
                 self._heard(report.rank)
@@ -130,7 +132,7 @@ class MembershipTable:
         return []
 
     def lose(self, ranks: Iterable[int], error: str) -> list[int]:
-        """Counts nodes as lost unless they have finished, and returns those; the first reason stays."""
+        """Marks nodes as lost unless they have ended; returns the newly lost ones. The first reason stays."""
         lost = []
         for rank in ranks:
             member = self.members[rank]
@@ -140,7 +142,9 @@ class MembershipTable:
         return lost
 
     def revive(self, ranks: Iterable[int]) -> None:
-        """The process of these nodes has been started again; whom the one before it missed means nothing."""
+        """Marks the nodes of a restarted process as running; dropped edges of the old process are
+        forgotten.
+        """
         again = [rank for rank in ranks if self.members[rank].state is not MemberState.FINISHED]
         self._drop_edges(lambda edge: edge.rank in again)
         for rank in again:
@@ -148,19 +152,19 @@ class MembershipTable:
             self.members[rank].restarts += 1
 
     def silence(self, ranks: Iterable[int]) -> None:
-        """These are about to be counted as lost because nothing is heard of their machine."""
+        """Marks nodes whose machine is silent; the caller marks them as lost next."""
         for rank in ranks:
             self.members[rank].silent_since = time.monotonic()
 
     def hear_again(self, ranks: Iterable[int]) -> list[int]:
-        """The machine of these is heard again; returns those that had only been silent, and count again."""
+        """Marks nodes of a machine that reports again as running; returns those that were only silent."""
         found = sorted(self.silent() & set(ranks))
         for rank in found:
             self._count_as_running(rank)
         return found
 
     def silent(self, seconds: float = inf) -> set[int]:
-        """Those that are lost only because nothing has been heard of their machine, for at most so long."""
+        """Nodes that are lost only because their machine has been silent, for at most `seconds`."""
         now = time.monotonic()
         return {
             rank
@@ -177,7 +181,7 @@ class MembershipTable:
         member.last_report = time.monotonic()
 
     def restore_edge(self, rank: int, peer: int) -> None:
-        """One end exchanges with the other again."""
+        """Records that one end exchanges with the other again."""
         self._drop_edges(lambda edge: (edge.rank, edge.peer) == (rank, peer))
 
     def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
@@ -187,9 +191,9 @@ class MembershipTable:
             member.accused = rank in accused
 
     def start(self, round: int = -1, heard: Iterable[int] | None = None) -> None:
-        """The nodes have been given the start; they have done this round and go on after it.
+        """Records the start signal; the nodes have done `round` and continue after it.
 
-        `heard`: those whose progress is told here, else all; of the others nobody knows where they are.
+        `heard`: the ranks whose progress is reported here, by default all; of the others it is unknown.
         """
         for rank in self.members if heard is None else heard:
             self.members[rank].round = round
@@ -208,7 +212,7 @@ class MembershipTable:
         return [rank for rank, member in self.members.items() if member.is_active]
 
     def last_words(self, ranks: Iterable[int]) -> list[Report]:
-        """What those of these nodes said at their end that have done all that they were to do."""
+        """The last reports of those of these nodes that finished or stopped."""
         said: list[Report] = []
         for rank in ranks:
             member = self.members[rank]
@@ -219,11 +223,11 @@ class MembershipTable:
         return said
 
     def broken_edges(self) -> list[PeerMissing]:
-        """Links that were given up although both ends finished."""
+        """Edges that were dropped although both ends finished."""
         return [e for e in self.missing_edges if self.members[e.peer].state is MemberState.FINISHED]
 
     def not_finite(self) -> dict[int, int]:
-        """By rank of nodes that finished with a test loss that is not finite: since which round."""
+        """By rank of finished nodes with a test loss that is not finite: since which round."""
         return {
             rank: member.not_finite
             for rank, member in sorted(self.members.items())
@@ -231,8 +235,9 @@ class MembershipTable:
         }
 
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
-        """Whose tests are waited for, and the round that each is known to have done: who runs, and was not
-        given up by a peer. Who has ended has said everything. `among`: else all nodes are meant.
+        """By rank the last round done of nodes whose evaluations are awaited: running, and not accused.
+
+        A node that has ended has sent all its reports. `among`: by default all nodes.
         """
         members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
         return {

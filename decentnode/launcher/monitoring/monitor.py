@@ -1,4 +1,4 @@
-"""The launcher's watch over its nodes: what happens is kept, who asks is answered, who hangs is found."""
+"""The launcher's monitoring: records events, answers requests, and finds hung nodes."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -28,16 +28,16 @@ FILENO = socket.fileno
 
 
 class RunMonitor:
-    """One machine's; nothing is opened and nothing is looked at before it is asked to."""
+    """One machine's monitor; `open` and `begin` start it."""
 
     def __init__(
         self, experiment: Experiment, machine: int, run_dir: Path, heartbeats: HeartbeatBoard,
         membership: MembershipTable, pid_of: Callable[[int], int | None], show: Callable[[str], object],
     ) -> None:  # fmt: skip
-        """`pid_of` gives a host process's number by its position; `show` gets lines for the screen."""
+        """`pid_of`: process id by position; `show` receives lines for the screen."""
         self.event_log = EventLog(run_dir / EVENTS, show)
         self.alarm = Alarm()
-        """Ends the waiting."""
+        """Ends `wait`."""
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
         settings, graph = experiment.settings, experiment.graph.graph
         self.watchdog = Watchdog(
@@ -55,7 +55,7 @@ class RunMonitor:
         self._began = 0.0
 
     def open(self, socket_dir: str) -> None:
-        """Lets others ask from here on; a run that cannot be asked is a run all the same."""
+        """Opens the control socket; the run continues without one if that fails."""
         if self._memory.shortage:
             self.event_log.say("memory", self._memory.shortage)
         requests = {"status": lambda _: self._status_builder.status(self._began)}
@@ -65,17 +65,17 @@ class RunMonitor:
             self.event_log.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
 
     def add_request(self, name: str, answer: Callable[[str], Any]) -> None:
-        """Has the control socket answer one more kind of question."""
+        """Adds a kind of request to the control socket."""
         if self._control is not None:
             self._control.requests[name] = answer
 
     def begin(self, began: float) -> None:
-        """The nodes have been given the start."""
+        """Records the start signal."""
         self._began = began
         self.event_log.record("started", f"{self._experiment.settings.name}: the first round begins")
 
     def wait(self, fds: list[int], timeout: float) -> None:
-        """Waits for input of these, or for the alarm, until the next look; answers whoever asks meanwhile."""
+        """Waits for input, the alarm, or the next check of the watchdog; answers requests meanwhile."""
         control, fds = self._control, [*fds, self.alarm.fd]
         until = min(self.watchdog.next_look if self._began else inf, control.next_due if control else inf)
         timeout = min(timeout, max(0.0, until - time.monotonic()))
@@ -84,29 +84,33 @@ class RunMonitor:
         else:
             ready([*fds, *map(FILENO, control.readers)], map(FILENO, control.writers), timeout)
             control.serve()
+        # Cleared before the caller checks for causes, so no ring is missed.
         self.alarm.clear()
 
     def complete(self, reports: Iterable[Report]) -> list[Report]:
-        """The reports of the nodes, explained where memory has run out, and what is seen from outside."""
+        """The reports, with memory figures where memory ran out, and the watchdog's own."""
         explained = [more for report in reports for more in self._memory.explain(report)]
         return [*explained, *(self.watchdog.look(time.monotonic()) if self._began else ())]
 
     def take(self, report: Report, stopping: bool) -> None:
-        """Keeps and shows what a report of any machine tells; `stopping`: somebody wants the run to end."""
+        """Records and shows a report of any machine; `stopping`: the run was asked to stop."""
         self.event_log.quiet = stopping
         self.event_log.take(report)
+        # These two come from a watchdog, not from a node, and are no progress.
         if not isinstance(report, Stuck | Waiting):
             self.watchdog.look_soon()
         if isinstance(report, Restarted):
             self.watchdog.begin_anew(report.process)
 
     def tell_waits(self, stopping: bool) -> None:
-        """Says who holds others up; once all waits of a look are in: who waits itself is no cause."""
+        """Shows stragglers; called after all reports of a check, because a node that waits is no
+        straggler.
+        """
         if not stopping:
             self.event_log.tell_waits()
 
     def lost(self, rank: int, stopping: bool) -> None:
-        """Keeps that a node is lost, and shows it unless somebody wants the run to end."""
+        """Records that a node is lost, and shows it unless the run was asked to stop."""
         seen, member = self.watchdog.sighting(rank), self._membership.members[rank]
         where = "" if seen else f" on machine {self._experiment.mapping.machine_of(rank)}"
         log = f"; its log: {self.log(rank)}" if seen else ""
@@ -115,12 +119,12 @@ class RunMonitor:
         (self.event_log.record if stopping else self.event_log.say)("node_lost", text, rank, round)
 
     def log(self, rank: int) -> Path:
-        """Where the process of a node writes what it prints."""
+        """The log of a node's process."""
         process = next(p for p in self._experiment.processes if rank in p.ranks)
         return self._run_dir / log_name(process.ranks[0])
 
     def hung(self) -> dict[int, list[Failed]]:
-        """What is to be said of processes that are to be killed now."""
+        """By position of processes to be killed now the reports about their nodes."""
         return {position: self._verdicts(position) for position in self.watchdog.hung()}
 
     def _verdicts(self, position: int) -> list[Failed]:
@@ -130,7 +134,7 @@ class RunMonitor:
         return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
-        """Writes what is left of the results, and says what could not be written; None: no summary."""
+        """Writes the rest of the results, and reports what could not be written; None: no summary."""
         for problem in filter(None, [evaluations.close(), self._save(summary) if summary else ""]):
             self.event_log.lost_results.append(problem)
             self.event_log.say("disk", problem)
@@ -139,9 +143,9 @@ class RunMonitor:
             self.event_log.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
 
     def close(self, last_word: str = "") -> None:
-        """Takes no more questions and keeps no more events; `last_word`: how the run ended."""
+        """Closes control socket and event log; `last_word`: how the run ended."""
         if last_word:
-            # First: who finds nobody to ask reads here how it ended.
+            # First: a client that finds no socket reads here how the run ended.
             self.event_log.record("ended", last_word)
         if self._control is not None:
             self._control.close()
@@ -150,7 +154,7 @@ class RunMonitor:
 
     @property
     def results_are_lost(self) -> bool:
-        """Whether something of the results could not be written in the end."""
+        """Whether some results could not be written in the end."""
         return bool(self.event_log.lost_results)
 
     def _save(self, summary: dict[str, Any]) -> str:

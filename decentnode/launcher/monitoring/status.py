@@ -1,4 +1,4 @@
-"""What a launcher answers when it is asked where its run is."""
+"""A launcher's answer to a status request."""
 
 import time
 
@@ -30,7 +30,7 @@ class StatusBuilder:
         self._waits = waits
 
     def status(self, began: float) -> Status:
-        """The whole run; `began`: when the first round did, 0 before that."""
+        """The status of the whole run; `began`: when the first round started, 0 before that."""
         now = time.monotonic()
         longest = self._waits.totals.most_common(MOST_WAITED)
         return Status(
@@ -47,6 +47,7 @@ class StatusBuilder:
         member, seen = self._membership.members[rank], self._watchdog.sighting(rank)
         told = self._waits.current(now).get(rank)
         state = member.state.value
+        # A node of another machine is known only from reports; a local one also from its heartbeat.
         if seen is None or member.state not in (MemberState.STARTING, MemberState.RUNNING):
             going_on = member.state is MemberState.RUNNING
             waits_for = told.peers if told and going_on else []

@@ -1,4 +1,4 @@
-"""Who has waited for whom, from the launchers' reports: the lines that a person sees, and the sums."""
+"""Which node waits for which, from the launchers' reports: lines for the user, and sums."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,57 +13,58 @@ MOST_NAMED = 3
 
 
 class Straggler(NamedTuple):
-    """One node that others wait for, in words."""
+    """One node that others wait for, with a line for the user."""
 
     rank: int
     round: int
     peer: int
-    """Whom they wait for; `rank` has waited longest, in `round`."""
+    """The straggler; `rank` has waited longest for it, in `round`."""
     text: str
 
 
 class StragglerTracker:
-    """All waits that are known now, and how long each node has waited for each other in all."""
+    """All current waits, and how long each node has waited for each other in total."""
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[int, int]] = Counter()
-        """Seconds by (rank, peer), of waits that were long enough to be told, for peers that were seen."""
+        """Seconds by (rank, peer) of reported waits, for peers with known activity."""
         self._current: dict[int, tuple[Waiting, float]] = {}
         self._counted: dict[int, tuple[int, int]] = {}
-        """The round and the seconds of a rank's last wait, as far as they are in the sums."""
+        """(round, seconds) of a rank's last wait, as counted in the totals."""
         self._has_news = False
         self._told: dict[int, float] = {}
         self._named: dict[int, float] = {}
-        """Since when somebody who does not wait has held others up."""
+        """By straggler the time since when others wait for it."""
 
     def take(self, report: Waiting, now: float) -> None:
-        """Learns that a node waits, or still does."""
+        """Records that a node waits."""
         self._count(report, report.seconds)
         self._current[report.rank] = (report, now)
         self._has_news = True
 
     def _count(self, report: Waiting, seconds: float) -> None:
         counted = self._counted.get(report.rank, (-1, 0))
+        # A wait is reported repeatedly; only the growth since the last report counts.
         before = counted[1] if counted[0] == report.round else 0
         self._counted[report.rank] = (report.round, round(seconds))
         for peer in report.peers[:1] if report.why else ():
             self.totals[report.rank, peer] += max(0, round(seconds) - before)
 
     def end(self, rank: int, done: int, now: float) -> None:
-        """Learns that a node has done a round, and so does not wait in it any more."""
+        """Records that a node has done a round, so its wait in that round is over."""
         if rank in self._current and self._current[rank][0].round <= done:
             report, told = self._current.pop(rank)
             self._count(report, report.seconds + now - told)
 
     def current(self, now: float) -> dict[int, Waiting]:
-        """The waits that go on, by who waits."""
+        """The current waits, by waiting rank."""
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
     def news(self, now: float) -> Iterator[Straggler]:
-        """For each node that others wait for and that does not itself wait, a line, but seldom.
+        """A line for each straggler that does not wait itself, at most one per TELL_EVERY.
 
-        One for all together of whom nobody has told what they do. Nothing where nothing was told since.
+        All stragglers with unknown activity share one line. Nothing without new reports.
         """
         if not self._has_news:
             return
@@ -81,7 +82,7 @@ class StragglerTracker:
 
 
 def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
-    """For each node that holds others up, all of those, directly or through others."""
+    """By straggler all nodes that wait for it, directly or through others."""
     found: dict[int, list[int]] = {}
     for rank in current:
         for cause in _causes(rank, current):
@@ -96,6 +97,7 @@ def _causes(rank: int, current: dict[int, Waiting]) -> set[int]:
             if peer in seen:
                 continue
             seen.add(peer)
+            # It waits itself, so the cause is further along the chain.
             if peer in current:
                 waiting.append(peer)
             else:

@@ -1,4 +1,4 @@
-"""Who waits for whom on a machine, and who hangs there: seen from outside, in the nodes' heartbeats."""
+"""Which node waits for which on a machine, and which hangs, from the nodes' heartbeats."""
 
 import os
 import time
@@ -16,7 +16,7 @@ LOOK_INTERVAL = 0.5
 QUIET_INTERVAL = 4.0
 """Seconds in which no node has got on, after which each look comes later than the one before."""
 GROWTH, LONGEST_INTERVAL = 4.0, 60.0
-"""How many times as late, and at the latest."""
+"""Factor of that growth, and the longest pause in seconds."""
 REPORT_INTERVAL = 1.0
 MOST_PEERS = 8
 STAT_BYTES = 4096
@@ -37,7 +37,7 @@ DOING = {
 
 
 class Condition(Enum):
-    """What a host process is up to."""
+    """The condition of a host process."""
 
     MOVING = 0
     WAITING = 1
@@ -46,26 +46,26 @@ class Condition(Enum):
 
 @dataclass
 class _Watched:
-    """One host process, as the looks have found it."""
+    """The record of one host process."""
 
     ranks: Sequence[int]
     marks: int = -1
     silent: float = 0.0
-    """Seconds without a mark, in which it did not wait for another node."""
+    """Seconds without a mark, not counting waits for another node."""
     longest: float = 0.0
-    """The longest silence so far."""
+    """The longest silence so far, in seconds."""
     condition: Condition = Condition.MOVING
     told: bool = False
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By rank the earliest round that it was seen at work in, and when that was first."""
+    """By rank the first round it was seen in, and when."""
     stopped: bool = False
 
 
 class Watchdog:
-    """Looks at a machine's nodes twice a second while some get on, and knows their neighbors.
+    """Checks a machine's nodes twice a second while some make progress, and knows their neighbors.
 
-    Time is counted in looks: one that comes late counts for little, so that nobody is accused because the
-    launcher itself stood still.
+    Time is counted per check, and a late check counts for little: no node counts as stuck because the
+    launcher itself was suspended.
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class Watchdog:
         processes: Mapping[int, Sequence[int]], timeouts: Timeouts,
         pid_of: Callable[[int], int | None], overlap: bool = False,
     ) -> None:  # fmt: skip
-        """`processes`: the ranks of each host process here, by its position; `pid_of` gives its number;
-        `overlap`: who trains has sent."""
+        """`processes`: the ranks of each local host process, by position; `pid_of`: its process id;
+        `overlap`: a node that trains has already sent.
+        """
         self._graph = graph
         self._heartbeats = heartbeats
         self._membership = membership
@@ -84,20 +85,20 @@ class Watchdog:
         self._pid_of = pid_of
         self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
         self.next_look = 0.0
-        """When to look, as `time.monotonic` counts."""
+        """Time of the next check, on the clock of `time.monotonic`."""
         self._last_look: float | None = None
         self._looked_before = 0.0
         self._pause = LOOK_INTERVAL
         self._quiet = 0.0
-        """Seconds in which no node here has got on."""
+        """Seconds without progress of any local node."""
         self._last_told = 0.0
         self._peers: dict[int, list[int]] = {}
-        """Whom nodes wait for, as long as no node here gets on."""
+        """By rank the peers it waits for; valid while no local node makes progress."""
         self._active: set[int] = set()
         self._given_up: dict[int, set[int]] = {}
 
     def look(self, now: float) -> list[Report]:
-        """What is new; called often, it looks when it is time for that."""
+        """New reports; does nothing before `next_look`."""
         if now < self.next_look:
             return []
         self._looked_before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
@@ -107,6 +108,7 @@ class Watchdog:
         moved = [self._has_moved(watched, now) for watched in self._watched.values()]
         self._quiet = 0.0 if any(moved) else self._quiet + elapsed
         if any(moved):
+            # Any progress may change which node waits for which.
             self._peers.clear()
         for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
             if not has_moved:
@@ -120,7 +122,7 @@ class Watchdog:
         return found
 
     def look_soon(self) -> None:
-        """Some node has said something, so nodes may have got on."""
+        """Shortens the pause after a report, because nodes may have made progress."""
         self._peers.clear()
         if self._pause > LOOK_INTERVAL and self._last_look is not None:
             self._pause = LOOK_INTERVAL
@@ -136,7 +138,7 @@ class Watchdog:
             self._peers.clear()
 
     def _next_pause(self) -> float:
-        """Longer while all wait, but no longer than until the next process would count as stuck."""
+        """Longer while all wait, but at most until the next process would count as stuck."""
         if self._quiet < QUIET_INTERVAL:
             return LOOK_INTERVAL
         left = [
@@ -147,7 +149,7 @@ class Watchdog:
         return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
     def _left(self, watched: _Watched) -> float:
-        """Seconds until a process would count as stuck, or would be killed, if it stays silent."""
+        """Seconds until a silent process counts as stuck, or is killed."""
         limit = self._limit(watched)
         return min(
             (due - watched.silent for due in (limit, Timeouts.hung_process(limit)) if due > watched.silent),
@@ -155,7 +157,7 @@ class Watchdog:
         )
 
     def hung(self) -> list[int]:
-        """Positions of processes that are to be killed."""
+        """Positions of processes to be killed."""
         return [
             position
             for position, watched in self._watched.items()
@@ -164,12 +166,14 @@ class Watchdog:
         ]
 
     def begin_anew(self, position: int) -> None:
-        """A host process was started again: what was seen of the one before does not count against it."""
+        """Forgets the record of a restarted process: the silence of the old one does not count."""
         if position in self._watched:
             self._watched[position] = _Watched(self._watched[position].ranks)
 
     def behind(self, rank: int, round: int) -> list[int]:
-        """Whom a node that waits in this round waits for: who surely has not sent, else who may not have."""
+        """Peers that a node waits for in this round: those that certainly have not sent, otherwise the
+        possible ones.
+        """
         surely: list[int] = []
         perhaps: list[int] = []
         for peer in self._neighbors(rank, round):
@@ -179,30 +183,30 @@ class Watchdog:
         return surely or perhaps
 
     def sighting(self, rank: int) -> Heartbeat | None:
-        """Where a node is; None where it belongs to another machine."""
+        """The heartbeat of a node; None for another machine's node."""
         return self._heartbeats.of(rank).read() if rank in self._local else None
 
     def is_stuck(self, rank: int) -> bool:
-        """Whether this node's process has got on with nothing for too long."""
+        """Whether this node's process has made no progress for too long."""
         return rank in self._local and self._watched[self._local[rank]].condition is Condition.STUCK
 
     def doing(self, rank: int, now: float) -> str:
-        """What a node does, and for how long: `trains for 12 s`; empty where that is not known."""
+        """What a node does, and for how long: `trains for 12 s`; empty if unknown."""
         seen = self.sighting(rank)
         return f"{self.what(rank)} for {now - seen.since:.0f} s" if seen else ""
 
     def what(self, rank: int) -> str:
-        """What a local node does, in words."""
+        """What a local node does, as text."""
         stopped = self._watched[self._local[rank]].stopped
         return "is stopped" if stopped else DOING[self._heartbeats.of(rank).read().activity]
 
     def waits_for(self, rank: int) -> list[int]:
-        """Whom a local node waits for at this moment; nobody, where it does something else."""
+        """The peers that a local node waits for now; empty if it does something else."""
         seen = self._heartbeats.of(rank).read()
         return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
 
     def _has_moved(self, watched: _Watched, now: float) -> bool:
-        """Whether one of its nodes has made a mark since the last look; if so its silence begins anew."""
+        """Whether one of its nodes has made a mark since the last check; resets its silence."""
         marks = sum(self._heartbeats.of(rank).marks for rank in watched.ranks)
         if marks == watched.marks:
             return False
@@ -212,7 +216,7 @@ class Watchdog:
             if sighting.activity is not Activity.START and sighting.round < first:
                 watched.rounds_from[rank] = sighting.round, now
         if watched.condition is not Condition.WAITING:
-            # How long it was silent after the last look is known of the last of its marks since then alone.
+            # Of several marks since the last check only the last time is known, so the silence is averaged.
             since = max(sighting.since for sighting in sightings.values()) - self._looked_before
             watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
         watched.marks, watched.silent, watched.told = marks, 0.0, False
@@ -220,18 +224,20 @@ class Watchdog:
         return True
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
-        """Where its nodes are that may still report."""
+        """The heartbeats of its active nodes."""
         return [self._heartbeats.of(rank).read() for rank in watched.ranks if rank in self._active]
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
-        """Judges a process that has made no mark since the last look."""
+        """Judges a process without a mark since the last check."""
         if watched.condition is Condition.WAITING:
-            # What passed while it waited for another node does not count.
+            # The time it waited for another node does not count.
             elapsed = min(elapsed, LOOK_INTERVAL)
         watched.condition = Condition.MOVING
         silent = watched.silent + elapsed
         if silent >= Timeouts.notice and not self._active.isdisjoint(watched.ranks):
+            # Asked only now, because it reads a file of the kernel.
             watched.stopped = thread_state(self._pid_of(position)) in ("T", "t")
+            # A suspended process is not blocked by another node, even if its heartbeat shows a wait.
             if not watched.stopped and self._is_blocked(watched):
                 watched.condition = Condition.WAITING
                 return
@@ -249,7 +255,7 @@ class Watchdog:
         """Seconds of silence after which a process counts as stuck."""
         activities = {seen.activity for seen in self._sightings(watched)}
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
-            return NEVER  # bounded by the nodes themselves
+            return NEVER  # the nodes bound this wait themselves
         return self._timeouts.stuck_process(
             watched.longest, Activity.START in activities, Activity.EVALUATE in activities
         )
@@ -263,7 +269,7 @@ class Watchdog:
                     yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
-        """All that wait, once one of them waits for unusually long: else its cause would not be seen."""
+        """All waits, if one of them is unusually long: a shorter one may show its cause."""
         waiting = [rank for rank in sorted(self._active & self._local.keys()) if self._waits_since(rank)]
         if not any(self._is_unusual(rank, now) for rank in waiting):
             return
@@ -276,13 +282,13 @@ class Watchdog:
                 yield Waiting(rank, round, peers[:MOST_PEERS], _to_tenths(now - since), why, lasts)
 
     def _behind_now(self, rank: int) -> list[int]:
-        """Whom a node that waits waits for, found once for as long as no node here gets on."""
+        """The peers a waiting node waits for; computed once while no local node makes progress."""
         if rank not in self._peers:
             self._peers[rank] = self.behind(rank, self._heartbeats.of(rank).read().round)
         return self._peers[rank]
 
     def _waits_since(self, rank: int) -> float:
-        """When a local node has begun to wait; 0 for one that does not."""
+        """When a local node started to wait; 0 if it does not wait."""
         seen = self._heartbeats.of(rank).read()
         stopped = self._watched[self._local[rank]].stopped
         return seen.since if seen.activity is Activity.RECEIVE and not stopped else 0.0
@@ -298,8 +304,9 @@ class Watchdog:
         return sorted((peers & self._active) - self._given_up.get(rank, set()))
 
     def _is_behind(self, peer: int, rank: int, round: int) -> bool | None:
-        """Whether a node waits for this peer: true, false for perhaps, None for no."""
+        """Whether a node waits for this peer: True, False for possibly, None for no."""
         if peer not in self._local:
+            # Of another machine's node only the last report is known, which may be a round old.
             done = self._membership.members[peer].round
             return None if done >= round else 0 <= done < round - 1
         seen = self._heartbeats.of(peer).read()
@@ -308,9 +315,9 @@ class Watchdog:
                 return None
             if seen.round == round and seen.activity in self._after_sending:
                 return None
-            # Who is about to do so has sent, unless the scheme exchanges more than once in a round.
+            # A node in a later activity has sent, unless the scheme has several exchanges per round.
             return not (seen.round == round and seen.activity >= Activity.SEND)
-        # It still has to read what was sent to it in the round before.
+        # It must still read what it was sent in the round before.
         unread = seen.round < round - 1 or (seen.round == round - 1 and seen.activity <= Activity.MIX)
         return True if unread else None
 
@@ -320,12 +327,13 @@ def _to_tenths(seconds: float) -> float:
 
 
 def thread_state(pid: int | None) -> str:
-    """The kernel's letter for what a process's main thread does (R, S, D, T, ...); empty where it is gone."""
+    """The kernel's state of a process's main thread (R, S, D, T, ...); empty if the process has ended."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
+        # The name before it may contain spaces and parentheses.
         return os.read(fd, STAT_BYTES).rsplit(b")", 1)[1].split(maxsplit=1)[0].decode()
     except (OSError, IndexError):
         return ""

@@ -1,1 +1,1 @@
-"""The mean model and the consensus distance, made beside the rounds."""
+"""Mean model and consensus distance, computed beside the rounds."""

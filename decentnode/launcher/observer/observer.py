@@ -1,7 +1,7 @@
-"""What the nodes' models are together: mean, consensus distance, and how good the mean is.
+"""Mean model, consensus distance, and the evaluation of the mean model.
 
-One observer per machine, in a thread of its launcher, fed by the nodes' snapshots. Machine 0 puts the
-machines' partial sums together. No node ever waits for it longer than `Timeouts.snapshot`.
+Each machine has one observer, a thread of its launcher that reads the nodes' snapshots. Machine 0 combines
+the partial sums of all machines. No node waits for it longer than `snapshots.PATIENCE`.
 """
 
 import contextlib
@@ -23,46 +23,48 @@ from decentnode.training.evaluation import Scores
 
 Contribution = PartialSum | MeanVector | PartialDistance
 Event = Evaluated | Contribution | VectorAck | None
-"""What comes in; None: it is to end."""
+"""Input of the observer; None: end."""
 POLL_INTERVAL = 0.2
 """Seconds between two looks at who is still waited for, while there is something to observe."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
-"""Rounds that were begun by another machine's word alone, and the memory of their sums: the larger counts."""
+"""Limit of rounds that only other machines have reported, and of the bytes of their sums: the larger one
+counts.
+"""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """All models after one round, taken together."""
+    """All models after one round."""
 
     round: int
     nodes: int
-    """How many models it is made of."""
+    """Number of models."""
     consensus_distance: float | None
-    """Mean over nodes of |x_i - mean|, over |mean|; None of no model."""
+    """Mean over nodes of |x_i - mean|, over |mean|; None without models."""
     average_model: Scores | None
-    """How the mean of all models does on the test set, where that was asked for."""
+    """Scores of the mean model on the test set, if requested."""
 
 
 @dataclass
 class _RoundParts:
-    """What has come for one round."""
+    """What has arrived for one round."""
 
     grew: float = field(default_factory=time.monotonic)
-    """When the last of it came that was new."""
+    """When something new last arrived."""
     shown: set[int] = field(default_factory=set)
     declined: set[int] = field(default_factory=set)
     summed: bool = False
     sums: dict[int, PartialSum] = field(default_factory=dict)
     mean: Tensor | None = None
     averaged: int = 0
-    """Over how many nodes the mean is that was made here."""
+    """Number of nodes in the mean that was computed here."""
     distances: dict[int, PartialDistance] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
-    """Machines that have got the vector that this one has sent."""
+    """Machines that have received this one's vector."""
 
     @property
     def parts(self) -> int:
-        """How much has come; what is said twice counts once."""
+        """How much has arrived; duplicates count once."""
         from_machines = len(self.sums) + len(self.distances) + len(self.arrived) + (self.mean is not None)
         return len(self.shown | self.declined) + from_machines
 
@@ -79,10 +81,10 @@ class ModelObserver(threading.Thread):
         test: Callable[[Tensor], Scores] | None,
         said: Callable[[], object] = lambda: None,
     ) -> None:
-        """`send` passes contributions on (to machine 0, or from there to all); `test` scores a vector.
+        """`send` sends contributions (to machine 0, or from there to all); `test` evaluates a vector.
 
-        `said` is called when there is something to be carried or shown, or the thread ends.
-        `reporting` gives the nodes here that are waited for, as `MembershipTable.reporting` does.
+        `said` is called when there is something to send or show, or the thread ends. `reporting` returns the
+        awaited local nodes, as `MembershipTable.reporting` does.
         """
         super().__init__(name="decentnode-observer", daemon=True)
         self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
@@ -90,14 +92,16 @@ class ModelObserver(threading.Thread):
         self._snapshots = snapshots
         self._reporting = reporting
         self._expected: Mapping[int, int] = {}
-        """Who was reporting when the last events were taken; the membership table may be ahead."""
+        """The nodes that were reporting when the last events were taken; the membership table may be
+        ahead.
+        """
         self._machine = machine
         self._machines = {machine}
         self.is_alone = False
-        """Machine 0 is not heard: nodes are let go on at once, and nothing is observed."""
+        """Machine 0 is silent: vectors are released at once, and nothing is observed."""
         self._newcomers: set[int] = set()
         self.is_late = False
-        """This machine has no part in what the others observe before its nodes are evaluated."""
+        """This machine joined late and contributes nothing before its first evaluation."""
         self._send = send
         self._said = said
         self._test = test
@@ -106,28 +110,28 @@ class ModelObserver(threading.Thread):
         self._concluded: set[int] = set()
         self._closing = False
 
-    # What the launcher calls.
+    # Called by the launcher.
 
     def expect_machines(self, machines: set[int]) -> None:
-        """Which machines' contributions machine 0 waits for."""
+        """Sets the machines whose contributions machine 0 waits for."""
         self._machines = set(machines)
 
     def expect_late(self, machine: int) -> None:
-        """Machine 0 waits for a machine that comes late from the first round on that it has evaluated."""
+        """Makes machine 0 wait for a late machine from that machine's first evaluation on."""
         self._newcomers.add(machine)
 
     def take(self, event: Evaluated | Contribution | VectorAck) -> None:
-        """Learns that a node was evaluated, or what another machine contributes."""
+        """Passes an evaluation, or another machine's contribution, to the thread."""
         self._events.put(event)
 
     def finish(self) -> None:
-        """Ends the thread when what is under way is complete; contributions are still to be carried."""
+        """Ends the thread when open rounds are complete; the launcher must still send its contributions."""
         self._events.put(None)
 
-    # Everything below runs in the thread.
+    # Everything below runs in this thread.
 
     def run(self) -> None:
-        """Until finished; a defect in here ends the observing and nothing else."""
+        """Observes until finished; an error in here ends the observation and nothing else."""
         try:
             self._observe()
         except Exception as error:
@@ -150,16 +154,16 @@ class ModelObserver(threading.Thread):
                 self._said()
 
     def _arrived(self) -> list[Event]:
-        """All events that are here; where there are none, the first that comes, or what passes meanwhile."""
+        """All waiting events; if there are none, the first that arrives, or none after LOOK_AGAIN."""
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
-        # Asked before the rest is taken: all that the membership table knows by now is here.
+        # Asked before the other events are taken: every report that the table has by now is among them.
         self._expected = self._reporting()
         return found + [self._events.get() for _ in range(self._events.qsize())]
 
     def _let_go(self) -> None:
-        """Releases every vector unread, so that no node waits for an observer that is no more."""
+        """Releases all vectors unread, so no node waits for an observer that has failed."""
         for round, gathering in self._rounds.items():
             self._release(round, gathering)
         while not self._closing:
@@ -177,6 +181,7 @@ class ModelObserver(threading.Thread):
         self.is_late = self.is_late and isinstance(event, MeanVector)
         if self.is_late:
             return
+        # A node that evaluates late must not wait for an observation that is over.
         if event.round in self._concluded:
             self._release_late(event)
             return
@@ -199,16 +204,16 @@ class ModelObserver(threading.Thread):
             gathering.grew = time.monotonic()
 
     def _may_begin(self, event: Evaluated | Contribution | VectorAck) -> bool:
-        """Whether an event is a reason to gather what comes for its round."""
+        """Whether an event may open its round."""
         return isinstance(event, Evaluated) or not (isinstance(event, VectorAck) or self._is_full())
 
     def _is_full(self) -> bool:
-        """Whether other machines have begun so many rounds that they must be making them up."""
+        """Whether other machines have reported more open rounds than a correct run can have."""
         ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
         return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self._snapshots.elements))
 
     def _advance(self, round: int, gathering: _RoundParts) -> None:
-        """Makes every step that what has come allows: sum, mean, distances, observation."""
+        """Takes every step that the input allows: sum, mean, distances, observation."""
         late = self.is_alone or time.monotonic() - gathering.grew > Timeouts.observation
         if not gathering.summed and (late or self._is_complete(round, gathering)):
             gathering.summed = True
@@ -230,17 +235,17 @@ class ModelObserver(threading.Thread):
             self._conclude(round, gathering)
         elif late or (gathering.summed and complete and not self._count(gathering)):
             self._close(round)
-            # Else the row of this round would wait for an observation until the run ends.
+            # Otherwise the row of this round waits for an observation until the run ends.
             if self._machine == 0:
                 self.observations.put(Observation(round, 0, None, None))
 
     def _is_complete(self, round: int, gathering: _RoundParts) -> bool:
-        """Whether all nodes here that are waited for were heard; one that is beyond the round left it out."""
+        """Whether all awaited local nodes have reported; one in a later round has skipped this one."""
         heard = gathering.shown | gathering.declined
         return all(rank in heard or done > round for rank, done in self._expected.items())
 
     def _close(self, round: int) -> None:
-        """Forgets what came for a round; what comes later is too late for it."""
+        """Forgets a round; later input for it is ignored."""
         self._release(round, self._rounds.pop(round))
         self._concluded.add(round)
 
@@ -256,6 +261,7 @@ class ModelObserver(threading.Thread):
     def _sum(self, gathering: _RoundParts) -> bytes:
         if not gathering.shown:
             return b""
+        # In float64, so rounding is negligible, and in rank order, whatever the order of arrival.
         total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
         for rank in sorted(gathering.shown):
             total += self._snapshots.vector(rank)
@@ -272,13 +278,14 @@ class ModelObserver(threading.Thread):
         self._pass_on(MeanVector(round, mean.tobytes()))
 
     def _count(self, gathering: _RoundParts) -> int:
-        """Over how many nodes the sums that have come are."""
+        """Number of nodes in the sums that have arrived."""
         return sum(part.count for part in gathering.sums.values())
 
     def _distance(self, round: int, gathering: _RoundParts) -> float:
         assert gathering.mean is not None
         mean = gathering.mean
         distance = sum(float((self._snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
+        # Only now: sum and distance need the same vectors.
         self._release(round, gathering)
         return distance
 
@@ -295,6 +302,6 @@ class ModelObserver(threading.Thread):
         distance = sum(part.distance for part in gathering.distances.values())
         scale = float(gathering.mean.norm()) or 1.0
         scores = self._test(gathering.mean) if self._test else None
-        # Whose distance has come may have had no part in the mean.
+        # A machine may have sent a distance without a part in the mean.
         nodes = min(count, gathering.averaged)
         self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))

@@ -1,8 +1,8 @@
-"""What an observer contributes, on its way to the other machines' launchers: one vector at a time to each.
+"""An observer's contributions on their way to other launchers: one vector at a time to each.
 
-Over a slow link one takes longer than a round, and those of later rounds would wait in memory. So who has not
-got the last one yet has no part in the next observation; and one that counts as lost is lost: the connection
-in which it may still wait ends.
+Over a slow link a vector takes longer than a round, and later ones would queue in memory. So a machine that
+has not received the last vector has no part in the next observation. A vector that takes too long counts as
+lost: the connection in which it may still wait is closed.
 """
 
 import queue
@@ -22,40 +22,40 @@ Send = Callable[[Note, int | None], int]
 
 @dataclass(frozen=True)
 class _Sent:
-    """A vector that has not been confirmed."""
+    """A vector that has not been acknowledged."""
 
     round: int
     digest: int
     limit: float
-    """When it counts as lost, as `time.monotonic` counts."""
+    """When it counts as lost, on the clock of `time.monotonic`."""
 
 
 class VectorSender:
-    """One launcher's."""
+    """The contributions of one launcher."""
 
     def __init__(self, machine: int, send: Send, cut: Callable[[int], None]) -> None:
-        """`send` gives a note to a machine and tells the bytes: 0 where no way leads there; `cut` ends the
-        connection by which vectors go to a machine.
+        """`send` sends a message to a machine and returns the bytes: 0 without a route; `cut` closes the
+        connection for vectors to a machine.
         """
         self._machine = machine
         self._send = send
         self._cut = cut
         self._contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         self._under_way: dict[int, _Sent] = {}
-        """By machine the vector that it has not got yet."""
+        """By machine the vector that it has not acknowledged."""
 
     def put(self, contribution: Contribution) -> None:
-        """To be sent with the next exchange; from any thread."""
+        """Queues a contribution for the next `exchange`; from any thread."""
         self._contributions.put(contribution)
 
     def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> None:
-        """Learns and says what has come, and sends what there is to those that listen."""
+        """Acknowledges received vectors, and sends queued contributions to machines that receive."""
         for note in notes:
             machine = getattr(note, "machine", 0)
             if has_vector(note):
                 self._send(VectorAck(self._machine, note.round, digest(note.content)), machine)
             if isinstance(note, Join):
-                # A launcher that was started anew gets nothing of what was sent to the one before.
+                # A new launcher must not receive vectors for the old one.
                 self._give_up(machine)
             elif self._is_confirmed(machine, note):
                 del self._under_way[machine]
@@ -74,7 +74,7 @@ class VectorSender:
             return False
         if isinstance(note, VectorAck):
             return (note.round, note.digest) == (sent.round, sent.digest)
-        # A mean that the sum is part of may overtake the word that the sum has come.
+        # A mean that includes the sum may overtake the acknowledgement of the sum.
         return isinstance(note, MeanVector) and note.round == sent.round
 
     def _give_up(self, machine: int) -> None:
@@ -90,4 +90,5 @@ class VectorSender:
             limit = time.monotonic() + Timeouts.launcher_vector(len(content))
             self._under_way[machine] = _Sent(contribution.round, digest(content), limit)
         elif isinstance(contribution, PartialSum):
+            # An empty sum, so machine 0 does not wait for this machine.
             self._send(replace(contribution, count=0, content=b""), machine)

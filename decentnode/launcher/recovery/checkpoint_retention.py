@@ -1,4 +1,4 @@
-"""Which checkpoints there are, which round all ranks have, and which ones may go."""
+"""Which checkpoints exist, which round all ranks have, and which may be deleted."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -10,57 +10,58 @@ MOST_NAMED = 5
 
 
 class CheckpointRetention:
-    """What a launcher knows of checkpoints, from the reports of the nodes; deletes those of its own ranks."""
+    """Knows the checkpoints from the nodes' reports, and deletes those of local ranks."""
 
     def __init__(self, directory: Path, ranks: Iterable[int], local: Iterable[int]) -> None:
         self.settled = -1
-        """Every rank that is still there has a checkpoint of this round or of a later one."""
+        """Every rank that takes part has a checkpoint of this round or of a later one."""
         self.kept = -1
-        """The newest round but one that all of these have; -1: none. Those from there on stay."""
+        """The second newest round that all of these have; -1: none. Checkpoints from there on stay."""
         self.problem = ""
-        """What went wrong when checkpoints were deleted, until somebody has said so."""
+        """The last error of a deletion, until it is reported."""
         self._directory = directory
         self._local = sorted(local)
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
         self._grown = False
 
     def begin(self, round: int, absent: Iterable[int] = ()) -> None:
-        """All ranks go on from a checkpoint of this round, but those that are not here; they may lack it."""
+        """Records that all ranks but the absent ones continue from a checkpoint of this round."""
         for rank in self._known.keys() - absent:
             self._known[rank].add(round)
 
     def note(self, rank: int, round: int) -> None:
-        """A rank has a checkpoint; what is said of others than the ranks known here changes nothing."""
+        """Records a rank's checkpoint; ignores ranks that are not known here."""
         if rank in self._known:
             self._known[rank].add(round)
             self._grown = True
 
     def undo(self, rank: int, round: int) -> None:
-        """A rank has none any more of this round and later ones."""
+        """Records that a rank has discarded its checkpoints of `round` and later ones."""
         known = self._known.get(rank, set())
         known -= {later for later in known if later >= round}
 
     @property
     def newest_round(self) -> int | None:
-        """The newest round that all ranks have, also those that are lost; None when there is none."""
+        """The newest round that all ranks have, lost ones included; None if there is none."""
         return max(set.intersection(*self._known.values()), default=None)
 
     def tend(self, lost: Iterable[int]) -> bool:
-        """Settles what new reports allow, without those that are lost; whether that is a later round."""
+        """Updates both rounds from new reports, ignoring lost ranks; returns whether they increased."""
         if not self._grown:
             return False
         self._grown = False
         lost = set(lost)
         here = [rounds for rank, rounds in self._known.items() if rank not in lost]
+        # Two rounds are kept: the newest may turn out damaged when it is read.
         shared = sorted(set.intersection(*here)) if here else []
         newest = [max(rounds, default=-1) for rounds in here]
         return self.settle(min(newest, default=-1), shared[-2:][0] if shared else -1)
 
     def settle(self, round: int, kept: int) -> bool:
-        """Deletes local checkpoints before round `kept`, but always leaves a rank its last before `round`.
+        """Deletes local checkpoints before round `kept`, but keeps each rank's last one before `round`.
 
-        A rank without a checkpoint of `kept` was lost or away: it leaves only that one. So should one of the
-        newest round that all have be bad, all have an earlier one.
+        A rank without a checkpoint of `kept` was lost or disconnected, and keeps only that one. If the newest
+        common round is damaged, all ranks have an earlier one.
         """
         if round <= self.settled:
             return False
@@ -72,7 +73,7 @@ class CheckpointRetention:
         return True
 
     def _delete_unneeded(self, rank: int) -> None:
-        """What the disk does not let go is tried again when a later round is settled."""
+        """Deletes a rank's unneeded checkpoints; what fails is tried again with the next round."""
         try:
             for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
                 checkpoint.delete(self._directory, rank, unneeded)
@@ -86,7 +87,7 @@ class CheckpointRetention:
 
 
 def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
-    """The newest round that all ranks have a checkpoint of; raises StartError saying who lacks what."""
+    """The newest round that all ranks have a checkpoint of; raises StartError that names what is missing."""
     have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
     shared = set.intersection(*map(set, have.values()))
     if shared:

@@ -1,7 +1,7 @@
-"""Going on with a run in its own directory: what may change, what is there, and what must go.
+"""Resuming a run in its own directory: what may change, what is there, and what is removed.
 
-Every start of a run leaves `run.json` there, which says which run it is, and holds a lock on `lock` as long
-as any process of it lives.
+Every start of a run writes `run.json`, which identifies the run, and locks the file `lock` while any process
+of it lives.
 """
 
 import contextlib
@@ -42,20 +42,20 @@ MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
     "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network",
 )  # fmt: skip
-"""Keys that change no number of a model; of `mapping` the addresses, too."""
+"""Keys that change no number of a model; in `mapping` also the addresses."""
 MUST_STAY = ("communication.overlap",)
-"""What does change numbers, below those."""
+"""Exceptions below those keys, which do change numbers."""
 UNIMPORTANT = {"port": None, "trusted_network": None}
-"""Options of a coupling, likewise."""
+"""The same for options of a gradient sync."""
 MOST_SHOWN = 5
 ROUNDS = range(-1, 1 << 62)
 
 
 class RunLock:
-    """Held by a launcher and all its processes, so that no two starts of a run write to one directory."""
+    """Held by a launcher and all its processes, so two starts of a run cannot write to one directory."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Takes the lock; raises BadInput when another start holds it."""
+        """Takes the lock; raises BadInput if another start holds it."""
         path = run_dir / "lock"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -68,6 +68,7 @@ class RunLock:
                 self._fd = fd
                 return
             except BlockingIOError:
+                # Retried, because the processes of a killed launcher end a moment later.
                 if time.monotonic() > limit:
                     os.close(fd)
                     raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
@@ -77,44 +78,45 @@ class RunLock:
             time.sleep(0.05)
 
     def release(self) -> None:
-        """Gives it up in this process; the end of the last process that has it does so, too."""
+        """Releases it in this process; it is free when the last process that has it ends."""
         os.close(self._fd)
 
 
 class ResumePlan:
-    """A run on this machine that is to go on."""
+    """A run on this machine that is to be resumed."""
 
     def __init__(
         self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False
     ) -> None:
-        """Raises BadInput when there is nothing to go on with, or an override would change the models.
+        """Raises BadInput if there is no run to resume, or if an override would change the models.
 
-        `accepts_other_code`: whether plug-ins may have been edited since the run began.
+        `accepts_other_code`: whether plug-ins may have been edited since the start of the run.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
         if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
+        # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
         before = config.load(self.config)
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
         self.versions: list[CodeVersion] = _read_versions(self.run_dir, self._state)
-        """Of the code that the run was done with, the newest last; none of runs of earlier versions."""
+        """Versions of the code that the run used, the newest last; empty for runs of earlier releases."""
         self.other_code = ""
-        """The files that have changed since, in words; known after the greeting."""
+        """Files that have changed since, as text; known after `greeting`."""
         self._accepts_other_code = accepts_other_code
         self.seconds = 0.0
-        """How long the run has taken, up to where it goes on."""
+        """Elapsed time of the run up to the round it resumes after."""
         self._seconds: dict[int, float] = {}
 
     def settle(self, settings: Settings) -> None:
-        """Goes on with these, which name the machines that there are now."""
+        """Replaces the settings with ones that name the current machines."""
         self.settings = replace(settings, run_dir=str(self.run_dir))
 
     def refuse_finished(self, nodes: int) -> None:
-        """Raises BadInput when there is nothing left to do for any of the nodes; only machine 0 can tell."""
+        """Raises BadInput if no node has rounds left; only machine 0 can know that."""
         path = self.run_dir / "summary.json"
         if not path.exists():
             return
@@ -126,10 +128,10 @@ class ResumePlan:
             )
 
     def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
-        """The same with what this machine can go on from; raises BadInput naming a rank without a checkpoint.
+        """The Join with this machine's checkpoints; raises BadInput that names a rank without any.
 
-        Also where the dataset or the code is another one, and where `begin` would fail, because the others
-        have the start by then and would go on alone. `settings` is the hash that good checkpoints carry.
+        Also raises it for another dataset or code, and where `begin` would fail: by then the others have the
+        start signal and would continue alone. `settings`: the hash in valid checkpoints.
         """
         self._refuse_other_dataset(join.dataset)
         self._compare_code(join.code)
@@ -141,7 +143,7 @@ class ResumePlan:
         )  # fmt: skip
 
     def _refuse_other_dataset(self, found: str) -> None:
-        """Raises BadInput; runs of earlier versions do not say with which one they began."""
+        """Raises BadInput for another dataset; runs of earlier releases have not recorded theirs."""
         if self._state.get("dataset", found) != found:
             raise BadInput(
                 f"{self.run_dir}: the dataset is not the one that this run began with; "
@@ -149,7 +151,7 @@ class ResumePlan:
             )
 
     def _compare_code(self, found: Mapping[str, str]) -> None:
-        """Raises BadInput where plug-ins are not what they were, unless that is accepted."""
+        """Raises BadInput if plug-ins have changed, unless that is accepted."""
         self.other_code = difference(self.versions[-1].files, found) if self.versions else ""
         if self.other_code and not self._accepts_other_code:
             copy = folder_of(self.versions[-1], self.run_dir)
@@ -159,7 +161,7 @@ class ResumePlan:
             )
 
     def _try(self, ranks: Sequence[int]) -> None:
-        """Raises BadInput where records are damaged or nothing can be written; changes nothing."""
+        """Raises BadInput if records are damaged or the directory cannot be written; changes nothing."""
         for rank in ranks:
             path = self._records(rank)
             if path.exists():
@@ -202,15 +204,16 @@ class ResumePlan:
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
 
     def is_behind(self, start: Start) -> bool:
-        """Whether the run was started again without this machine."""
+        """Whether the run was started since without this machine."""
         return int(self._state["incarnation"]) < start.incarnation
 
     def begin(self, start: Start, ranks: Iterable[int]) -> None:
-        """Brings the directory back to the round that all go on after; no node writes yet.
+        """Cuts the directory back to the round that all continue after; no node writes yet.
 
         Raises BadInput.
         """
         self.seconds = self._seconds.get(start.round, 0.0)
+        # In a start without this machine the others may have continued from an earlier round.
         missed = start.starts[len(self._state["starts"]) :]
         with _able_to_write(self.run_dir):
             self._cut_back(min([start.round, *missed]), ranks)
@@ -228,9 +231,9 @@ class ResumePlan:
 
 
 def write_state(run_dir: Path, start: Start, dataset: str, versions: Sequence[CodeVersion] = ()) -> None:
-    """Says in `run.json` which run this is, on what, and how it was started again; raises BadInput.
+    """Writes `run.json`: the run, its dataset, and its starts; raises BadInput.
 
-    `versions` of the code that it was done with, the newest last.
+    `versions`: the versions of the code it used, the newest last.
     """
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
@@ -245,7 +248,7 @@ def write_state(run_dir: Path, start: Start, dataset: str, versions: Sequence[Co
 
 @contextlib.contextmanager
 def _able_to_write(run_dir: Path) -> Iterator[None]:
-    """Raises BadInput for what the disk refuses in the block."""
+    """Raises BadInput for errors of the disk within the block."""
     try:
         yield
     except OSError as error:
@@ -283,7 +286,7 @@ def _read_versions(run_dir: Path, state: dict[str, Any]) -> list[CodeVersion]:
 
 
 def settings_digest(experiment: Experiment) -> str:
-    """A hash of what decides the models' numbers: what may change when a run goes on is left out."""
+    """A hash of all settings that affect the models; keys that may change at a resume are left out."""
     settings, nothing = experiment.settings, dict[str, object]()
     lasting = replace(
         settings, rounds=1, evaluation=EvaluationSettings(), failures=FailureSettings(),
@@ -296,7 +299,7 @@ def settings_digest(experiment: Experiment) -> str:
 
 
 def refuse_changes(before: Settings, after: Settings) -> None:
-    """Raises BadInput with a line for each key whose change would make another run of it."""
+    """Raises BadInput with a line for each changed key that would make it another run."""
     if after.rounds < before.rounds:
         raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
     changed = dict(_differences(_comparable(before), _comparable(after)))
@@ -311,11 +314,11 @@ def refuse_changes(before: Settings, after: Settings) -> None:
 
 
 def _comparable(settings: Settings) -> dict[str, Any]:
-    """The settings as plain values; of the machines only how many nodes each carries."""
+    """The settings as plain values; machines are reduced to their number of nodes."""
     found = config.resolved(settings)
     mapping = settings.mapping.make()
     if isinstance(mapping, Consecutive):
-        # Whoever says so, they carry the same ranks.
+        # Whichever mapping names the machines, they have the same ranks.
         found["mapping"] = {}
     found["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
     return found

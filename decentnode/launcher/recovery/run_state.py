@@ -1,4 +1,4 @@
-"""What a launcher keeps of a run beyond its own end: the lock, the checkpoints, and where it went on from."""
+"""What a launcher keeps of a run beyond its own end: lock, checkpoints, and the round it resumed after."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -27,14 +27,14 @@ WARN_INTERVAL = 60.0
 
 
 class RunState:
-    """One machine's."""
+    """The state of one machine."""
 
     def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None) -> None:
-        """`past` is the run that goes on; None: a new one. Raises BadInput when it is under way."""
+        """`past`: the run to resume; None: a new one. Raises BadInput if it is in progress."""
         self.lock = past.lock if past else RunLock(run_dir)
         self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        # Only machine 0 hears of the checkpoints of all.
+        # Only machine 0 receives the checkpoint reports of all ranks.
         self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
@@ -44,31 +44,32 @@ class RunState:
         self._complained: float | None = None
         self._rows: list[EvaluationRow] = []
         self._may_undo = False
-        """Whether evaluations are those of an earlier launcher, which may have got further than others."""
+        """Whether the evaluations are those of an earlier launcher, which may be ahead of the others."""
 
     def greeting(self, join: Join) -> Join:
-        """The same with what this machine's nodes can go on from; raises BadInput."""
+        """The Join with the checkpoints of this machine's nodes; raises BadInput."""
         if self._past is None:
             return join
         if self._machine == 0:
-            # The others do not know how nodes of other machines have ended; their own have, but may go back.
+            # Other machines do not know how remote nodes ended; their own may have to go back a round.
             self._past.refuse_finished(len(self._ranks))
         return self._past.greeting(join, sorted(self._local), self.lineage.settings)
 
     def begin(self, start: Start) -> None:
-        """All machines have agreed on the run and the round; the nodes have not been given the start yet."""
+        """Prepares the directory after the rendezvous and before the start signal."""
         if self._past is not None and (not start.late or self._past.is_behind(start)):
-            # Who comes late may have done rounds that the others have undone meanwhile.
+            # A late machine may have rounds that the others have discarded meanwhile.
             self._past.begin(start, sorted(self._local))
         if self._past is not None and not start.late:
             absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
             self.retention.begin(start.round, absent)
         self._may_undo = bool(start.late)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
+        # Last: a failure above leaves the directory as an earlier start of the run.
         write_state(self._run_dir, start, self._experiment.dataset_digest, self._versions(start.round))
 
     def _versions(self, round: int) -> list[CodeVersion]:
-        """Those of the code up to that of this start, of which a copy is kept; raises BadInput."""
+        """Versions of the code up to this start, with a copy of the last; raises BadInput."""
         versions, sources = self._past.versions if self._past else [], self._experiment.sources
         if versions and versions[-1].digest == sources.version.digest:
             return versions
@@ -80,17 +81,17 @@ class RunState:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there was a run before."""
+        """Whether this is a resumed run."""
         return self._past is not None
 
     @property
     def seconds(self) -> float:
-        """How long the run took before."""
+        """Elapsed time of the run before this start."""
         return self._past.seconds if self._past else 0.0
 
     @property
     def rows(self) -> list[EvaluationRow]:
-        """What was evaluated before; the same list each time, and what is undone goes from it."""
+        """Earlier evaluations; always the same list, from which discarded rows are removed."""
         path = self._run_dir / "evaluations.jsonl"
         if self._past and path.exists():
             self._rows[:] = read_evaluations(path)
@@ -98,7 +99,7 @@ class RunState:
 
     @property
     def news(self) -> str:
-        """After which round the run goes on, in words; empty for a new one."""
+        """The round after which the run resumes, as text; empty for a new run."""
         round = self.lineage.round
         code = self._past.other_code if self._past else ""
         with_other = f", with other code: {code}" if code else ""
@@ -106,14 +107,14 @@ class RunState:
 
     @property
     def saved_by_all(self) -> int | None:
-        """The newest round that all nodes were saved after, as far as is known here; None: none."""
+        """The newest round that all nodes were saved after, if known here; None: none."""
         if not self._machine:
             return self.retention.newest_round
         known = max(self.retention.kept, self.lineage.round)
         return known if known != FROM_THE_START else None
 
     def take(self, report: Report) -> str:
-        """Learns of checkpoints and of rounds that are undone; returns what is to be said, or nothing."""
+        """Processes reports of checkpoints and discarded rounds; returns a line to show, or an empty text."""
         if isinstance(report, Checkpointed):
             self.retention.note(report.rank, report.round)
         if isinstance(report, Rejoined):
@@ -132,7 +133,7 @@ class RunState:
         return ""
 
     def _undo_rows(self, round: int) -> str:
-        """Removes evaluations of `round` and later ones, which are done again; says in a line why not."""
+        """Removes evaluations of `round` and later ones, which are repeated; returns a line if that fails."""
         self._rows[:] = [row for row in self._rows if row.round < round]
         path = self._run_dir / "evaluations.jsonl"
         try:
@@ -142,7 +143,7 @@ class RunState:
         return ""
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> None:
-        """Deletes what nobody needs any more, which machine 0 knows; without it, judges by its own nodes."""
+        """Deletes unneeded checkpoints. Machine 0 decides; without it each machine does for its own nodes."""
         if self._machine and not is_alone:
             return
         is_news = self.retention.tend(lost)

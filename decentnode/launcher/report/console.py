@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line for each evaluation and event, and a table at the end."""
+"""The console output of a run: a line for each evaluation and event, and a table at the end."""
 
 import contextlib
 import os
@@ -22,15 +22,15 @@ from decentnode.results.reader import EvaluationRow
 LOG_LINES, MOST_LETTERS = 30, 1000
 HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
-"""Evaluations between two headings, so that one is always in sight."""
+"""Evaluations between two headings, so that one is always visible."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
 class LiveConsole:
-    """Plain lines; where a terminal is there, `live_view.LiveScreen` takes its place."""
+    """Plain lines; on a terminal `live_view.LiveScreen` replaces it."""
 
     interval = float("inf")
-    """Seconds after which it is to be told of the progress again, at most."""
+    """The longest time in seconds between two calls of `progress`."""
 
     def __init__(self, output: TextIO) -> None:
         self.output = output
@@ -38,7 +38,7 @@ class LiveConsole:
         self._is_read = True
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
-        """The first round has begun, `startup` seconds after the command."""
+        """The first round has started, `startup` seconds after the command."""
         settings = experiment.settings
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
@@ -46,27 +46,27 @@ class LiveConsole:
         self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
     def progress(self, membership: MembershipTable) -> None:
-        """Called when nodes have reported something, and at every `interval`."""
+        """Called after reports of nodes, and at every `interval`."""
 
     def evaluated(self, row: EvaluationRow) -> None:
-        """All nodes were tested after a round."""
+        """All nodes were evaluated after a round."""
         if self._evaluations % HEADING_EVERY == 0:
             self.line(HEADING, "bold")
         self._evaluations += 1
         self.line(evaluation_line(row))
 
     def note(self, text: str) -> None:
-        """One line about something that happened."""
+        """Shows one line about an event."""
         self.line(text)
 
     def show_log(self, log: Path) -> None:
-        """The end of a lost node's log, if it says anything."""
+        """Shows the end of a lost node's log."""
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
         for line in lines:
             self.line(f"    {line[:MOST_LETTERS]}", "dim")
 
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:
-        """The run is over; `summary` is what summary.json holds."""
+        """Shows the result; `summary` is the content of summary.json."""
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
@@ -74,17 +74,19 @@ class LiveConsole:
             self.line(f"  {name:<19}{value}")
 
     def close(self) -> None:
-        """Gives the terminal back as it was; may be called twice."""
+        """Restores the terminal; may be called twice."""
 
     def line(self, text: str, style: str = "") -> None:
-        """Shows a line, which is dropped when nobody reads; `style` is for screens that have one."""
+        """Shows a line, or drops it if the output is blocked; `style` is for screens that support one."""
         with self.dropping():
             self._is_read = self.has_room(Timeouts.console_line if self._is_read else 0.0)
             if self._is_read:
                 self._show(text, style)
 
     def has_room(self, seconds: float) -> bool:
-        """Whether something can be shown within so many seconds; else who shows it would wait for ever."""
+        """Whether the output accepts text within that many seconds; otherwise a write could block
+        for ever.
+        """
         try:
             fd = self.output.fileno()
         except UnsupportedOperation:  # text in memory
@@ -93,7 +95,7 @@ class LiveConsole:
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[None]:
-        """Drops what cannot be shown: a reader or a terminal that is gone does not end the run."""
+        """Drops output after an error: a closed terminal or pipe does not end the run."""
         try:
             yield
         except OSError:
@@ -105,7 +107,7 @@ class LiveConsole:
 
 
 def evaluation_line(row: EvaluationRow) -> str:
-    """The figures below HEADING."""
+    """The values below HEADING."""
     accuracy, losses = list(row.accuracy.values()), list(row.test_loss.values())
     loss = fmean(value for value in losses if value is not None) if None not in losses else None
     columns = (
@@ -119,5 +121,5 @@ def evaluation_line(row: EvaluationRow) -> str:
         (8, readable_bytes(sum(row.bytes_sent.values()))),
         (11, readable_seconds(row.seconds)),
     )
-    # A figure that is wider than its column moves the rest of its line; it never touches its neighbor.
+    # A value wider than its column shifts the rest of its line, and never touches the next one.
     return " ".join(f"{text:>{width}}" for width, text in columns)

@@ -1,4 +1,4 @@
-"""The last lines of a run: how it ended, what came out, and where it lies."""
+"""The last lines of a run: how it ended, its results, and where they are."""
 
 import signal
 from collections.abc import Iterable, Iterator
@@ -11,13 +11,13 @@ from decentnode.launcher.monitoring.membership import MembershipTable, MemberSta
 from decentnode.results.plot_process import Pictures
 
 MOST_LOST = 10
-"""Lost nodes that are named; summary.json names them all."""
+"""Lost nodes that are named; summary.json has all."""
 ENDED_BY_SIGNAL = {
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.TERMINATED: "SIGTERM",
     ExitCode.HUNG_UP: "the end of its terminal",
 }
-"""By what, in words. Then every node that was still at work would be named as lost."""
+"""The cause, as text. In these cases every active node would be named as lost."""
 Lines = Iterator[tuple[str, str]]
 
 
@@ -25,26 +25,26 @@ def exit_code(
     membership: MembershipTable, local: Iterable[int], known: Iterable[int],
     asked_with: signal.Signals | None, results_are_lost: bool,
 ) -> ExitCode:  # fmt: skip
-    """What the launcher of the `local` ranks ends with; `asked_with`: the signal that it was to stop with.
+    """The exit code of the launcher of the `local` ranks; `asked_with`: the signal that stopped the run.
 
-    One that came when all nodes had finished, and processes were on their way out, has ended nothing: all
-    whose end it learns of, which are the `known` ones.
+    A signal after all `known` nodes have finished, while processes exit, has no effect.
     """
     if asked_with is not None and any(membership.members[rank].finished is None for rank in known):
         return STOPPED_BY[asked_with]
+    # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY
     not_finite = membership.not_finite()
     is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in local)
     if not is_usable or results_are_lost:
         return ExitCode.FAILED
-    # Nobody was asked to stop: who has, rejoined too late to take part.
+    # No stop was requested, so a stopped node rejoined too late to take part.
     is_whole = not membership.ranks(MemberState.LOST, MemberState.STOPPED) and not membership.missing_edges
     return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
 
 
 def headline(summary: dict[str, Any], code: ExitCode) -> str:
-    """How the run ended, in words and as its exit code."""
+    """How the run ended, as text with its exit code."""
     return f"{summary['name']}: {_how(summary, code)} (exit code {int(code)})"
 
 
@@ -74,7 +74,7 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
 
 
 def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
-    """Name and value of each line below the headline; a line without a name goes on with the one above."""
+    """Name and value of each line below the headline; a line without a name continues the one above."""
     yield from _quality(summary)
     yield from _cost(summary)
     if summary["finished_nodes"]:
@@ -135,7 +135,7 @@ def _losses(summary: dict[str, Any], run_dir: Path) -> Lines:
         text = reason if reason.startswith(f"rank {rank},") else f"rank {rank}: {reason}"
         yield "lost" if index == 0 else "", text
         log = run_dir / summary.get("lost_logs", {}).get(rank, "no log")
-        if log.exists():  # not that of a node on another machine
+        if log.exists():  # logs of other machines are not here
             yield "", f"its log: {log}"
     if len(lost) > MOST_LOST:
         yield "", f"and {len(lost) - MOST_LOST} more, named in summary.json"

@@ -1,4 +1,4 @@
-"""The live view of a run in a terminal: a panel that stays below the lines of a plain screen."""
+"""The live view of a run in a terminal: a panel below the plain lines."""
 
 import contextlib
 import os
@@ -31,23 +31,23 @@ from decentnode.results.reader import EvaluationRow
 DRAW_INTERVAL = 0.25
 """Seconds between two drawings."""
 RATE_SECONDS = 5.0
-"""The rate of sending is a mean over this time."""
+"""Seconds over which the rate of sending is averaged."""
 
 
 def screen_for(output: TextIO) -> LiveConsole:
-    """The live view where a terminal can show it, plain lines everywhere else."""
+    """The live view if the terminal supports it, otherwise plain lines."""
     capable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     return LiveScreen(output) if capable and output.isatty() else LiveConsole(output)
 
 
 @dataclass
 class Standing:
-    """Where all nodes are, counted in one pass over the membership table."""
+    """The progress of all nodes, counted in one pass over the membership table."""
 
     states: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     slowest: int = 0
     fastest: int = 0
-    """Rounds done by those that still count."""
+    """Rounds done by nodes that are not lost."""
     done: float = 0.0
     """The mean of the rounds done."""
     sent: int = 0
@@ -55,7 +55,7 @@ class Standing:
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
-        """One loop instead of queries of the table: it runs often, for thousands of nodes."""
+        """One loop instead of queries of the table, because it runs often, for thousands of nodes."""
         standing = cls()
         rounds, losses = [], []
         for member in membership.members.values():
@@ -73,44 +73,44 @@ class Standing:
 
 @dataclass
 class Dashboard:
-    """What the panel shows; knows nothing of terminals."""
+    """The content of the panel, independent of a terminal."""
 
     name: str
     rounds: int
     began: float
     done_before: float = 0.0
-    """Rounds that were done by then, in a run that goes on."""
+    """Rounds done before this start, in a resumed run."""
     is_tested: bool = True
-    """Whether any evaluation is to come."""
+    """Whether the run has any evaluation."""
     row: EvaluationRow | None = None
     standing: Standing = field(default_factory=Standing)
     _sent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def update(self, standing: Standing, now: float) -> None:
-        """Takes in where the nodes are at `now`, on the clock of `began`."""
+        """Records the progress at `now`, on the clock of `began`."""
         self.standing = standing
         self._sent.append((now, standing.sent))
         while now - self._sent[0][0] > RATE_SECONDS:
             self._sent.popleft()
 
     def evaluated(self, row: EvaluationRow) -> None:
-        """Takes in a test of all nodes, unless one of a later round is there already."""
+        """Records an evaluation, unless there is one of a later round."""
         if self.row is None or row.round >= self.row.round:
             self.row = row
 
     @property
     def rate(self) -> float:
-        """Bytes per second that all nodes sent lately."""
+        """Bytes per second that all nodes sent recently."""
         (first, before), (last, after) = self._sent[0], self._sent[-1]
         return (after - before) / (last - first) if last > first else 0.0
 
     def seconds_left(self, now: float) -> float | None:
-        """What the remaining rounds will take if they take as long as those since the start."""
+        """The time of the remaining rounds at the mean speed since the start."""
         done = self.standing.done - self.done_before
         return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
 
     def panel(self, now: float) -> Panel:
-        """All of it, seven lines high."""
+        """The panel, seven lines high."""
         left = self.seconds_left(now)
         times = clock_time(now - self.began) + ("" if left is None else f", about {clock_time(left)} left")
         return Panel(
@@ -171,9 +171,11 @@ class Dashboard:
 
 @contextlib.contextmanager
 def quiet_control_keys(output: TextIO) -> Iterator[None]:
-    """Keeps a terminal from writing `^C` into what is drawn; only that, so that a kill leaves it usable."""
+    """Keeps a terminal from writing `^C` into the panel; changes nothing else, so it stays usable after a
+    kill.
+    """
     try:
-        terminal = os.dup(output.fileno())  # `output` may be silenced by the end
+        terminal = os.dup(output.fileno())  # `output` may be silenced before the end
     except OSError:
         yield
         return
@@ -187,9 +189,9 @@ def quiet_control_keys(output: TextIO) -> Iterator[None]:
 
 
 def _echo_control_keys(terminal: int, on: bool) -> bool:
-    """Whether a terminal wrote `^C` before; false also for what is no terminal, or none any more."""
+    """Whether the terminal wrote `^C` before; False without a terminal."""
     try:
-        # Whoever changes a terminal from the background is stopped, with all processes of the run.
+        # A process in the background that changes its terminal is stopped, with all processes of the run.
         with hold_signals(signal.SIGTTOU):
             attributes = termios.tcgetattr(terminal)
             before = bool(attributes[3] & termios.ECHOCTL)
@@ -201,7 +203,7 @@ def _echo_control_keys(terminal: int, on: bool) -> bool:
 
 
 class LiveScreen(LiveConsole):
-    """Lines as on a plain screen, and below them a panel that is drawn anew four times a second at most."""
+    """Plain lines, and below them a panel that is redrawn at most four times a second."""
 
     interval = DRAW_INTERVAL
 
@@ -224,7 +226,7 @@ class LiveScreen(LiveConsole):
             self._live = self._terminal.enter_context(
                 Live(console=self.console, auto_refresh=False, transient=True)
             )
-            # A hidden cursor would stay hidden if this process were killed.
+            # A hidden cursor would stay hidden after a kill of this process.
             self.console.show_cursor(True)
 
     def progress(self, membership: MembershipTable) -> None:

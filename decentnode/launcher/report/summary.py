@@ -22,7 +22,7 @@ from decentnode.launcher.monitoring.membership import MembershipTable, MemberSta
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 
-# Whoever only reads results need not wait for torch: what writes them imports the rest where it is used.
+# Commands that only read results must not wait for torch, so these imports are lazy.
 if TYPE_CHECKING:
     from decentnode.launcher.observer.observer import Observation
     from decentnode.node.experiment import Experiment
@@ -32,47 +32,48 @@ NOTHING: Counter[str] = Counter()
 
 @dataclass
 class EvaluationLog:
-    """Evaluated rounds, put together from the nodes' reports and the observer's findings."""
+    """Evaluated rounds, combined from the nodes' reports and the observations."""
 
     path: Path
     reports: dict[int, dict[int, Evaluated]] = field(default_factory=dict)
     observations: "dict[int, Observation]" = field(default_factory=dict)
     rows: list[EvaluationRow] = field(default_factory=list)
-    """Those that are written, in this order."""
+    """Rows that are written, in this order."""
     warn: Warn = lambda _: None
-    """Told, in a line, when the disk does not take rows."""
+    """Called with a line when the disk refuses rows."""
 
     def __post_init__(self) -> None:
         self._file = LineFile(self.path, self.warn)
         self._highest = max((row.round for row in self.rows), default=-1)
 
     def go_on(self, rows: list[EvaluationRow]) -> None:
-        """Begins after those that are in the file already; what is undone goes from that list."""
+        """Continues after rows that are in the file; discarded rows are removed from that list."""
         self.rows, self._highest = rows, max((row.round for row in rows), default=-1)
 
     @property
     def last(self) -> EvaluationRow | None:
-        """The row of the highest round, which need not be the one that was complete last."""
+        """The row of the highest round, which need not be the one completed last."""
         return max(self.rows, key=lambda row: row.round, default=None)
 
     def close(self) -> str:
-        """Closes the file; says in one line what could not be written, empty where all was."""
+        """Closes the file; returns what could not be written in one line, or an empty text."""
         return self._file.close()
 
     def add(self, report: Evaluated) -> None:
-        """Books one node's test, unless the row of its round is written."""
+        """Records one node's evaluation, unless the row of its round is written."""
         if not self._is_written(report.round):
             self.reports.setdefault(report.round, {})[report.rank] = report
 
     def observe(self, observation: "Observation") -> None:
-        """Books what all models are together."""
+        """Records an observation."""
         self.observations[observation.round] = observation
 
     def complete(self, expected: Mapping[int, int], observed: bool) -> list[EvaluationRow]:
-        """Rows of the rounds that all `expected` ranks, and the observer if `observed`, have reported.
+        """Writes and returns rows of rounds with reports of all `expected` ranks, and of the observer if
+        `observed`.
 
-        `expected`: by rank the last round that it is known to have done. Of a round before that nothing more
-        comes from it. The rows are written to the file, and not given again.
+        `expected`: by rank the last round that it is known to have done; no more reports come for rounds
+        before that.
         """
         ready = [
             round
@@ -96,7 +97,7 @@ class EvaluationLog:
         reports = dict(sorted(self.reports.pop(round).items()))
         seen = self.observations.get(round)
         if seen is not None and seen.nodes < len(reports):
-            seen = None  # some models say nothing of all
+            seen = None  # a part of the models does not represent all
         average = seen.average_model if seen else None
         return EvaluationRow(
             round=round,
@@ -112,7 +113,7 @@ class EvaluationLog:
 
 
 def unused_directory(name: str) -> Path:
-    """A path under `runs` that tells the run and the time, and that nothing lies at."""
+    """A new path under `runs` with the name of the run and the time."""
     first = path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
     while os.path.lexists(path):
@@ -122,7 +123,7 @@ def unused_directory(name: str) -> Path:
 
 
 def make_run_directory(experiment: "Experiment", machine: int) -> Path:
-    """Makes the directory of a new run with its resolved configuration; raises BadInput when it cannot be."""
+    """Makes the directory of a new run with its resolved configuration; raises BadInput."""
     from decentnode.config import loader as config
     from decentnode.datasets.partition import label_histogram
 
@@ -147,7 +148,9 @@ def make_run_directory(experiment: "Experiment", machine: int) -> Path:
 
 
 def _is_made(path: Path, may_exist: bool) -> bool:
-    """Whether the directory is there and ours; a name that nobody gave may be taken by another start."""
+    """Whether this call created the directory, or may use it; another start may have taken a
+    generated name.
+    """
     try:
         path.mkdir(parents=True, exist_ok=may_exist)
     except FileExistsError:
@@ -159,12 +162,12 @@ def _is_made(path: Path, may_exist: bool) -> bool:
 
 @dataclass(frozen=True)
 class Timing:
-    """When things happened, in seconds."""
+    """Durations in seconds."""
 
     startup: float
-    """From the start of the command until the last node of this machine began its first round."""
+    """From the start of the command until the last local node started its first round."""
     wall: float
-    """From the start of the run, when the first node could begin, to the end of the last node."""
+    """From the start of the run to the end of the last node."""
 
 
 def summarize(
@@ -176,9 +179,9 @@ def summarize(
     resumable: int | None = None,
     refused: Counter[str] = NOTHING,
 ) -> dict[str, Any]:
-    """The summary of a run, as far as this machine knows it; after round `resumable` all were saved.
+    """The summary of a run as this machine knows it; `resumable`: the round after which all were saved.
 
-    `refused`: what launchers turned away, by reason, beside what the nodes did.
+    `refused`: what launchers refused, by reason, in addition to the nodes.
     """
     import torch
 
@@ -223,7 +226,7 @@ def summarize(
 
 
 def spread(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Mean, standard deviation, least and most; None of nothing, and where a value is not a finite number."""
+    """Mean, standard deviation, minimum and maximum; None without values, or if one is not finite."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
