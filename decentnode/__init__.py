@@ -16,7 +16,7 @@ _HOMES = {
     "AccumAdamW": "decentnode.training.optim",
     "DecentralizedDataParallel": "decentnode.parallel.module",
 }
-"""Where a public name lives; imported when it is asked for, because torch takes two seconds."""
+"""The module of each public name; imported on first use, because torch takes two seconds."""
 
 
 def __getattr__(name: str) -> Any:

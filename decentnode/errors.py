@@ -26,13 +26,13 @@ from types import FrameType
 import msgspec
 
 UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""What reading bytes of others with msgspec can raise; of a text that is no UTF-8, Python's own error."""
+"""Errors of msgspec for bytes from outside, and Python's own for text that is not UTF-8."""
 PACKAGE = str(Path(__file__).parent)
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class ExitCode(IntEnum):
-    """What the command line returns."""
+    """Exit codes of the command line."""
 
     OK = 0
     BAD_INPUT = 2
@@ -49,7 +49,7 @@ STOPPED_BY = {
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGHUP: ExitCode.HUNG_UP,
 }
-"""The signals that ask a run to stop, and what it ends with; the last one comes when its terminal closes."""
+"""Signals that stop a run, with their exit codes; the last one is sent when its terminal closes."""
 
 
 class DecentnodeError(Exception):
@@ -110,7 +110,7 @@ class PeerLost(PeerError):
 
 
 class PeerTimeout(PeerError):
-    """The peer was silent for longer than the deadline, which is `seconds`."""
+    """The peer was silent for longer than the deadline of `seconds`."""
 
     def __init__(self, peer: int, reason: str, seconds: float = 0.0) -> None:
         super().__init__(peer, reason)
@@ -118,7 +118,7 @@ class PeerTimeout(PeerError):
 
 
 class ProtocolError(PeerError):
-    """What the peer sent breaks the message rules; `counted_as` is how the records name it."""
+    """The peer's message is invalid; `counted_as` is its name in the records."""
 
     def __init__(self, peer: int, reason: str, counted_as: str = "payload") -> None:
         super().__init__(peer, reason)
@@ -126,12 +126,12 @@ class ProtocolError(PeerError):
 
 
 def left(peer: int, round: int) -> PeerLost:
-    """Why a peer that said goodbye is not waited for."""
+    """Why a peer that sent LEAVE is not awaited."""
     return PeerLost(peer, f"left after round {round + 1}" if round >= 0 else "left before its first round")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, torch or CUDA asked for memory in vain."""
+    """Whether Python, torch or CUDA ran out of memory."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     text = str(error).lower()
@@ -139,9 +139,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def origin(error: BaseException) -> str:
-    """`file:line, in Class.method` of the innermost frame that is neither ours nor of an installed package.
+    """`file:line, in Class.method` of the innermost frame outside this and installed packages.
 
-    The innermost of ours where there is no such frame; empty for an error that was not raised.
+    Otherwise the innermost frame of this package; empty for an error that was not raised.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(frame, line) for frame, line in frames if not is_foreign(frame)]
@@ -152,13 +152,13 @@ def origin(error: BaseException) -> str:
 
 
 def is_foreign(frame: FrameType) -> bool:
-    """Whether its code is ours or of an installed package."""
+    """Whether its code belongs to this or an installed package."""
     file = frame.f_code.co_filename
     return file.startswith((PACKAGE, *INSTALLED, "<"))
 
 
 def explained(error: BaseException) -> str:
-    """Type, message and origin of an error that nobody expected, in one line."""
+    """Type, message and origin of an unexpected error, in one line."""
     said = (str(error) or "no reason given").splitlines()[0]
     where = origin(error)
     return f"{type(error).__name__}: {said}" + (f" ({where})" if where else "")

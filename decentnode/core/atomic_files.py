@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever ends the process or the machine."""
+"""Files that are complete or absent, whatever ends the process or the machine."""
 
 import contextlib
 import os
@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 TEMPORARY = ".tmp"
-"""How the names of files end that are still being written; what a crash leaves of them means nothing."""
+"""Suffix of files that are being written; after a crash they have no meaning."""
 
 
 def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Writes beside the path, lets that reach the disk, then renames it; raises OSError and tears nothing."""
+    """Writes beside the path, syncs, then renames; raises OSError and never leaves a partial file."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb", buffering=0) as file:
             for piece in pieces:
                 write_whole(file.fileno(), piece)
+            # Before the rename: otherwise a loss of power may leave the new name with empty content.
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
@@ -25,14 +26,14 @@ def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def write_whole(fd: int, piece: bytes | memoryview) -> None:
-    """All of it, in as many calls as the kernel wants."""
+    """Writes all bytes, in as many calls as the kernel needs."""
     rest = memoryview(piece).cast("B")
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
 def sync_folder(folder: Path) -> None:
-    """Lets what was made, renamed or removed in a folder reach the disk."""
+    """Syncs what was created, renamed or removed in a folder."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -41,14 +42,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder below one that exists, and lets that reach the disk."""
+    """Makes a folder below an existing one, and syncs that."""
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes what a crash has left half written."""
+    """Removes partial files that a crash left."""
     for path in folder.glob(f"*{TEMPORARY}"):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Bytes that nodes have sent and received, as the wire format carries them."""
+"""Bytes that nodes have sent and received, by the wire format."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ HEADER_BYTES = 64
 
 @dataclass
 class ByteCounters:
-    """What the wire format carries, counted once per receiver and equal over all transports."""
+    """Bytes of the wire format, counted once per receiver and equal over all transports."""
 
     sent_payload: int = 0
     sent_index: int = 0
@@ -29,14 +29,14 @@ class ByteCounters:
         return self.received_payload + self.received_index + self.received_header
 
     def count_sent(self, payload: Payload, receivers: int) -> None:
-        """Books one message to each of several receivers."""
+        """Counts one message to each of several receivers."""
         index = payload.index_bytes
         self.sent_payload += receivers * (payload.nbytes - index)
         self.sent_index += receivers * index
         self.sent_header += receivers * HEADER_BYTES
 
     def count_received(self, payload: Payload) -> None:
-        """Books one message from one sender."""
+        """Counts one message from one sender."""
         index = payload.index_bytes
         self.received_payload += payload.nbytes - index
         self.received_index += index

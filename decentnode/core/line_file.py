@@ -1,4 +1,4 @@
-"""Files of lines that survive a full disk: what it does not take waits in memory."""
+"""Files of lines that survive a full disk: lines that it refuses wait in memory."""
 
 import os
 import time
@@ -6,32 +6,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 MOST_PENDING_BYTES = 16 << 20
-"""What a file keeps in memory while it cannot be written."""
+"""Bytes that a file keeps in memory while it cannot be written."""
 WARN_INTERVAL = 60.0
 Warn = Callable[[str], object]
-"""Told in one line what is wrong with a file."""
+"""Receives a problem of a file, in one line."""
 
 
 class LineFile:
-    """A file that is appended to line by line; what the disk does not take is tried again with the next line.
+    """A file to append lines to; lines that the disk refuses are written with the next one.
 
-    So a disk that is full for a while costs nothing, and what is written is always a prefix of what was said.
+    So a disk that is full for a while loses nothing, and the content is always a prefix of all lines.
     """
 
     def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
-        """Opens nothing before the first line; `warn` is called once a minute while there is a problem."""
+        """Opens the file at the first line; calls `warn` at most once a minute while there is a problem."""
         self.path = path
         self.lost = 0
-        """Lines that found no room in memory either."""
+        """Lines that did not fit into memory either."""
         self._warn = warn
         self._warned: float | None = None
         self._fd: int | None = None
         self._pending = bytearray()
         self._doubt: OSError | None = None
-        """What the system said when lines it had taken did not reach the disk; it says so only once."""
+        """The error for accepted lines that did not reach the disk; the system reports it only once."""
 
     def append(self, line: bytes) -> None:
-        """Writes a line, given without its newline. Never raises OSError."""
+        """Writes a line, passed without its newline. Never raises OSError."""
+        # After the first lost line all are lost, so the file stays a prefix.
         if len(self._pending) + len(line) >= MOST_PENDING_BYTES or self.lost:
             self.lost += 1
         else:
@@ -40,10 +41,9 @@ class LineFile:
             self._complain(f"cannot be written: {error.strerror}; its lines wait in memory")
 
     def sync(self) -> str:
-        """Writes what is left and brings it to the disk, where it outlasts a loss of power.
+        """Writes what is left and syncs it, so that it survives a loss of power.
 
-        Says in one line what of all lines so far is not there, empty where nothing is missing. Never raises
-        OSError.
+        Returns in one line what is missing of all lines so far; empty if nothing is. Never raises OSError.
         """
         error = self._write()
         try:
@@ -55,13 +55,13 @@ class LineFile:
         return self._gap(error)
 
     def close(self) -> str:
-        """Writes what is left and closes; says in one line what could not be written, empty where all was."""
+        """Writes what is left and closes; returns in one line what could not be written, or an empty text."""
         error = self._write()
         fd, self._fd = self._fd, None
         try:
             if fd is not None:
                 os.close(fd)
-        except OSError as late:  # as a file system over a network does that learns only now of a full disk
+        except OSError as late:  # a network file system may report a full disk only here
             self._doubt = late
         gap = self._gap(error)
         self._doubt, self.lost = None, 0
@@ -69,7 +69,7 @@ class LineFile:
         return gap
 
     def _gap(self, error: OSError | None) -> str:
-        """What is missing in the file, in one line; `error` is why what waits could not be written now."""
+        """What is missing in the file, in one line; `error`: why waiting lines could not be written now."""
         missing, doubt = self.lost + self._pending.count(b"\n"), self._doubt
         if not missing:
             return f"{self.path}: lines may not have reached the disk: {doubt.strerror}" if doubt else ""
@@ -95,7 +95,7 @@ class LineFile:
 
 
 def _open_at_whole_line(path: Path) -> int:
-    """Opens a file to append to; a last line that a kill has cut off is taken away first."""
+    """Opens a file to append to; removes a last line that a kill has cut off."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     size = os.fstat(fd).st_size
     if size and os.pread(fd, 1, size - 1) != b"\n":

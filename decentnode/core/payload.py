@@ -1,7 +1,7 @@
-"""What crosses the wire for one neighbor in one round: one buffer, read through a Layout.
+"""What a neighbor receives in one round: one buffer, read through a Layout.
 
-Both ends compute the Layout from the same settings, so nothing in a payload describes itself
-and no received byte can name a type, a shape or a class.
+Both ends compute the Layout from the same settings. So nothing in a payload describes itself, and no received
+byte can name a type, a shape or a class.
 """
 
 from collections.abc import Mapping
@@ -40,11 +40,11 @@ class PayloadError(ValueError):
     """A buffer that does not fit its Layout, or has invalid content."""
 
     counted_as: ClassVar[str] = "payload"
-    """How the records name it."""
+    """Its name in the records."""
 
 
 class NotFinite(PayloadError):
-    """A payload with a number that is infinite or none."""
+    """A payload with an infinity or NaN."""
 
     counted_as: ClassVar[str] = "not finite"
 
@@ -56,7 +56,7 @@ class Field:
     name: str
     dtype: torch.dtype
     elements: int
-    """How many elements; the most that can come when `variable`."""
+    """Number of elements; the maximum if `variable`."""
     variable: bool = False
     role: Role = Role.VALUES
 
@@ -65,8 +65,8 @@ class Field:
 class Layout:
     """The named fields of a payload in wire order.
 
-    A buffer holds one little-endian 64-bit count for each variable field, then the fields one after the
-    other, each at a multiple of 8 bytes. One fixed field alone is therefore just its elements.
+    A buffer starts with one little-endian 64-bit count for each variable field. Then the fields follow, each
+    at a multiple of 8 bytes. A single fixed field is just its elements.
     """
 
     fields: tuple[Field, ...]
@@ -94,7 +94,7 @@ class Layout:
         return self.spans({f.name: f.elements for f in self.fields})[1]
 
     def spans(self, counts: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
-        """First byte and length in bytes of each field, and the whole size, for given element counts."""
+        """Offset and length in bytes of each field, and the total size, for given element counts."""
         offset = COUNT_BYTES * len(self.variable)
         spans = {}
         end = offset
@@ -108,7 +108,7 @@ class Layout:
 
 @dataclass
 class Payload:
-    """One contiguous buffer (uint8, shape (bytes,)) with views by its Layout and nothing beside it."""
+    """One contiguous buffer (uint8, shape (bytes,)) with views by its Layout."""
 
     layout: Layout
     buffer: Tensor
@@ -131,15 +131,15 @@ class Payload:
         for i, f in enumerate(layout.variable):
             buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
         for start, length in spans.values():
-            # What lies between two fields travels too: it must not show old memory, and be equal every time.
+            # Padding is sent, too: it must not reveal old memory, and must be equal every time.
             buffer[start + length : -(-(start + length) // ALIGNMENT) * ALIGNMENT] = 0
         return cls(layout, buffer, dict(counts))
 
     @classmethod
     def of(cls, layout: Layout, fields: Mapping[str, Tensor]) -> "Payload":
-        """A payload with these 1-D tensors, each of its field's dtype, copied in.
+        """A payload with copies of these 1-D tensors, each of its field's dtype.
 
-        It lies where they do; in host memory, if they are on several devices.
+        It is on their device; in host memory if they are on several.
         """
         counts = {f.name: fields[f.name].numel() for f in layout.variable}
         devices = {x.device for x in fields.values()}
@@ -150,7 +150,7 @@ class Payload:
 
     @classmethod
     def parse(cls, layout: Layout, buffer: Tensor) -> "Payload":
-        """Reads a received buffer without a copy; raises PayloadError when it does not fit the layout."""
+        """Reads a received buffer without a copy; raises PayloadError if it does not fit the layout."""
         prefix = COUNT_BYTES * len(layout.variable)
         if buffer.numel() < prefix:
             raise PayloadError(
@@ -183,7 +183,7 @@ class Payload:
         return self._views[name]
 
     def to(self, device: torch.device) -> "Payload":
-        """The same payload in that device's memory; itself when it lies there already."""
+        """The payload in that device's memory; itself if it is there already."""
         if self.buffer.device == device:
             return self
         return Payload(self.layout, self.buffer.to(device), self.counts)
@@ -203,7 +203,7 @@ class Payload:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous 1-D tensor; of an empty one from numpy, too, which torch cannot view."""
+    """The memory of a contiguous 1-D tensor; also of an empty one from numpy, which torch cannot view."""
     return tensor.view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
 
 

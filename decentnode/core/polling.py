@@ -1,4 +1,4 @@
-"""Which descriptors have something to read or room to write, whatever their numbers are."""
+"""Polls descriptors of any number for input or room."""
 
 import math
 import select
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 
 def ready(readers: Iterable[int], writers: Iterable[int] = (), seconds: float | None = None) -> list[int]:
-    """Waits for the first of them, at most `seconds`; gives those that are ready, or whose other end is gone.
+    """Waits at most `seconds` for the first; returns all that are ready, or whose other end has closed.
 
-    Not `select.select`, which takes no descriptor from 1024 on: a process with many nodes has more.
+    Not `select.select`, which is limited to descriptors below 1024; a process with many nodes has more.
     """
     wanted = dict.fromkeys(readers, select.POLLIN)
     for fd in writers:

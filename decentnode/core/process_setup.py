@@ -1,4 +1,4 @@
-"""How a process starts and ends: malloc and OpenMP, signals that it obeys, threads that its exit ignores."""
+"""How a process starts and ends: malloc, OpenMP, the signals it handles, and threads it does not wait for."""
 
 import ctypes
 import os
@@ -11,18 +11,18 @@ from decentnode.errors import STOPPED_BY
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT_BLOCK = 64 << 20
 MOST_KEPT_BYTES = 128 << 20
-"""What a process keeps of freed memory at most, for its next batch."""
+"""Bytes of freed memory that a process keeps at most, for its next batch."""
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 _HARD = 2
-"""`omp_pause_hard` (OpenMP 5.0, section 3.6): nothing that the library keeps is needed any more."""
+"""`omp_pause_hard` (OpenMP 5.0, section 3.6): the library may free all its resources."""
 _left_behind: list[threading.Thread] = []
 
 
 def keep_freed_memory() -> None:
-    """Lets malloc keep a batch's memory for the next one.
+    """Makes malloc keep a batch's memory for the next one.
 
-    Otherwise it returns activations to the kernel, which clears every page anew: a third of the time of a
-    convolutional network's evaluation.
+    Otherwise it returns activations to the kernel, which clears every page again: a third of the evaluation
+    time of a convolutional network.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -31,10 +31,10 @@ def keep_freed_memory() -> None:
 
 
 def end_thread_pools() -> None:
-    """Has OpenMP let go of its threads; they begin anew when next needed.
+    """Makes OpenMP end its threads; they start again when needed.
 
-    A child forked while they are there has them on its books but not in its process, and waits for them for
-    ever in its first computation on several threads.
+    A child forked while they exist has them in its records but not as threads. It would wait for them for
+    ever in its first parallel computation.
     """
     for path in _loaded_libraries():
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
@@ -43,7 +43,7 @@ def end_thread_pools() -> None:
 
 
 def _loaded_libraries() -> set[str]:
-    """Where those of OpenMP lie; none where the system does not say what is loaded."""
+    """Paths of loaded OpenMP libraries; empty if the system does not list them."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -53,16 +53,16 @@ def _loaded_libraries() -> set[str]:
 
 
 def signals_that_stop() -> list[signal.Signals]:
-    """What this process is to obey: under nohup nobody wants it to hear that the terminal is closed."""
+    """The signals that this process handles; under nohup without the one for a closed terminal."""
     is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signum for signum in STOPPED_BY if not (is_deaf and signum is signal.SIGHUP)]
 
 
 def leave_behind(thread: threading.Thread) -> None:
-    """Has the exit of this process not wait for a thread that may be amid torch then."""
+    """Makes the exit of this process not wait for a thread, which may be inside torch then."""
     _left_behind.append(thread)
 
 
 def some_are_left_behind() -> bool:
-    """Whether a thread that was left behind still runs."""
+    """Whether such a thread still runs."""
     return any(thread.is_alive() for thread in _left_behind)

@@ -1,7 +1,7 @@
 """Plug-ins by name: one registry per kind, and `module:Class` for code outside this package.
 
-A plug-in is a dataclass whose fields are its YAML options and whose docstring's first line
-says what it is. Registering is one decorator: `@SHARING.register("gossip")`.
+A plug-in is a dataclass: its fields are its YAML options, and the first line of its docstring describes it.
+One decorator registers it: `@SHARING.register("gossip")`.
 """
 
 import difflib
@@ -24,13 +24,13 @@ def guess(word: str, known: Iterator[str] | list[str]) -> str:
 
 
 def near_file(path: str) -> str:
-    """`guess` among the files beside a path where there is none, whatever their endings."""
+    """`guess` among the files beside a missing path, whatever their suffixes."""
     missing = Path(path)
     try:
         if missing.exists() or not missing.parent.is_dir():
             return ""
         files = list(missing.parent.iterdir())
-    except OSError:  # a name that is too long, or a folder that is not ours
+    except OSError:  # a name that is too long, or a folder without permission
         return ""
     beside = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
     names = {file.stem: file.name for file in beside}
@@ -52,7 +52,7 @@ class Registry:
 
     @property
     def bases(self) -> tuple[type, ...]:
-        """The classes of which every plug-in of this kind derives from one."""
+        """The classes from one of which every plug-in of this kind derives."""
         return tuple(map(import_class, self._bases))
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -84,20 +84,20 @@ class Registry:
 
 
 def name_of(plugin: object) -> str:
-    """What a plug-in is called in YAML; its class where it comes from outside."""
+    """A plug-in's name in YAML; the name of its class if it comes from outside."""
     cls = type(plugin)
-    # Not what it inherits: a plug-in from outside may derive from one that has a name.
+    # Not an inherited name: a plug-in from outside may derive from a registered one.
     named = vars(cls) | getattr(plugin, "__dict__", {})
     return str(named.get("registered_name", cls.__name__))
 
 
 def is_own(plugin: object) -> bool:
-    """Whether its class is a researcher's own: from outside this package."""
+    """Whether its class comes from outside this package."""
     return type(plugin).__module__.partition(".")[0] != "decentnode"
 
 
 def import_class(path: str) -> type:
-    """The class at `module:Class`; raises UnknownPlugin when the module or the class is missing."""
+    """The class at `module:Class`; raises UnknownPlugin if the module or the class is missing."""
     module_name, _, class_name = path.partition(":")
     if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
@@ -108,7 +108,7 @@ def import_class(path: str) -> type:
             "" if error.name != module_name else f" in {Path.cwd()}, beside the configuration, or installed"
         )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
-    except (Exception, SystemExit) as error:  # whatever the module itself raises while it is imported
+    except (Exception, SystemExit) as error:  # any error of the module itself
         what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise UnknownPlugin(f"cannot import '{path}': {what}") from error
     found = getattr(module, class_name, None)
@@ -118,7 +118,7 @@ def import_class(path: str) -> type:
 
 
 def import_from(*folders: Path) -> None:
-    """Makes modules in these folders importable, after all that is installed."""
+    """Makes modules in these folders importable, after all installed ones."""
     for folder in map(str, folders):
         if folder not in sys.path:
             sys.path.append(folder)

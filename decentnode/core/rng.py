@@ -1,8 +1,8 @@
-"""Random choices keyed by what they are for, never by who drew before.
+"""Random choices keyed by their purpose, independent of the order of draws.
 
-The same (seed, purpose, counters) gives the same numbers in every process and after a resume,
-because the generator is counter-based (Salmon et al., 2011, "Parallel random numbers: as easy
-as 1, 2, 3", Philox) and its key is a hash of those words.
+The same (seed, purpose, counters) gives the same numbers in every process and after a resume. The generator
+is counter-based, and its key is a hash of those words (Salmon et al., 2011, "Parallel random numbers: as easy
+as 1, 2, 3", Philox).
 """
 
 import numpy as np

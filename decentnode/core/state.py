@@ -1,4 +1,4 @@
-"""What a resumed node needs of a plug-in, named once in its class."""
+"""What a resumed node needs from a plug-in, named once in its class."""
 
 import copy
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 class Stateful:
     """Saves and restores the attributes named in `state`; tensors in a `state_dict` are references.
 
-    An attribute that is Stateful itself, such as a second chain, saves and restores its own.
+    An attribute that is itself Stateful, such as a second chain, does so for its own.
     """
 
     state: ClassVar[tuple[str, ...]] = ()

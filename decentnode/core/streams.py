@@ -1,6 +1,6 @@
-"""The output of a process: what cannot be written, or is read by nobody, ends no run.
+"""The output of a process: text that cannot be written, or has no reader, ends no run.
 
-That of a host process goes to a file of its own, which may be on a full disk.
+A host process writes to its own file, which may be on a full disk.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 
 class _Tolerant(io.FileIO):
-    """A file whose writing never fails; what finds no room is dropped."""
+    """A file whose writes never fail; what does not fit is dropped."""
 
     def write(self, content: Any, /) -> int:
         try:
@@ -23,7 +23,7 @@ class _Tolerant(io.FileIO):
 
 
 def fill_standard_streams() -> None:
-    """Opens the null device for those that are closed, so that no file of a run gets their numbers."""
+    """Opens the null device for closed streams, so that no file of a run gets their numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -32,12 +32,12 @@ def fill_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w"))
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
-            # What the terminal's character set does not have, or a path that is no text.
+            # Characters that the terminal lacks, or paths that are not valid text.
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
-    """Prints a line, unless whoever reads them is gone."""
+    """Prints a line, unless the output has been closed."""
     try:
         print(text, flush=True)
     except OSError:
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Each on its own; ends quietly when whoever reads them has had enough, as `head` does."""
+    """Prints lines; ends quietly if the reader closes the pipe, as `head` does."""
     try:
         for line in lines:
             print(line)
@@ -55,18 +55,18 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def silence(output: TextIO) -> None:
-    """Lets the null device take what is still to be flushed, which would fail again when the command ends."""
+    """Redirects unflushed output to the null device, because it would fail again at exit."""
     with contextlib.suppress(OSError), Path(os.devnull).open("w") as null:
         os.dup2(null.fileno(), output.fileno())
 
 
 def log_name(first_rank: int) -> str:
-    """Where in the run directory the host process with that first rank writes what it prints."""
+    """The log of a host process in the run directory, by its first rank."""
     return f"logs/{first_rank:05d}.log"
 
 
 def redirect_output(path: Path) -> None:
-    """Has everything that this process prints appended to a file, or dropped where that cannot be."""
+    """Appends all output of this process to a file, or drops it if the file cannot be opened."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:

@@ -1,11 +1,11 @@
-"""Numbers as a person reads them, and what a person wrote as a message repeats it."""
+"""Numbers in readable form, and user input as messages quote it."""
 
 from collections.abc import Sequence
 from math import isfinite
 
 LARGE = 1000.0
 MOST_QUOTED = 40
-"""Letters of somebody's text that a message repeats."""
+"""Characters of a user's text that a message quotes."""
 UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -30,19 +30,19 @@ def readable_seconds(seconds: float) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """`0:07`, `12:40` or `2:05:09`, for a figure that changes while one looks."""
+    """`0:07`, `12:40` or `2:05:09`, for a running clock."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def percent(fraction: float | None) -> str:
-    """`97.00`, or a dash where nothing is known."""
+    """`97.00`, or a dash if unknown."""
     return "-" if fraction is None else f"{100 * fraction:.2f}"
 
 
 def decimal(value: float | None) -> str:
-    """Four decimals (three from 100 on), or powers of ten where they would not do; a dash where unknown."""
+    """Four decimals (three from 100 on), or scientific notation outside that range; a dash if unknown."""
     if value is None or not isfinite(value):
         return "-"
     if value != 0 and not 1e-3 <= abs(value) < LARGE:
@@ -56,22 +56,22 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning and three dots."""
+    """The text, or its start and three dots."""
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
 
 
 def quoted(text: str) -> str:
-    """The text in quotes, shortened, and with what cannot be printed in one line written as an escape."""
+    """The text in quotes, shortened, with unprintable characters as escapes."""
     return f"'{printable(text[:MOST_QUOTED])}{'...' if len(text) > MOST_QUOTED else ''}'"
 
 
 def printable(text: str) -> str:
-    """The text with line breaks and control characters as escapes, so that it stays in one line."""
+    """The text with line breaks and control characters as escapes, so it stays in one line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def ranks_in_words(ranks: Sequence[int], most: int) -> str:
-    """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; at most so many are named."""
+    """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; names at most `most`."""
     named = list(map(str, ranks[:most]))
     more = len(ranks) - len(named)
     if more:
@@ -81,7 +81,7 @@ def ranks_in_words(ranks: Sequence[int], most: int) -> str:
 
 
 def how_it_ended(status: int) -> str:
-    """A process's end in words; `status` is its exit code, or minus the signal that killed it."""
+    """A process's end as text; `status` is its exit code, or minus the signal that killed it."""
     if status < 0:
         return f"killed by signal {-status}"
     return f"its process ended with exit code {status}"

@@ -32,12 +32,14 @@ class Timeouts:
     """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
 
     def exchange(self, usual_round: float = 0.0) -> float:
-        """Silence of a peer in one exchange; a peer that computes and is only behind gets more."""
+        """Silence of a peer in one exchange; a peer that computes and is only behind gets more time."""
         return max(self.deadline, 5 * usual_round)
 
     @staticmethod
     def peer_behind(deadline: float) -> float:
-        """Time in one round that reports of being behind excuse; a peer times out one deadline later."""
+        """Time in one round for which reports of being behind extend a peer's deadline; one more deadline
+        follows.
+        """
         return 9 * deadline
 
     @staticmethod
@@ -52,12 +54,12 @@ class Timeouts:
 
     @staticmethod
     def waiting_notice(deadline: float) -> float:
-        """A wait until a node that requests payloads informs all others that it waits."""
+        """Wait until a node that requests payloads informs all others that it waits."""
         return min(1.0, deadline / 8)
 
     @staticmethod
     def exclusion(deadline: float, times: int = 8) -> float:
-        """How long a peer is left out that timed out several times in a row."""
+        """Exclusion of a peer after successive timeouts (exponential back-off)."""
         return deadline * min((1 << times - 1) - 1, 64)
 
     @staticmethod
@@ -83,9 +85,9 @@ class Timeouts:
     link_linger: ClassVar[float] = 5.0
     """Delivery of what a closed link still holds."""
     message_burst: ClassVar[float] = 0.5
-    """Messages read at one go, so that a fast sender does not keep the socket thread."""
+    """Messages read in one check, so a fast sender does not occupy the socket thread."""
     key_handshake: ClassVar[float] = 5.0
-    """A new connection until it has shown a key."""
+    """A new connection until it has authenticated."""
     silent_connection: ClassVar[float] = 1.2 * key_handshake
     """A connection without any message until it counts as silent."""
     guard_self_test: ClassVar[float] = 2.0
@@ -118,7 +120,7 @@ class Timeouts:
 
     @staticmethod
     def group_formed(start_deadline: float) -> float:
-        """The making of a process group, whose own error comes first and says more."""
+        """Formation of a process group; its own error comes first, with more detail."""
         return start_deadline + 0.2
 
     # A host process and its launcher.
@@ -132,7 +134,7 @@ class Timeouts:
     undecided: ClassVar[float] = 20.0
     """A node's wait for the last round of a graceful stop."""
     crash: ClassVar[float] = 0.2
-    """An injected crash: queued messages leave before it."""
+    """Pause before an injected crash, in which queued messages leave."""
     least_farewell: ClassVar[float] = 5.0
     """A failed process's service to readers of what it sent."""
     killed: ClassVar[float] = 2.0
@@ -140,7 +142,7 @@ class Timeouts:
 
     @property
     def farewell(self) -> float:
-        """A finished process's service to readers of what it sent; some may not have begun."""
+        """A finished process's service to readers of what it sent; slow ones may not have started to read."""
         return max(self.least_farewell, self.deadline)
 
     @property
@@ -163,11 +165,13 @@ class Timeouts:
         return 2 * stuck_process
 
     late_look: ClassVar[float] = 1.5
-    """Lateness of a look at heartbeats; beyond it the launcher was suspended, and the time does not count."""
+    """Lateness of a check of heartbeats; beyond it the launcher was suspended, and the time does not
+    count.
+    """
     notice: ClassVar[float] = 2.0
     """Silence of a process until the watchdog asks whether it waits."""
     reported_wait: ClassVar[float] = 2.0
-    """How long a reported wait is believed beyond the next look."""
+    """How long a reported wait stays valid beyond the next check."""
     unseen_straggler: ClassVar[float] = 2.0
     """A wait for a node of another machine until its rank is named."""
 
@@ -179,24 +183,24 @@ class Timeouts:
     server_end: ClassVar[float] = 10.0
     """The end of the fork server and its children; twice, the second time after a kill."""
     stack_dump: ClassVar[float] = 0.3
-    """Stacks that hanging processes write before they are killed."""
+    """Time for hung processes to write their stacks before they are killed."""
 
     # Launchers among themselves.
 
     machine_silent: ClassVar[float] = 10.0
-    """A launcher without a message until its nodes count as lost; they return when it reconnects."""
+    """A launcher without a message until its nodes count as lost; they count again when it reconnects."""
     machine_gone: ClassVar[float] = 600.0
     """A launcher without a message until no checkpoints are kept for it."""
     machine_twin: ClassVar[float] = 3.0
     """A launcher without a message until another one may take its place."""
     refusal: ClassVar[float] = 5.0
-    """Late machines that are still to learn why the start failed."""
+    """Repetition of a refused start, for machines that join meanwhile."""
     store_farewell: ClassVar[float] = 5.0
     """The same for ranks of DecentralizedDataParallel."""
     launcher_linger: ClassVar[float] = 2.0
     """Delivery of a launcher's last messages."""
     announced_round: ClassVar[float] = 0.05
-    """Pause at a stop, in which nodes announce a round or see that they must not."""
+    """Pause at a stop, in which nodes announce a round or see that they must wait."""
     announcements: ClassVar[float] = 3.0
     """Machine 0's wait at a stop for the rounds of the others."""
     decision: ClassVar[float] = announcements + 2.0
@@ -215,7 +219,7 @@ class Timeouts:
     # The observer, and what a launcher does beside its nodes.
 
     observation: ClassVar[float] = 20.0
-    """An observation without a new part, until it is made of those that arrived."""
+    """An observation without new input, until it uses what has arrived."""
     last_observation: ClassVar[float] = 60.0
     """Observations after all nodes have finished."""
     stopped_observation: ClassVar[float] = 8.0
@@ -225,7 +229,7 @@ class Timeouts:
     run_lock: ClassVar[float] = 3.0
     """A resumed run's wait for processes of a killed launcher."""
     console_line: ClassVar[float] = 1.0
-    """A line that finds no reader, until it is dropped."""
+    """A line for a blocked output, until it is dropped."""
     drawing: ClassVar[float] = 60.0
     """The process that draws pictures; on a new machine matplotlib searches fonts."""
     name_lookup: ClassVar[float] = 5.0

@@ -1,7 +1,7 @@
-"""A model's parameters as views of one contiguous tensor, in two slots that take turns.
+"""A model's parameters as views of one contiguous tensor, in two slots used in turn.
 
-While peers still read the slot that was sent, the mix is written into the other one; then the
-parameters look there. So a vector that is sent from where it was trained needs no copy at all.
+While peers still read the slot that was sent, the mix is written into the other one, and then the parameters
+become views of that. So a vector that is sent from where it was trained is never copied.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor of the model lives in the vector."""
+    """The place of one tensor of the model in the vector."""
 
     name: str
     shape: torch.Size
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Names, shapes and offsets of everything in the vector, in the module's own order."""
+    """Names, shapes and offsets of everything in the vector, in the module's order."""
 
     entries: tuple[Entry, ...]
     dtype: torch.dtype = torch.float32
@@ -62,16 +62,16 @@ class ParameterLayout:
 
     @cached_property
     def parameters(self) -> "ParameterLayout":
-        """This layout without the buffers, which are always the last of the vector."""
+        """This layout without buffers, which are always last in the vector."""
         return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_buffer))
 
     @cached_property
     def channels_last(self) -> bool:
-        """Whether the module's 4-D weights are kept in that memory order."""
+        """Whether the module's 4-D weights have that memory order."""
         return any(entry.channels_last for entry in self.entries)
 
     def name_at(self, index: int) -> str:
-        """The tensor that an element of the vector belongs to, by its name in the module."""
+        """The module's name of the tensor that an element of the vector belongs to."""
         ends = [entry.offset + entry.shape.numel() for entry in self.entries]
         return next(
             (e.name for e, end in zip(self.entries, ends, strict=True) if index < end), f"element {index}"
@@ -82,11 +82,11 @@ class ParameterLayout:
         cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> "ParameterLayout":  # fmt: skip
-        """Lays out a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
+        """The layout of a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
 
-        Never part of it are integer buffers (batch counters), because an average of them means nothing, and
-        frozen parameters, because they are equal everywhere and stay so.
-        `channels_last` stores 4-D weights in that memory order, so that convolutions need no reordering.
+        It never contains integer buffers (batch counters), whose average has no meaning, or frozen
+        parameters, which are equal on all nodes. `channels_last` stores 4-D weights in that memory order, so
+        that convolutions need no reordering.
         """
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in trained]
@@ -127,17 +127,17 @@ class Vector:
 
     @property
     def values(self) -> Tensor:
-        """The model now, shape (d,)."""
+        """The current model, shape (d,)."""
         return self._slots[self._current]
 
     @property
     def spare(self) -> Tensor:
-        """The slot that the next mix is written to, shape (d,); its content is undefined."""
+        """The slot for the next mix, shape (d,); its content is undefined."""
         return self._slots[1 - self._current]
 
     @property
     def trained(self) -> Tensor:
-        """What the module's tensors are views of: the model, or the copy of it that is trained beside it."""
+        """The memory of the module's tensors: the model, or the copy that is trained beside it."""
         return self.values if self._aside is None or not self._is_aside else self._aside
 
     def flip(self) -> None:
@@ -146,7 +146,7 @@ class Vector:
         self._look_at(self._views[self._current])
 
     def step_aside(self) -> None:
-        """Has the module's tensors look at a copy of the model from here on; `values` stays as it is."""
+        """Makes the module's tensors views of a copy of the model; `values` does not change."""
         if self._aside is None:
             self._aside = torch.empty_like(self.values)
             self._views_aside = [entry.view(self._aside) for entry in self.layout.entries]
@@ -155,10 +155,10 @@ class Vector:
         self._look_at(self._views_aside)
 
     def rejoin(self, own_weight: float) -> None:
-        """Adds to the spare slot what has become of the copy: spare <- spare + (copy - values).
+        """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
 
-        Buffers are averages of what a node has seen, and no gradient moves them. The change of theirs counts
-        by the node's own weight in the mix, as it would had it been mixed: so a variance stays positive.
+        Buffers are averages of what a node has seen, and no gradient changes them. Their change is weighted
+        by the node's own weight in the mix, as if it had been mixed: so a variance stays positive.
         """
         assert self._aside is not None, "step_aside comes first"
         change = self._aside.sub_(self.values)
@@ -174,11 +174,11 @@ class Vector:
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What sums of numbers of that format are made in, and kept in from round to round: float32 at least."""
+    """The dtype for sums of that dtype, also kept between rounds: float32 at least."""
     return torch.float32 if dtype in HALVES else dtype
 
 
 def needs_float32(dtype: torch.dtype) -> str:
-    """What is said of a part that cannot work in a half."""
+    """The message about a part that does not work in a 16-bit format."""
     name = str(dtype).removeprefix("torch.")
     return f"needs the precision of float32, not {name}; set training.dtype: float32, and cast for the wire"

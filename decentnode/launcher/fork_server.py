@@ -221,12 +221,14 @@ class ForkServerProcess:
                 return
             code = os.waitstatus_to_exitcode(status)
             position = self._position.pop(pid)
+            # Killed to be replaced, so its exit is no failure.
             if position in self._replaced:
                 self._replaced.discard(position)
                 if not self._is_over:
                     self._fork_anew(position)
             elif self._may_come_back(position, code):
                 self._restarts[position] += 1
+                # Before the fork, so it precedes all reports of the new process.
                 self._fork_context.reporter.send(Restarted(position, code, self._restarts[position]))
                 self._fork(position)
             else:
@@ -241,6 +243,7 @@ class ForkServerProcess:
         if code == ExitCode.OK or self._is_over or self._restarts[position] % INCARNATIONS >= attempts:
             return False
         sightings = [fork_context.heartbeats.of(rank).read() for rank in experiment.processes[position].ranks]
+        # A node that has finished cannot repeat its rounds with neighbors that have left.
         done = any(seen.activity is Activity.END for seen in sightings)
         return (
             bool(fork_context.snapshots.run_id) and fork_context.heartbeats.last_round == GO_ON and not done

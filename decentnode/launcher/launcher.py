@@ -306,6 +306,7 @@ class Launcher:
         if isinstance(report, Restarted):
             for rank, text in self._late_join.note(report).items():
                 self._run_monitor.event_log.say("restarted", text, rank)
+        # First the table: all others read the state from it.
         lost = self.membership.take(report)
         self._run_monitor.take(report, stopping=self._signal is not None)
         if news := self._run_state.take(report):
@@ -347,6 +348,7 @@ class Launcher:
         # After the messages: a machine that has just reported is not silent.
         for report in self._others.forget_silent(now):
             self._take(report)
+        # After all messages, because they may have changed the set of machines.
         self._observer.expect_machines(self._others.observing)
         self._observer.is_alone = self._others.is_left_alone()
 
@@ -383,6 +385,7 @@ class Launcher:
 
     def _let_go(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
+        # Taken before the stop, to report how many of them were killed.
         here = self._local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
             announcement = self._stopping.announcement(self._run_state.saved_by_all)

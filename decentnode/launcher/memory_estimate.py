@@ -33,6 +33,7 @@ def _estimate(experiment: Experiment, machine: int) -> int:
     """`bytes_needed`, or 0 if a scheme or optimizer cannot be built outside a run."""
     try:
         return bytes_needed(experiment, machine)
+    # An estimate must not prevent a run that would work.
     except Exception:
         return 0
 
@@ -48,6 +49,7 @@ def _optimizer_copies(experiment: Experiment) -> int:
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=experiment.layout.dtype))
     parameter.grad = torch.zeros_like(parameter)
     optimizer = experiment.settings.training.optimizer.make([parameter])
+    # A real step, because optimizers create their state at the first one.
     optimizer.step(lambda: 0.0)
     return _bytes_of(optimizer.state_dict()) // (4 * experiment.layout.dtype.itemsize)
 

@@ -70,6 +70,7 @@ def file_shortage(settings: Settings, machine: int) -> str:
 def credentials(settings: Settings, machine: int) -> Credentials | None:
     """The credentials for the links of `machine`; None if they are plain. Raises BadInput, in one line."""
     if isinstance(settings.security, KeyFolder):
+        # Refused instead of a plain link: the user asked for authentication.
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
             raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
         return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))

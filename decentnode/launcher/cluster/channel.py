@@ -83,6 +83,7 @@ class LauncherChannel:
     def _make(self, kind: int) -> "zmq.Socket[bytes]":
         made = self._context.socket(kind)
         made.set(zmq.IPV6, 1)
+        # Set again in `close`; until then an error path must not block on undelivered messages.
         made.set(zmq.LINGER, 0)
         made.set(zmq.MAXMSGSIZE, self.most_bytes)
         # Vectors are large: what is not read yet must wait at the sender, not in this process.
@@ -177,6 +178,7 @@ class LauncherChannel:
         """
         link = self._own_link() if is_vector and not self._hosts else self._socket
         try:
+            # A launcher that does not read must never block the monitoring of nodes.
             link.send_multipart([route, content] if route else [content], zmq.NOBLOCK)
         except zmq.Again:
             return False

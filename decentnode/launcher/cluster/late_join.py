@@ -104,6 +104,7 @@ class LateJoin:
         """Records a restarted host process; returns the lines about it, by rank."""
         process = self._experiment.processes[report.process]
         self._incarnations[report.process] = report.attempt
+        # From here on new and restarted nodes connect to it.
         self._lineage.absent -= set(process.ranks)
         # A multiple is the first process of a late machine, not a restart.
         if report.attempt % INCARNATIONS == 0:
@@ -135,6 +136,7 @@ class LateJoin:
         if not argument.isdecimal() or int(argument) >= nodes:
             raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
         machine = experiment.mapping.machine_of(int(argument))
+        # Only its own launcher has the fork server of that process.
         if machine != self._machine:
             where = f"machine {machine} ({experiment.mapping.address(machine)})"
             raise RunFailed(f"rank {argument} is on {where}; ask there")
@@ -150,6 +152,7 @@ class LateJoin:
             word = "is" if found in (MemberState.RUNNING, MemberState.STARTING) else "has"
             raise RunFailed(f"rank {rank} {word} {found}")
         ranks = self._experiment.processes[position].ranks
+        # A restart replaces the whole process, with all its nodes.
         others = [other for other in ranks if members[other].state is not MemberState.LOST]
         if others:
             named = ranks_in_words(others, MOST_RANKS)

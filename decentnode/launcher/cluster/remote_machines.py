@@ -83,6 +83,7 @@ class RemoteMachines:
         lost = []
         for machine in sorted(self.present - {0}) if self._machine == 0 else ():
             active = self._active(machine)
+            # A machine whose nodes have all ended is not awaited any more.
             if not active or now - self._last_heard[machine] > Timeouts.machine_silent:
                 self.present.discard(machine)
                 # Recorded separately: these nodes count again if their launcher reports again.
@@ -99,6 +100,7 @@ class RemoteMachines:
         A launcher that only asks to join has none of these nodes: it is a new process.
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
+        # Two cases: nodes that count again, and a launcher whose nodes were never lost.
         back = []
         for machine in sorted(speaking - self.present):
             if self._membership.hear_again(self._mapping.ranks_of(machine)):
@@ -192,6 +194,7 @@ class RemoteMachines:
 
     def _objection(self, report: Report, machine: int) -> str:
         """Why a report from this machine is refused; empty if it counts."""
+        # These name a process instead of a rank.
         if isinstance(report, Restarted | Exited):
             about, carriers = report.process, self._carriers
         else:

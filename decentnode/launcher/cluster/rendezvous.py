@@ -325,6 +325,7 @@ class Rendezvous:
 
     def _difference(self, join: Join) -> Refuse | None:
         name = self._name({join.machine})
+        # Only the first difference is reported, so causes come before consequences.
         for what in ("version", "code", "digest", "dataset", "run_id"):
             here, there = getattr(self._greeting, what), getattr(join, what)
             if here != there and what == "code":
@@ -339,6 +340,7 @@ class Rendezvous:
     def _introduce(self, join: Join) -> None:
         """Records the handshakes of a machine's own nodes, and nothing about others."""
         self._joined.add(join.machine)
+        # A machine cannot announce handshakes or checkpoints of another one's nodes.
         own = set(self._mapping.ranks_of(join.machine))
         self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
         self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
@@ -348,6 +350,7 @@ class Rendezvous:
 
     def _objection(self, start: Start) -> str:
         """Why this machine does not accept the start; empty if it does."""
+        # A handshake of an absent node could only be forged.
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
         if not start.introductions.keys() <= (set() if start.late else ranks):
@@ -405,6 +408,7 @@ class Rendezvous:
         limit = time.monotonic() + Timeouts.refusal
         refusal = Refuse(why) if isinstance(why, str) else why
         self.send(refusal)
+        # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):

@@ -18,6 +18,7 @@ def settle(settings: Settings) -> Settings:
     others do not publish their addresses.
     """
     mapping = settings.mapping.make()
+    # A configuration that lists its machines overrides the job.
     if not isinstance(mapping, Environment):
         return settings
     job = mapping.job

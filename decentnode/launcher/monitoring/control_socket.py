@@ -99,6 +99,7 @@ class ControlServer:
         try:
             self._socket.bind(path)
             self._socket.listen(MOST_CLIENTS)
+            # Published last: a client that finds the path can connect.
             self._live.write_bytes(msgspec.json.encode(Live(os.getpid(), machine, path)) + b"\n")
         except OSError:
             self.close()
@@ -177,6 +178,7 @@ class ControlServer:
         try:
             return Answer(content=msgspec.Raw(msgspec.json.encode(make(asked.argument))))
         except (DecentnodeError, ValueError) as error:
+            # A wrong request must not end the launcher.
             return Answer(str(error))
 
 

@@ -53,5 +53,6 @@ class ExitMonitor:
             for position, ranks in self._processes.items()
             if position not in self._membership.ended and not any(members[rank].is_active for rank in ranks)
         ]
+        # Positions that are gone or have active nodes again drop out.
         self._since = {position: self._since.get(position, now) for position in found}
         return {position: now - since for position, since in self._since.items()}

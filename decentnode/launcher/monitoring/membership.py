@@ -97,6 +97,7 @@ class MembershipTable:
                     member.loss = report.loss
             case PeerMissing():
                 self._heard(report.rank)
+                # Each edge once: its first reason is the cause.
                 if (report.rank, report.peer) not in {(edge.rank, edge.peer) for edge in self.missing_edges}:
                     self.missing_edges.append(report)
                 self.members[report.peer].accused = True

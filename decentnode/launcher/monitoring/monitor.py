@@ -58,6 +58,7 @@ class RunMonitor:
         """Opens the control socket; the run continues without one if that fails."""
         if self._memory.shortage:
             self.event_log.say("memory", self._memory.shortage)
+        # Answered from what the launcher knows, so a request never delays a node.
         requests = {"status": lambda _: self._status_builder.status(self._began)}
         try:
             self._control = ControlServer(self._run_dir, socket_dir, self._machine, requests)

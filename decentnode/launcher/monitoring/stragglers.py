@@ -73,6 +73,7 @@ class StragglerTracker:
         causes = _by_cause(current)
         self._named = {peer: self._named.get(peer, now) for peer in causes}
         seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
+        # At most one line per straggler and interval, however many reports arrive.
         due = [peer for peer in sorted(causes) if now - self._told.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL]
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:

@@ -14,7 +14,7 @@ from decentnode.launcher.monitoring.membership import MembershipTable
 
 LOOK_INTERVAL = 0.5
 QUIET_INTERVAL = 4.0
-"""Seconds in which no node has got on, after which each look comes later than the one before."""
+"""Seconds without progress of any node, after which the pause between checks grows."""
 GROWTH, LONGEST_INTERVAL = 4.0, 60.0
 """Factor of that growth, and the longest pause in seconds."""
 REPORT_INTERVAL = 1.0
@@ -102,6 +102,7 @@ class Watchdog:
         if now < self.next_look:
             return []
         self._looked_before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
+        # Bounded: time in which the launcher was suspended is no silence of the nodes.
         elapsed = min(now - self._looked_before, self._pause + Timeouts.late_look)
         self._last_look = now
         self._learn_who_counts()
@@ -133,6 +134,7 @@ class Watchdog:
         given_up: dict[int, set[int]] = {}
         for edge in self._membership.missing_edges:
             given_up.setdefault(edge.rank, set()).add(edge.peer)
+        # A lost peer or a dropped edge changes the set of awaited peers without any new mark.
         if (active, given_up) != (self._active, self._given_up):
             self._active, self._given_up = active, given_up
             self._peers.clear()
@@ -146,6 +148,7 @@ class Watchdog:
             for watched in self._watched.values()
             if not self._active.isdisjoint(watched.ranks)
         ]
+        # The launcher sleeps while nothing happens; any report wakes it earlier (`look_soon`).
         return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
     def _left(self, watched: _Watched) -> float:
@@ -180,6 +183,7 @@ class Watchdog:
             sure = self._is_behind(peer, rank, round)
             if sure is not None:
                 (surely if sure else perhaps).append(peer)
+        # A possible cause is named only if there is no certain one.
         return surely or perhaps
 
     def sighting(self, rank: int) -> Heartbeat | None:
@@ -191,7 +195,7 @@ class Watchdog:
         return rank in self._local and self._watched[self._local[rank]].condition is Condition.STUCK
 
     def doing(self, rank: int, now: float) -> str:
-        """What a node does, and for how long: `trains for 12 s`; empty if unknown."""
+        """What a node does, and for how long: `training for 12 s`; empty if unknown."""
         seen = self.sighting(rank)
         return f"{self.what(rank)} for {now - seen.since:.0f} s" if seen else ""
 
@@ -271,6 +275,7 @@ class Watchdog:
     def _waits(self, now: float) -> Iterable[Waiting]:
         """All waits, if one of them is unusually long: a shorter one may show its cause."""
         waiting = [rank for rank in sorted(self._active & self._local.keys()) if self._waits_since(rank)]
+        # Short waits are part of every round; only unusual ones are reported.
         if not any(self._is_unusual(rank, now) for rank in waiting):
             return
         for rank in waiting:

@@ -25,7 +25,7 @@ Contribution = PartialSum | MeanVector | PartialDistance
 Event = Evaluated | Contribution | VectorAck | None
 """Input of the observer; None: end."""
 POLL_INTERVAL = 0.2
-"""Seconds between two looks at who is still waited for, while there is something to observe."""
+"""Seconds between two checks of which nodes are awaited, while a round is being observed."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
 """Limit of rounds that only other machines have reported, and of the bytes of their sums: the larger one
 counts.
@@ -176,6 +176,7 @@ class ModelObserver(threading.Thread):
             self._snapshots.release(event.rank, event.round)
 
     def _book(self, event: Evaluated | Contribution | VectorAck) -> None:
+        # Its first sum shows that a late machine evaluates with the others.
         if isinstance(event, PartialSum):
             self._newcomers.discard(event.machine)
         self.is_late = self.is_late and isinstance(event, MeanVector)
@@ -214,6 +215,7 @@ class ModelObserver(threading.Thread):
 
     def _advance(self, round: int, gathering: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
+        # One machine or node must not delay the observations of all others.
         late = self.is_alone or time.monotonic() - gathering.grew > Timeouts.observation
         if not gathering.summed and (late or self._is_complete(round, gathering)):
             gathering.summed = True
@@ -271,6 +273,7 @@ class ModelObserver(threading.Thread):
         count = self._count(gathering)
         if not count:
             return
+        # In the order of machines, so the mean does not depend on the order of arrival.
         parts = [np.frombuffer(part.content) for _, part in sorted(gathering.sums.items()) if part.count]
         mean = np.sum(parts, axis=0) / count
         gathering.averaged = count
@@ -300,6 +303,7 @@ class ModelObserver(threading.Thread):
         assert gathering.mean is not None
         count = sum(part.count for part in gathering.distances.values())
         distance = sum(part.distance for part in gathering.distances.values())
+        # A model of zeros has no scale.
         scale = float(gathering.mean.norm()) or 1.0
         scores = self._test(gathering.mean) if self._test else None
         # A machine may have sent a distance without a part in the mean.

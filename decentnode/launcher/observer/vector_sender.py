@@ -87,6 +87,7 @@ class VectorSender:
             return
         if machine not in self._under_way and self._send(contribution, machine):
             content = contribution.content
+            # A large vector on a slow link gets more time.
             limit = time.monotonic() + Timeouts.launcher_vector(len(content))
             self._under_way[machine] = _Sent(contribution.round, digest(content), limit)
         elif isinstance(contribution, PartialSum):

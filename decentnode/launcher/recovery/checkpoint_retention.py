@@ -63,6 +63,7 @@ class CheckpointRetention:
         A rank without a checkpoint of `kept` was lost or disconnected, and keeps only that one. If the newest
         common round is damaged, all ranks have an earlier one.
         """
+        # Both rounds only increase; a delayed message of machine 0 changes nothing.
         if round <= self.settled:
             return False
         self.settled, self.kept = round, kept

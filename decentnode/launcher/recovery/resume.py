@@ -174,6 +174,7 @@ class ResumePlan:
 
     def _good_rounds(self, rank: int, settings: str) -> list[int]:
         directory = self.run_dir / checkpoint.FOLDER
+        # The run is locked, so no process is writing these files.
         checkpoint.clean_up(directory, rank)
         good, defects = [], []
         for round in checkpoint.rounds(directory, rank):
@@ -196,6 +197,7 @@ class ResumePlan:
         path = directory / f"{rank:05d}" / f"{round:08d}.json"
         if f"{found.stamp.run_id:016x}" != self._state["run_id"]:
             raise BadCheckpoint(f"{path}: is of another run, {found.stamp.run_id:016x}")
+        # Other settings would continue with other numbers, without an error.
         if found.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
         seconds = found.state.get("seconds") if isinstance(found.state, dict) else None
@@ -302,6 +304,7 @@ def refuse_changes(before: Settings, after: Settings) -> None:
     """Raises BadInput with a line for each changed key that would make it another run."""
     if after.rounds < before.rounds:
         raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
+    # Compared as resolved values, so a different spelling in YAML is no change.
     changed = dict(_differences(_comparable(before), _comparable(after)))
     refused = [
         f"resume: {key} cannot change from {show(old)} to {show(new)}, which would make another run of it"

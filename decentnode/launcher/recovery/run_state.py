@@ -117,6 +117,7 @@ class RunState:
         """Processes reports of checkpoints and discarded rounds; returns a line to show, or an empty text."""
         if isinstance(report, Checkpointed):
             self.retention.note(report.rank, report.round)
+        # The node has deleted these checkpoints, so no resume may count on them.
         if isinstance(report, Rejoined):
             self.retention.undo(report.rank, report.round)
             if report.rank in self._local and self._may_undo:
@@ -146,6 +147,7 @@ class RunState:
         """Deletes unneeded checkpoints. Machine 0 decides; without it each machine does for its own nodes."""
         if self._machine and not is_alone:
             return
+        # Machine 0 knows the checkpoints of all ranks; another machine judges by its own alone.
         is_news = self.retention.tend(lost)
         if is_news and self._machine == 0:
             send(CheckpointsCommitted(self.retention.settled, self.retention.kept))

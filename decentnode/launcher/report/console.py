@@ -79,6 +79,7 @@ class LiveConsole:
     def line(self, text: str, style: str = "") -> None:
         """Shows a line, or drops it if the output is blocked; `style` is for screens that support one."""
         with self.dropping():
+            # After a dropped line later ones do not wait until the output accepts text again.
             self._is_read = self.has_room(Timeouts.console_line if self._is_read else 0.0)
             if self._is_read:
                 self._show(text, style)

@@ -29,7 +29,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.results.reader import EvaluationRow
 
 DRAW_INTERVAL = 0.25
-"""Seconds between two drawings."""
+"""Seconds between two updates."""
 RATE_SECONDS = 5.0
 """Seconds over which the rate of sending is averaged."""
 
@@ -233,6 +233,7 @@ class LiveScreen(LiveConsole):
         now = time.monotonic()
         if self._live is None or now - self._drawn < DRAW_INTERVAL:
             return
+        # Counted only when it is drawn: reports arrive far more often.
         standing = Standing.of(membership)
         if not self._drawn:
             self.dashboard.done_before = standing.done
@@ -253,6 +254,7 @@ class LiveScreen(LiveConsole):
     def close(self) -> None:
         with self.dropping():
             if not self.has_room(Timeouts.console_line):
+                # A blocked terminal would block the end of the run.
                 silence(self.output)
             self._terminal.close()
         self._live = None

@@ -85,6 +85,7 @@ class EvaluationLog:
         for row in rows:
             self._file.append(msgspec.json.encode(row))
         if rows:
+            # An evaluation row is not repeated at a resume after its round.
             self._file.sync()
         self.rows += rows
         self._highest = max([self._highest, *ready])
@@ -134,6 +135,7 @@ def make_run_directory(experiment: "Experiment", machine: int) -> Path:
     sizes = list(map(len, experiment.parts))
     content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": sizes}
     try:
+        # Two runs that start in the same second have the same generated name.
         while not _is_made(path, settings.run_dir is not None):
             path = unused_directory(settings.name).absolute()
         if any(path.iterdir()):
