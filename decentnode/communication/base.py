@@ -70,7 +70,7 @@ class HostProcess:
     """Its number on its machine, from 0."""
     ranks: tuple[int, ...]
     address: str
-    """The machine's address as the mapping has it."""
+    """The machine's address in the mapping."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Endpoint(ABC):
         """Starts to send at once; the handle is done when every source has sent or is lost.
 
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
-        part may be written again. `timeout` is that for a silent peer, in seconds.
+        part may be written again. `timeout`: for a silent peer, in seconds.
         """
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
@@ -227,9 +227,9 @@ class Communication(ABC):
     one_process: ClassVar[bool] = False
     """True when all nodes of the run must live in one host process."""
     has_group: ClassVar[bool] = False
-    """True when payloads go through a process group, where no message can be held back."""
+    """True when payloads go through a process group, where no message can be delayed."""
     group_ranks: tuple[int, ...] | None = None
-    """The nodes in that group where they are named."""
+    """The nodes in that group, if the options name them."""
     news: str = ""
     """One line for the console after `open`; empty: none."""
 
@@ -238,25 +238,25 @@ class Communication(ABC):
         return local_nodes
 
     def ports(self, nodes: int, several: bool) -> dict[str, range]:
-        """The TCP ports that a machine with so many nodes binds, by the option that names the first.
+        """The TCP ports that a machine with that many nodes binds, by the option with the first one.
 
         `several`: whether there are other machines.
         """
         return {}
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
-        """Whether payloads would travel in plain between such machines without anybody having allowed it."""
+        """Whether payloads would travel unencrypted between such machines without the user's permission."""
         return False
 
     def defect(self, device: str, ranks: Sequence[int]) -> str:
-        """Why a machine with these nodes on such a device cannot take part; empty when it can."""
+        """Why a machine with these nodes on such a device cannot take part; empty if it can."""
         return ""
 
     @abstractmethod
     def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         """Binds the sockets that peers connect to; called once, after the fork.
 
-        `most_bytes` is the largest payload that any peer may send. Raises StartError.
+        `most_bytes`: the largest payload that any peer may send. Raises StartError.
         """
 
     @abstractmethod

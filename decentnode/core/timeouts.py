@@ -169,7 +169,7 @@ class Timeouts:
     count.
     """
     notice: ClassVar[float] = 2.0
-    """Silence of a process until the watchdog asks whether it waits."""
+    """Silence of a process until the watchdog checks whether it waits."""
     reported_wait: ClassVar[float] = 2.0
     """How long a reported wait stays valid beyond the next check."""
     unseen_straggler: ClassVar[float] = 2.0

@@ -14,7 +14,7 @@ from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 from decentnode.node.node import Node
 
 PASSES = 10
-"""How often each neighbor is asked for its model."""
+"""Requests to each neighbor for its model."""
 
 
 def bring_back(

@@ -78,7 +78,7 @@ class Mailbox(MailboxTransport):
 
     @property
     def upcoming(self) -> int:
-        """The first round whose exchanges have not begun."""
+        """The first round whose exchanges have not started."""
         return self._last[0] + 1
 
     @property
@@ -203,7 +203,7 @@ class Mailbox(MailboxTransport):
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
         """Records that `reader` has released everything up to `seq`, in one part or in all."""
         with self.lock:
-            # A number that was never sent: it would free memory of the next exchange before it is read.
+            # A number that was never sent: the message is damaged or forged.
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return

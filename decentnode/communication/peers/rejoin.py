@@ -215,7 +215,7 @@ class RejoinProtocol:
         self._silent: set[Pair] = set()
         """Peers that did not answer, or are rejoining themselves."""
         self._ended: dict[Pair, int] = {}
-        """By peer that has ended the first round that it has not done."""
+        """First round not done, by peer that has ended."""
         self._next: dict[Pair, int] = {}
         self._agreed: dict[Pair, int] = {}
         """By peer that accepted the proposed round its next round."""

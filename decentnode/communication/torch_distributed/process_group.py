@@ -36,7 +36,7 @@ SHIFTS_PER_BATCH = 128
 UNUSED_TAG = (1 << 31) - 1
 """A prime, so tags of the same phase and part differ for that many rounds."""
 MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
-"""Phases per round and parts whose tags differ; as many parts as a header can hold."""
+"""Phases of a round and parts with different tags in consecutive rounds; a header holds as many parts."""
 LARGEST_BACKLOG = 1024
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 50e-6, 1e-3
 ONE_GPU = {

@@ -20,7 +20,7 @@ from decentnode.results.reader import Live
 
 LIVE = "live.json"
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
-"""Errors of a socket whose launcher has ended; other errors show nothing."""
+"""Errors of a socket whose launcher has ended; other errors do not show that."""
 HUNG_UP = (ConnectionResetError, BrokenPipeError)
 MOST_CLIENTS = 8
 MOST_REQUEST_BYTES = 4096
