@@ -302,7 +302,7 @@ def doctor(
     """Check whether this machine can run nodes, with a remedy for each problem."""
     settings = read(config, overrides) if config else None
     import_torch()
-    from decentnode.cli.doctor import examine
+    from decentnode.cli.doctor import examine, limits
     from decentnode.config.error_locations import anchored
     from decentnode.launcher.cluster.scheduler import this_machine
 
@@ -313,6 +313,9 @@ def doctor(
     for finding in examine(settings, machine):
         say(str(finding))
         failed = failed or finding.level == "fail"
+    if settings:
+        say("\nlimit, seconds, formula, and what it bounds:")
+        print_lines(map(str, limits(settings.failures.timeouts)))
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
 

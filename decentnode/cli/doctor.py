@@ -1,9 +1,12 @@
 """The checks of `decentnode doctor`: whether this machine can run nodes, with a remedy for each problem."""
 
+import ast
+import inspect
 import ipaddress
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -11,8 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import zmq
 
@@ -29,6 +33,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
 FEW_FILES = 256
 LITTLE_MEMORY = 1 << 30
+FORMULA_WIDTH = 40
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
 _ASK_TORCH = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
@@ -181,6 +186,49 @@ def experiment_keys(settings: Settings, machine: int) -> Finding:
         why = "security: none" if settings.security == "none" else "nobody else can reach it"
         return Finding("ok", "keys", f"links over TCP are plain ({why})")
     return Finding("ok", "keys", f"those of machine {machine}, one of {len(found.public)} that are let in")
+
+
+class Limit(NamedTuple):
+    """One line of the table of time limits."""
+
+    name: str
+    seconds: float
+    formula: str
+    bounds: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<20} {self.seconds:>6g}  {self.formula:<{FORMULA_WIDTH}}  {self.bounds}"
+
+
+def limits(timeouts: Timeouts) -> Iterator[Limit]:
+    """All time limits, with formula and description from their source; what only a run knows is a default."""
+    (definition,) = ast.parse(inspect.getsource(Timeouts)).body
+    assert isinstance(definition, ast.ClassDef)
+    for node, following in pairwise([*definition.body, ast.Pass()]):
+        if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+            name, value, bounds = node.name, node.body[-1].value, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
+            name, value, bounds = ast.unparse(node.target), node.value, ast.literal_eval(following.value)
+        else:
+            continue
+        yield Limit(name, _seconds(timeouts, name), _formula(name, value), " ".join(bounds.split()))
+
+
+def _formula(name: str, value: ast.expr | None) -> str:
+    if value is None:
+        return f"failures.{name}"
+    return (
+        "fixed" if isinstance(value, ast.Constant) else re.sub(r"\b(self|Timeouts)\.", "", ast.unparse(value))
+    )
+
+
+def _seconds(timeouts: Timeouts, name: str) -> float:
+    """A limit; the parameters of a method are other limits, or have defaults."""
+    limit = getattr(timeouts, name)
+    if not callable(limit):
+        return float(limit)
+    needed = [p.name for p in inspect.signature(limit).parameters.values() if p.default is p.empty]
+    return float(limit(*(_seconds(timeouts, other) for other in needed)))
 
 
 def own_addresses() -> list[str]:

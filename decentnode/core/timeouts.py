@@ -37,9 +37,7 @@ class Timeouts:
 
     @staticmethod
     def peer_behind(deadline: float) -> float:
-        """Time in one round for which reports of being behind extend a peer's deadline; one more deadline
-        follows.
-        """
+        """Time in one round for which a peer's reports of being behind extend its deadline."""
         return 9 * deadline
 
     @staticmethod

@@ -402,6 +402,13 @@ def test_a_doctor_whom_nobody_hears_ends_with_its_own_code(call, monkeypatch):
         assert call("doctor") == (0, "", "")
 
 
+def test_the_doctor_prints_the_time_limits_of_a_configuration(call, monkeypatch):
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    code, out, _ = call("doctor", str(ROOT / "configs" / "choco.yaml"), "failures.deadline=7")
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    assert (code, lines["process_exit"][:5]) == (0, ["19", "2", "*", "farewell", "+"])
+
+
 def test_the_doctor_examines_this_machine():
     findings = {finding.what: finding for check in doctor.CHECKS for finding in check()}
     for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):

@@ -17,7 +17,10 @@ import networkx as nx
 import pytest
 
 from decentnode import errors
+from decentnode.cli.doctor import limits
+from decentnode.config.settings import FailureSettings
 from decentnode.core.registry import REGISTRIES
+from decentnode.core.timeouts import Timeouts
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = sorted((ROOT / "decentnode").rglob("*.py"))
@@ -319,6 +322,67 @@ def test_the_tree_of_errors_is_drawn_as_it_is():
 
     ours = [name for name in drawn(errors.DecentnodeError) if hasattr(errors, name)]
     assert re.findall(r"^[│├└─ ]*([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE)[1:] == ours
+
+
+# Time limits.
+
+WAITING = {"cli", "communication", "core", "launcher", "mapping", "node", "parallel", "results"}
+"""Packages where something waits; a module's float constants are seconds there."""
+NOT_LIMITS = {
+    "cli/tune.py": "model distances and shares of them",
+    "communication/exchange/retransmission.py": "factors on the usual wait",
+    "communication/zeromq/endpoint.py": "bytes per second",
+    "core/text.py": "a unit",
+    "launcher/memory_estimate.py": "a share of the memory",
+    "launcher/monitoring/watchdog.py": "a factor on LOOK_INTERVAL",
+    "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
+    "node/dry_round.py": "a learning rate",
+    "results/curves.py": "a bound on values that files may hold",
+    "results/plots.py": "shares of a drawing",
+}
+"""Modules with one or more other float constants, and what these are."""
+
+
+def constants(path: Path) -> Iterator[tuple[ast.Assign, str, ast.expr]]:
+    """Each module-level name that is assigned an expression of numbers."""
+    for node in tree(path).body:
+        if isinstance(node, ast.Assign):
+            names, values = (getattr(part, "elts", [part]) for part in (node.targets[0], node.value))
+            for name, value in zip(names, values, strict=False):
+                yield node, ast.unparse(name), value
+
+
+def is_limit(name: str, value: ast.expr) -> bool:
+    numbers = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
+    known = all(isinstance(number, int | float) for number in numbers)
+    seconds = any(isinstance(number, float) for number in numbers) or re.search(
+        r"SECONDS|TIMEOUT|PATIENCE|DEADLINE|GRACE|LINGER|_MS$", name
+    )
+    return bool(numbers and known and seconds and not name.endswith("_INTERVAL"))
+
+
+def test_time_limits_stand_in_one_place():
+    """All but poll intervals, which stand beside their loop."""
+    paths = [path for path in PACKAGE if path.relative_to(ROOT / "decentnode").parts[0] in WAITING]
+    found = {
+        f"{path.relative_to(ROOT / 'decentnode')}": f"{name}, line {node.lineno}"
+        for path in paths
+        for node, name, value in constants(path)
+        if is_limit(name, value)
+    }
+    assert {place: name for place, name in found.items() if place not in NOT_LIMITS} == {}
+    assert found.keys() == NOT_LIMITS.keys()
+
+
+def test_the_docs_list_every_limit_that_a_configuration_changes():
+    defaults, others = FailureSettings().timeouts, Timeouts(1.0, 0.5, 2.0, 3.0)
+    pairs = zip(limits(defaults), limits(others), strict=True)
+    rows = [
+        f"| `{limit.name}` | {limit.seconds:g} | `{limit.formula}` | {limit.bounds} |"
+        for limit, other in pairs
+        if limit.seconds != other.seconds
+    ]
+    assert "\n".join(rows) in (ROOT / "docs" / "reliability.md").read_text()
 
 
 # Other people's checkers.
