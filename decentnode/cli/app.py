@@ -76,7 +76,7 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run, on this machine.")],
     overrides: Overrides = None,
     accept_code_change: Annotated[
-        bool, typer.Option("--accept-code-change", help="Go on although plug-ins were edited.")
+        bool, typer.Option("--accept-code-change", help="Continue although plug-ins were edited.")
     ] = False,
 ) -> None:
     """Resume a run that was stopped or killed, from the newest round that all nodes were saved after."""
@@ -98,7 +98,7 @@ def launch(
     import torch
 
     torch.set_num_threads(1)
-    from decentnode.config.error_locations import anchored
+    from decentnode.config.error_locations import with_locations
     from decentnode.graph.declared import doubts
     from decentnode.launcher import preflight
     from decentnode.launcher.cluster.scheduler import settle, this_machine
@@ -107,7 +107,7 @@ def launch(
     from decentnode.node import dry_round
     from decentnode.node.experiment import Experiment
 
-    with anchored(config, overrides):
+    with with_locations(config, overrides):
         settings = settle(settings)
         if past is not None:
             past.settle(settings)
@@ -136,7 +136,7 @@ def validate(
 ) -> None:
     """Check a configuration; shows every defect at once."""
     settings = read(config, overrides)
-    from decentnode.config.error_locations import anchored
+    from decentnode.config.error_locations import with_locations
     from decentnode.graph.declared import doubts
     from decentnode.node import dry_round
     from decentnode.node.experiment import Experiment
@@ -146,7 +146,7 @@ def validate(
         print(doubt, file=sys.stderr)
     found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
-        with anchored(config, overrides or ()):
+        with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
             dry_round.check(experiment)
         samples = (
@@ -193,10 +193,10 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
     import torch
 
     from decentnode.cli.tune import report
-    from decentnode.config.error_locations import anchored
+    from decentnode.config.error_locations import with_locations
 
     torch.set_num_threads(1)
-    with anchored(config, overrides or ()):
+    with with_locations(config, overrides or ()):
         print_lines(report(settings))
 
 
@@ -303,12 +303,12 @@ def doctor(
     settings = read(config, overrides) if config else None
     import_torch()
     from decentnode.cli.doctor import examine, limits
-    from decentnode.config.error_locations import anchored
+    from decentnode.config.error_locations import with_locations
     from decentnode.launcher.cluster.scheduler import this_machine
 
     failed, machine = False, 0
     if config and settings:
-        with anchored(config, overrides or ()):
+        with with_locations(config, overrides or ()):
             machine = this_machine(settings)
     for finding in examine(settings, machine):
         say(str(finding))
@@ -336,10 +336,10 @@ def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
 
     document = yaml_source.read(config)
     import_torch()
+    from decentnode.config.error_locations import plugin_errors_as_bad_input
     from decentnode.config.loader import understand
-    from decentnode.config.plugin_errors import in_words
 
-    with in_words():
+    with plugin_errors_as_bad_input():
         return understand(document, overrides or ())
 
 

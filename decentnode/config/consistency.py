@@ -190,7 +190,7 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
         document.add(("failures", "on_loss"), what)
     if reason := why_not_taken_back(sharing):
-        why = f"{reason}; leave it out, and go on with all of them from checkpoints: checkpoint.every and "
+        why = f"{reason}; leave it out, and continue with all from checkpoints: checkpoint.every and "
         why += "`decentnode resume`"
         if failures.restart.attempts:
             document.add(("failures", "restart", "attempts"), why)

@@ -1,20 +1,35 @@
-"""Adds file and line to errors that are found after a configuration was read.
+"""Where an error belongs: plug-in, method and line of code, and the file, line and key of a configuration.
 
 Samples, addresses, ports and the model are checked later than the file, by code that knows keys but no lines.
 The file is read again only when there is an error.
 """
 
 import re
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch import nn
+from torch.optim import Optimizer
+
 from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
-from decentnode.config.plugin_errors import in_words
 from decentnode.config.sections import SECTIONS
 from decentnode.config.yaml_source import Key
-from decentnode.errors import BadInput, ConfigError, DatasetError, GraphError, MappingError
+from decentnode.core.registry import REGISTRIES
+from decentnode.errors import (
+    BadInput,
+    ConfigError,
+    DatasetError,
+    DecentnodeError,
+    GraphError,
+    MappingError,
+    explained,
+    is_foreign,
+    is_out_of_memory,
+)
+from decentnode.training.objective import Objective
 
 _KEY = re.compile(r"([a-z]\w*)((?:\.\w+|\[\d+\])*):? (.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
@@ -24,16 +39,18 @@ SECTION_OF: dict[type[BadInput], str] = {
     MappingError: "mapping",
 }
 """The key of an error that names a file instead of a key."""
+KEYS = {"weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition"}
+"""The key that names a plug-in, where it is not the name of its kind."""
 
 
 @contextmanager
-def anchored(path: Path, overrides: Sequence[str]) -> Iterator[None]:
+def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
     """Turns every BadInput into a ConfigError with the file and line, or the override, of its key.
 
     Errors from the code of plug-ins from outside the package count as BadInput.
     """
     try:
-        with in_words():
+        with plugin_errors_as_bad_input():
             yield
     except ConfigError:
         raise
@@ -67,3 +84,42 @@ def _key_and_rest(error: BadInput, line: str) -> tuple[Key, str]:
         return (match[1], *parts), match[3]
     section = SECTION_OF.get(type(error))
     return ((section,) if section else ()), line
+
+
+@contextmanager
+def plugin_errors_as_bad_input() -> Iterator[None]:
+    """Turns an error from the code of a plug-in from outside into BadInput; all others pass."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DecentnodeError) or is_out_of_memory(error):
+            raise
+        if all(is_foreign(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+        raise BadInput(line_of(error)) from error
+
+
+def line_of(error: BaseException) -> str:
+    """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; without a plug-in only the error."""
+    seen = [
+        (key, f"{type(owner).__name__}.{frame.f_code.co_name}", is_foreign(frame))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if (key := _key_of(owner := frame.f_locals.get("self"), error))
+    ]
+    own = [(key, method) for key, method, foreign in seen if not foreign]
+    if not seen:
+        return explained(error)
+    key, method = own[-1] if own else seen[0][:2] if seen[0][0] == "model" else seen[-1][:2]
+    return f"{key}: {method} raises {explained(error)}"
+
+
+def _key_of(owner: object, error: BaseException) -> str:
+    """The key in the configuration of the plug-in that an object belongs to; empty for other objects."""
+    if isinstance(owner, nn.Module):
+        frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        losses = [objective.loss for objective in frames if isinstance(objective, Objective)]
+        return "training.loss" if any(owner is loss for loss in losses) else "model"
+    if isinstance(owner, Optimizer):
+        return "training.optimizer"
+    kind = next((registry.kind for registry in REGISTRIES if isinstance(owner, registry.bases)), "")
+    return KEYS.get(kind, kind)

@@ -18,7 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from decentnode.config.plugin_errors import line_of
+from decentnode.config.error_locations import line_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.polling import ready

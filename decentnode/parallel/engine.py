@@ -196,8 +196,8 @@ class MixingEngine:
             self.exchanges.release(inbox)
         if not sound:
             raise RunFailed(
-                f"rank {self._view.rank}, step {self.step}: stood still for so long that a peer gave it up; "
-                "a longer deadline is needed"
+                f"rank {self._view.rank}, step {self.step}: was suspended for so long that a peer "
+                "timed out on it; a longer deadline is needed"
             )
 
     def _weighed(self, block: BucketMemory, inbox: Inbox) -> MixInput:

@@ -48,6 +48,41 @@ FORMER_NAMES = """
 """Classes that have the field's standard terms now (docs/glossary.md)."""
 NAMED_ALIKE = {"Chain", "Quadratic", "Uniform"}
 """Plug-ins of two kinds with the name that the literature gives both."""
+FORMER_PHRASES = re.compile(
+    r"\b(goes on without|gets? on\b|(?:has|have|had) (?:not )?got on|gives? up|gave up|given up|comes? back|"
+    r"came back|anew|on purpose|whoever|whomever|somebody|fell silent|heard again|without a word|"
+    r"latecomers?|what the models are together|let go|is to be|are to be)\b",
+    re.IGNORECASE,
+)
+"""What docs/glossary.md has plain words for."""
+MOST_METHODS, MOST_ATTRIBUTES, MOST_CLASS_LINES = 20, 15, 250
+LARGE_CLASSES = {
+    "Mailbox": (36, 24, 340, "all exchanges of a node; split with the peers' state machine"),
+    "IoThread": (43, 22, 360, "owns every socket of a process; split with the peers' state machine"),
+    "PeerLinks": (23, 17, 230, "as IoThread"),
+    "ZeroMQEndpoint": (20, 17, 220, "as IoThread"),
+    "GroupEndpoint": (23, 15, 230, "the same over a process group"),
+    "Launcher": (24, 34, 380, "split with the one monitor of the launcher"),
+    "Watchdog": (26, 17, 270, "as Launcher"),
+    "ModelObserver": (24, 17, 240, "split with the one channel for vectors"),
+    "Rendezvous": (26, 22, 350, "as ModelObserver"),
+    "RoundExchange": (13, 22, 180, "split with the peers' state machine"),
+    "DecentralizedDataParallel": (30, 10, 320, "its public methods are those of torch's DDP"),
+    "Sharing": (27, 5, 240, "the seam: one method for each question of a run, most with an answer"),
+    "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
+    "Settings": (0, 25, 40, "one attribute for each key of a configuration"),
+    "RoundRecord": (0, 22, 30, "one attribute for each field of a line"),
+    "Lockstep": (10, 19, 140, "options and results of the tests' driver"),
+}
+"""Methods, attributes and lines that a class may have instead, and why it is no smaller."""
+MOST_MODULES = 13
+LARGE_FOLDERS = {("core",): 15, ("sharing",): 99, ("transforms",): 99, ("models",): 99, ("datasets",): 99}
+"""A closed list, and folders of plug-ins."""
+MOST_IMPORTS = 15
+MANY_IMPORTS = {"launcher.launcher": 32, "node.experiment": 30, "cli.app": 30, "node.host_process": 20} | {
+    "communication.zeromq.io_thread": 16, "node.node": 16, "parallel.module": 16,
+}  # fmt: skip
+"""Modules that put everything together."""
 WALL_CLOCK = {
     "time.time",
     "time.time_ns",
@@ -173,7 +208,73 @@ def test_classes_have_names_of_their_own_in_the_terms_of_the_glossary():
     assert classes.keys() & set(FORMER_NAMES.split()) == set()
 
 
+def text_of(path: Path) -> Iterator[str]:
+    """What people read of a file: its prose, or its docstrings and messages."""
+    if path.suffix == ".md":
+        yield path.read_text()
+        return
+    for _, node in nodes([path], ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+
+
+def test_what_people_read_has_none_of_the_former_phrases():
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in [*PACKAGE, *pages]
+        if path.name != "glossary.md"
+        for text in text_of(path)
+        for match in FORMER_PHRASES.finditer(text)
+    ]
+    assert found == []
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Names that are assigned to `self`, and fields."""
+    fields = {
+        x.target.id for x in node.body if isinstance(x, ast.AnnAssign) and "ClassVar" not in ast.unparse(x)
+    }
+    stored = (x for x in ast.walk(node) if isinstance(x, ast.Attribute) and isinstance(x.ctx, ast.Store))
+    return fields | {x.attr for x in stored if ast.unparse(x.value) == "self"}
+
+
+def test_classes_are_of_a_size_that_a_reader_can_hold():
+    large = []
+    for path, node in nodes(PACKAGE, ast.ClassDef):
+        limits = LARGE_CLASSES.get(node.name, (MOST_METHODS, MOST_ATTRIBUTES, MOST_CLASS_LINES))
+        methods = sum(isinstance(x, FUNCTIONS) for x in node.body)
+        sizes = (methods, len(attributes(node)), length(node))
+        if any(size > limit for size, limit in zip(sizes, limits, strict=False)):
+            large.append(f"{place(path, node)} {node.name}: {sizes}")
+    assert large == []
+
+
+def test_folders_and_imports_are_few():
+    folders = Counter(path.parent for path in PACKAGE if path.name != "__init__.py")
+    full = {
+        str(folder.relative_to(ROOT)): count
+        for folder, count in folders.items()
+        if count > LARGE_FOLDERS.get(folder.relative_to(ROOT).parts[1:2], MOST_MODULES)
+    }
+    assert full == {}
+    depths = {len(path.relative_to(ROOT / "decentnode").parts) for path in PACKAGE}
+    assert max(depths) <= 3
+    wide = {
+        module: len(names)
+        for module, names in direct_imports().items()
+        if module_path(module).name != "__init__.py"
+        if len(names) > MANY_IMPORTS.get(module.removeprefix("decentnode."), MOST_IMPORTS)
+    }
+    assert wide == {}
+
+
 # Layers: who may import whom, directly or through others.
+
+
+@cache
+def module_path(module: str) -> Path:
+    return next(path for path in PACKAGE if module_name(path) == module)
 
 
 def module_name(path: Path) -> str:

@@ -208,7 +208,7 @@ class TestMeeting:
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
-            ({"run_id": "00" * 8}, "run to go on with: 000000000000; machine 0: none"),
+            ({"run_id": "00" * 8}, "run to continue: 000000000000; machine 0: none"),
             ({"dataset": "f" * 64}, "dataset's content: ffffffffffff; machine 0: eeeeeeeeeeee"),
         ],
         ids=["version", "digest", "run", "dataset"],
@@ -592,7 +592,7 @@ class TestLate:
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
-            ({"run_id": "f" * 16}, "run to go on with: ffffffffffff; machine 0: none"),
+            ({"run_id": "f" * 16}, "run to continue: ffffffffffff; machine 0: none"),
         ],
         ids=["version", "digest", "run"],
     )

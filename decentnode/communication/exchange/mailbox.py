@@ -53,7 +53,7 @@ class Mailbox(MailboxTransport):
         """The exchange that was opened last; None before the first."""
         self.asked: dict[int, Key] = {}
         """By peer the latest exchange whose payload was requested: it may arrive twice."""
-        self.anew: dict[int, int] = {}
+        self.rejoined: dict[int, int] = {}
         """By rejoining peer the round from which both ends start with empty state of each other."""
         self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
@@ -93,9 +93,9 @@ class Mailbox(MailboxTransport):
             self._last = max(self._last, (round, -1, -1))
             for peer in [peer for peer, first in self._returning.items() if first <= round]:
                 del self._returning[peer], self.gone[peer]
-            met = [peer for peer, first in self.anew.items() if first <= round and peer not in self.gone]
+            met = [peer for peer, first in self.rejoined.items() if first <= round and peer not in self.gone]
             for peer in met:
-                del self.anew[peer]
+                del self.rejoined[peer]
             return met
 
     def start_at(self, round: int) -> None:
@@ -113,7 +113,7 @@ class Mailbox(MailboxTransport):
             self._signs.forget(peer)
             self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             self._returning[peer] = self._agreed[peer] = round
-            self.anew[peer] = max(round, theirs)
+            self.rejoined[peer] = max(round, theirs)
             self.left.discard(peer)
             return True
 
@@ -129,7 +129,7 @@ class Mailbox(MailboxTransport):
         with self.lock:
             waiting = set(peers) - self.gone.keys() - {self.rank}
             waiting |= {peer for peer, first in self._returning.items() if first < round}
-            self.anew |= dict.fromkeys(waiting, round)
+            self.rejoined |= dict.fromkeys(waiting, round)
             return waiting
 
     def has_dropped(self, peer: int, round: int) -> bool:

@@ -300,11 +300,11 @@ class RejoinProtocol:
             mailbox.start_at(round)
         for (rank, peer), theirs in self._agreed.items():
             self._mailboxes[rank].readmit(peer, round)
-            self._mailboxes[rank].anew[peer] = max(round, theirs)
+            self._mailboxes[rank].rejoined[peer] = max(round, theirs)
         if self._agreed or self._silent or self._ended:
             # Nodes of one process may have loaded checkpoints of different rounds.
             for rank, mailbox in self._mailboxes.items():
-                mailbox.anew |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
+                mailbox.rejoined |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
         self.found.set()
 
     def _forget(self, pair: Pair) -> None:

@@ -32,7 +32,7 @@ from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import difference
 
-_WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to go on with"}
+_WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
 
 JOIN_INTERVAL = 0.5
 MOST_AT_ONCE = 4

@@ -83,7 +83,7 @@ class RunLock:
 
 
 class ResumePlan:
-    """A run on this machine that is to be resumed."""
+    """A run on this machine that is resumed."""
 
     def __init__(
         self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False

@@ -161,7 +161,7 @@ class NodeCheckpoints:
         directory, stamp = self._lineage.directory, self._lineage.stamp
         try:
             is_undone = self._undone is not None and node.round >= self._undone
-            checkpoint.save(directory, node.rank, node.round, node.snapshot(), stamp, anew=is_undone)
+            checkpoint.save(directory, node.rank, node.round, node.snapshot(), stamp, overwrite=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             self._complain(node, reason)

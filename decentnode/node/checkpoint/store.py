@@ -77,13 +77,15 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest: msgspec.Raw
 
 
-def save(directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, anew: bool = False) -> None:
+def save(
+    directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, overwrite: bool = False
+) -> None:
     """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors, and leaves no part.
 
-    A valid one of that round of the run is kept: it has the same content, and a rewrite could lose it. `anew`
-    overwrites it, because the round was discarded.
+    A valid one of that round of the run is kept: it has the same content, and a rewrite could lose it.
+    `overwrite` replaces it, because the round was discarded.
     """
-    if not anew and _is_saved(directory, rank, round, stamp):
+    if not overwrite and _is_saved(directory, rank, round, stamp):
         return
     packer = StateEncoder()
     tree = packer.pack(state)
