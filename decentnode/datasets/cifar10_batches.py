@@ -6,8 +6,7 @@ Only two calls are known, that of a byte string and that of a uint8 array. This 
 """
 
 import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,71 +32,6 @@ class Call:
     state: Any = None
 
 
-@dataclass
-class PickleReader:
-    """The stack and the memo of one pickle."""
-
-    stack: list[Any] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
-
-    def push(self, value: Any) -> None:
-        """Puts a value on the stack."""
-        self.stack.append(value)
-
-    def pop(self, count: int) -> list[Any]:
-        """Removes the last `count` values from the stack and returns them."""
-        if count > len(self.stack):
-            raise IndexError("the stack is empty")
-        start = len(self.stack) - count
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
-
-    def pop_marked(self) -> list[Any]:
-        """Removes the last mark and everything above it from the stack; returns the values."""
-        above = next(i for i, value in enumerate(reversed(self.stack)) if value is MARK)
-        return self.pop(above + 1)[1:]
-
-    def memoize(self, slot: int) -> None:
-        """Stores the top of the stack in the memo."""
-        self.memo[slot] = self.stack[-1]
-
-    def extend(self, items: list[Any]) -> None:
-        """Adds to the list on top."""
-        self.stack[-1].extend(items)
-
-    def set_items(self, items: list[Any]) -> None:
-        """Adds keys and values, alternating, to the dictionary on top."""
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-    def build(self, state: Any) -> None:
-        """Stores the state for the result of a call."""
-        self.stack[-1].state = state
-
-
-OPERATIONS: dict[str, Callable[[PickleReader, Any], None]] = {
-    "MARK": lambda m, _: m.push(MARK),
-    "EMPTY_DICT": lambda m, _: m.push({}),
-    "EMPTY_LIST": lambda m, _: m.push([]),
-    "EMPTY_TUPLE": lambda m, _: m.push(()),
-    "TUPLE": lambda m, _: m.push(tuple(m.pop_marked())),
-    "TUPLE1": lambda m, _: m.push(tuple(m.pop(1))),
-    "TUPLE2": lambda m, _: m.push(tuple(m.pop(2))),
-    "TUPLE3": lambda m, _: m.push(tuple(m.pop(3))),
-    "APPEND": lambda m, _: m.extend(m.pop(1)),
-    "APPENDS": lambda m, _: m.extend(m.pop_marked()),
-    "SETITEM": lambda m, _: m.set_items(m.pop(2)),
-    "SETITEMS": lambda m, _: m.set_items(m.pop_marked()),
-    "BINPUT": lambda m, slot: m.memoize(slot),
-    "LONG_BINPUT": lambda m, slot: m.memoize(slot),
-    "MEMOIZE": lambda m, _: m.memoize(len(m.memo)),
-    "BINGET": lambda m, slot: m.push(m.memo[slot]),
-    "LONG_BINGET": lambda m, slot: m.push(m.memo[slot]),
-    "GLOBAL": lambda m, name: m.push(name),
-    "STACK_GLOBAL": lambda m, _: m.push(" ".join(m.pop(2))),
-    "REDUCE": lambda m, _: m.push(Call(*m.pop(2))),
-    "BUILD": lambda m, _: m.build(*m.pop(1)),
-}
 DEFECTS = (KeyError, IndexError, TypeError, AttributeError, StopIteration, OverflowError)
 """Exceptions, beside ValueError, for input that is not a batch."""
 
@@ -113,17 +47,65 @@ def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def walk(content: bytes) -> Any:
     """The value that the opcodes describe; calls in it are `Call` objects."""
-    machine = PickleReader()
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name in LITERALS:
-            machine.stack.append(argument)
+            stack.append(argument)
         elif opcode.name in CONSTANTS:
-            machine.stack.append(CONSTANTS[opcode.name])
-        elif opcode.name in OPERATIONS:
-            OPERATIONS[opcode.name](machine, argument)
+            stack.append(CONSTANTS[opcode.name])
         elif opcode.name not in IGNORED:
-            raise ValueError(f"not a CIFAR-10 batch (it uses {opcode.name})")
-    return machine.stack.pop()
+            _follow(opcode.name, argument, stack, memo)
+    return stack.pop()
+
+
+def _follow(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
+    """Changes stack and memo as an opcode says; raises ValueError for one that no batch has."""
+    match name:
+        case "MARK":
+            stack.append(MARK)
+        case "EMPTY_DICT":
+            stack.append({})
+        case "EMPTY_LIST":
+            stack.append([])
+        case "EMPTY_TUPLE":
+            stack.append(())
+        case "TUPLE":
+            stack.append(tuple(_taken_to_mark(stack)))
+        case "TUPLE1" | "TUPLE2" | "TUPLE3":
+            stack.append(tuple(_taken(stack, int(name[-1]))))
+        case "APPEND" | "APPENDS":
+            items = _taken(stack, 1) if name == "APPEND" else _taken_to_mark(stack)
+            stack[-1].extend(items)
+        case "SETITEM" | "SETITEMS":
+            items = _taken(stack, 2) if name == "SETITEM" else _taken_to_mark(stack)
+            stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+        case "BINGET" | "LONG_BINGET":
+            stack.append(memo[argument])
+        case "GLOBAL":
+            stack.append(argument)
+        case "STACK_GLOBAL":
+            stack.append(" ".join(_taken(stack, 2)))
+        case "REDUCE":
+            stack.append(Call(*_taken(stack, 2)))
+        case "BUILD":
+            (state,) = _taken(stack, 1)
+            stack[-1].state = state
+        case _:
+            raise ValueError(f"not a CIFAR-10 batch (it uses {name})")
+
+
+def _taken(stack: list[Any], count: int) -> list[Any]:
+    """The last `count` values, which the stack has no longer."""
+    return [stack.pop() for _ in range(count)][::-1]
+
+
+def _taken_to_mark(stack: list[Any]) -> list[Any]:
+    """The values above the last mark; the stack has neither these nor the mark any longer."""
+    above = next(i for i, value in enumerate(reversed(stack)) if value is MARK)
+    return _taken(stack, above + 1)[1:]
 
 
 def as_bytes(value: Any) -> bytes:
