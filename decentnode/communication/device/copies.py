@@ -1,6 +1,5 @@
 """Asynchronous copies between host memory and a GPU."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,57 +13,34 @@ PORTABLE, READ_ONLY = 1, 8
 """Flags of cudaHostRegister: for all contexts, and for memory that this process may only read."""
 
 
-class HostDeviceCopies(ABC):
-    """Copies that start after all earlier work of the device, and end some time later."""
+class HostCopies:
+    """Copies within host memory; they end before `begin` returns.
 
-    @abstractmethod
+    Those of a subclass for a device start after all earlier work of the device, and end some time later.
+    """
+
     def host_memory(self, size: int) -> Tensor:
         """Bytes of host memory that the device can access directly."""
+        return torch.empty(size, dtype=torch.uint8)
 
-    @abstractmethod
     def lock(self, memory: Tensor, read_only: bool = False) -> None:
         """Lets the device access existing host memory directly, if possible; keeps that memory alive."""
 
-    @abstractmethod
     def unlock(self, memory: Tensor) -> None:
         """Unlocks such memory, when no copy reads it any more."""
 
-    @abstractmethod
     def begin(self, target: Tensor, source: Tensor) -> None:
         """Starts to copy bytes; neither side may be written before the copy has ended."""
+        target.copy_(source)
 
-    @abstractmethod
     def join(self) -> None:
         """Makes later work of the device wait for all copies; the caller does not wait."""
 
-    @abstractmethod
     def finish(self) -> None:
         """Waits until all copies have ended."""
 
 
-class HostCopies(HostDeviceCopies):
-    """Copies within host memory; they end before `begin` returns."""
-
-    def host_memory(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8)
-
-    def lock(self, memory: Tensor, read_only: bool = False) -> None:
-        """Host memory needs nothing."""
-
-    def unlock(self, memory: Tensor) -> None:
-        """Nothing was locked."""
-
-    def begin(self, target: Tensor, source: Tensor) -> None:
-        target.copy_(source)
-
-    def join(self) -> None:
-        """There are no copies in progress."""
-
-    def finish(self) -> None:
-        """There are no copies in progress."""
-
-
-class CudaCopies(HostDeviceCopies):
+class CudaCopies(HostCopies):
     """Copies of one GPU on a stream of their own; waits are for their event, never for the whole device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -120,8 +96,13 @@ class CudaCopies(HostDeviceCopies):
         self._ended.synchronize()
 
 
+<<<<<<< HEAD
 def copies_for(device: torch.device) -> HostDeviceCopies:
     """The copies between host memory and that device."""
+=======
+def copies_for(device: torch.device) -> HostCopies:
+    """What copies between host memory and that device."""
+>>>>>>> 813ac15 (device: let the host's copies be the base of the GPU's)
     return CudaCopies(device) if device.type == "cuda" else HostCopies()
 
 

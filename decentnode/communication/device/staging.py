@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.base import BufferSpec, Endpoint
-from decentnode.communication.device.copies import HostDeviceCopies, copies_for, same_place
+from decentnode.communication.device.copies import HostCopies, copies_for, same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.zeromq.received import SharedMessage
 from decentnode.core.payload import Layout, Payload
@@ -34,7 +34,7 @@ class DeviceStaging(Endpoint):
         inner: Endpoint,
         memory: BufferSpec,
         device: torch.device,
-        copies: HostDeviceCopies | None = None,
+        copies: HostCopies | None = None,
     ) -> None:
         self.rank = inner.rank
         self.counters = inner.counters
