@@ -132,9 +132,9 @@ class Sharing(Stateful, ABC):
         """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it."""
         self.chain.begin(vector)
 
-    @abstractmethod
     def payload_layout(self, phase: int = 0) -> Layout | None:
         """The layout of the payload of exchange number `phase` in a round; None when it never sends."""
+        return self.chain.layout
 
     @abstractmethod
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
@@ -76,9 +76,6 @@ class Beer(Sharing):
         self._models.begin(vector)
         self._guard.begin(vector)
         self._trackers.begin(self._v)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.chain.layout
 
     @property
     def adjust_gradient(self) -> AdjustGradient | None:

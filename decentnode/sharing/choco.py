@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Fraction
@@ -50,9 +50,6 @@ class Choco(Sharing):
         super().begin(torch.zeros_like(vector))
         self._public.begin(vector)
         self._guard.begin(vector)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         difference = vector - self._public.h

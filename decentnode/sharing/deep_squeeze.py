@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import accumulator
 from decentnode.graph.base import View
@@ -48,9 +48,6 @@ class DeepSqueeze(Sharing):
         # bfloat16 would lose the small errors against what they are added to.
         self._e = torch.zeros_like(vector, dtype=accumulator(vector.dtype))
         self._guard.begin(vector)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         v = vector + self._e

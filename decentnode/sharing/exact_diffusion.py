@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
@@ -66,9 +66,6 @@ class ExactDiffusion(Sharing):
         super().begin(vector)
         self._correction = torch.zeros_like(vector)
         self._guard.begin(vector)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         # A new tensor in each round: peers may read the last one until this exchange ends.

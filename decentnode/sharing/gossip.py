@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.payload import Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
@@ -67,9 +67,6 @@ class Gossip(Sharing):
         if chain.rounds and not _mixes_differences(chain):
             return False
         return not selects(chain) or (self.fill == "own" and chain.same_coordinates)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.chain.layout
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         coefficients = self.chain.to_basis(vector)

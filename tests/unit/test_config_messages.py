@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "name: 'outside:Unfinished'",
         [
             "14 sharing: Unfinished: Can't instantiate abstract class Unfinished "
-            "with abstract methods mix, outgoing, payload_layout"
+            "with abstract methods mix, outgoing"
         ],
     ),
     "lines of its own": (
