@@ -3,24 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, PluginKind, parameters_for
+from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, parameters_for
 from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
 from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.config.type_check import REQUIRED, json_schema, parameters_of
-from decentnode.core.registry import (  # fmt: skip
-    COMMUNICATIONS,
-    DATASETS,
-    FAULTS,
-    GRAPHS,
-    MAPPINGS,
-    MIXINGS,
-    MODELS,
-    PARTITIONS,
-    SHARINGS,
-    TRAININGS,
-    TRANSFORMS,
-)
+from decentnode.core import registry
+from decentnode.core.registry import Registry
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -42,8 +31,9 @@ class SchemaBuilder:
 
     def sections(self) -> Schema:
         """The schemas of all keys other than plain values."""
-        weights, partition = self.plugin(MIXINGS), self.plugin(PARTITIONS, "iid")
-        transforms = {"type": ["array", "null"], "items": self.plugin(TRANSFORMS)}
+        weights, partition = self.plugin(registry.MIXINGS), self.plugin(registry.PARTITIONS, "iid")
+        transforms = {"type": ["array", "null"], "items": self.plugin(registry.TRANSFORMS)}
+        mixed = {"weights": weights, "transforms": transforms}
         every = {name: self.value(*given) for name, given in communication_parameters().items()}
         torch_classes = {
             "optimizer": self.plugin(OPTIMIZERS),
@@ -51,28 +41,28 @@ class SchemaBuilder:
             "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
         }
         return {
-            "graph": self.plugin(GRAPHS),
-            "mapping": self.plugin(MAPPINGS, "linear"),
-            "dataset": self.plugin(DATASETS, "", {"partition": partition}),
-            "model": self.plugin(MODELS),
+            "graph": self.plugin(registry.GRAPHS),
+            "mapping": self.plugin(registry.MAPPINGS, "linear"),
+            "dataset": self.plugin(registry.DATASETS, "", {"partition": partition}),
+            "model": self.plugin(registry.MODELS),
             "training": self.training(torch_classes),
-            "sharing": self.plugin(SHARINGS, "gossip", {"weights": weights, "transforms": transforms}),
-            "communication": self.plugin(COMMUNICATIONS, "zeromq", every),
+            "sharing": self.plugin(registry.SHARINGS, "gossip", mixed),
+            "communication": self.plugin(registry.COMMUNICATIONS, "zeromq", every),
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
             "checkpoint": self.object(parameters_of(CheckpointSettings)),
             "records": self.object(parameters_of(RecordSettings)),
-            "faults": {"type": ["array", "null"], "items": self.plugin(FAULTS)},
+            "faults": {"type": ["array", "null"], "items": self.plugin(registry.FAULTS)},
         }
 
     def training(self, torch_classes: Schema) -> Schema:
         """A mapping whose `name` selects some of its keys; the others are valid for every name."""
         shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
-        section: Schema = self.plugin(TRAININGS, "local", shared)["anyOf"][1]
+        section: Schema = self.plugin(registry.TRAININGS, "local", shared)["anyOf"][1]
         section["properties"] |= shared
         return section | {"required": ["optimizer"]}
 
-    def plugin(self, kind: PluginKind, default: str = "", generic: Schema | None = None) -> Schema:
+    def plugin(self, kind: Registry, default: str = "", generic: Schema | None = None) -> Schema:
         """A plug-in by its name alone, or a mapping whose `name` selects the other keys."""
         classes = kind.classes()
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from decentnode.config.removed import removed
 from decentnode.config.settings import ModelPlugin, Plugin
@@ -20,7 +20,7 @@ from decentnode.config.type_check import (
     unknown,
 )
 from decentnode.config.yaml_source import Document, Key
-from decentnode.core.registry import import_from, near_file
+from decentnode.core.registry import Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
 
@@ -32,22 +32,6 @@ GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """Matches the name of a graph that is a file."""
 _ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
 _WORD = re.compile(r"\w+")
-
-
-class PluginKind(Protocol):
-    """The common interface of Registry and TorchClasses."""
-
-    kind: str
-
-    @property
-    def bases(self) -> tuple[type, ...]:
-        """A class from outside the package must derive from one of these."""
-
-    def find(self, name: str) -> type:
-        """The class with that name; raises UnknownPlugin."""
-
-    def classes(self) -> dict[str, type]:
-        """All classes by name."""
 
 
 @dataclass
@@ -68,7 +52,7 @@ class PluginParser:
         return value
 
     def plugin(
-        self, key: Key, kind: PluginKind, default: str = "", generic: Iterable[str] = ()
+        self, key: Key, kind: Registry, default: str = "", generic: Iterable[str] = ()
     ) -> Plugin | None:
         """The plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
         name, section = self._named(key, kind, default)
@@ -141,7 +125,7 @@ class PluginParser:
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 
-    def _named(self, key: Key, kind: PluginKind, default: str) -> tuple[str, Mapping[str, Any]]:
+    def _named(self, key: Key, kind: Registry, default: str) -> tuple[str, Mapping[str, Any]]:
         """Name and options of the plug-in at `key`; an empty name when there is none."""
         section = self.get(key)
         if isinstance(section, str):
@@ -163,7 +147,7 @@ class PluginParser:
             return "file", {"path": name, **options}
         return name, options
 
-    def _find(self, key: Key, kind: PluginKind, name: str) -> type | None:
+    def _find(self, key: Key, kind: Registry, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
         if ":" in name:
             import_from(Path.cwd(), self.folder)
@@ -196,6 +180,6 @@ def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
-def parameters_for(kind: PluginKind, cls: type) -> Parameters:
+def parameters_for(kind: Registry, cls: type) -> Parameters:
     """The options of a class of that kind."""
     return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)

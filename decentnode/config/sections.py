@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-from decentnode.config.plugin_parser import Parameters, PluginKind, PluginParser
+from decentnode.config.plugin_parser import Parameters, PluginParser
 from decentnode.config.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -26,19 +26,8 @@ from decentnode.config.torch_classes import (
 )
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document, Key
-from decentnode.core.registry import (  # fmt: skip
-    COMMUNICATIONS,
-    DATASETS,
-    FAULTS,
-    GRAPHS,
-    MAPPINGS,
-    MIXINGS,
-    MODELS,
-    PARTITIONS,
-    SHARINGS,
-    TRAININGS,
-    TRANSFORMS,
-)
+from decentnode.core import registry
+from decentnode.core.registry import Registry
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
@@ -74,11 +63,11 @@ class SectionParser:
             self.document.add((name,), unknown("key", name, SECTIONS))
         return {
             **self._scalars(),
-            "graph": self._plugin(("graph",), GRAPHS),
+            "graph": self._plugin(("graph",), registry.GRAPHS),
             "mapping": self._mapping(),
-            "dataset": self._plugin(("dataset",), DATASETS, generic=DATASET_KEYS),
-            "partition": self._plugin(("dataset", "partition"), PARTITIONS, "iid"),
-            "model": self._plugin(("model",), MODELS),
+            "dataset": self._plugin(("dataset",), registry.DATASETS, generic=DATASET_KEYS),
+            "partition": self._plugin(("dataset", "partition"), registry.PARTITIONS, "iid"),
+            "model": self._plugin(("model",), registry.MODELS),
             **self._training(),
             **self._sharing(),
             **self._communication(),
@@ -86,7 +75,7 @@ class SectionParser:
             "failures": self._settings(("failures",), FailureSettings),
             "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
             "records": self._settings(("records",), RecordSettings),
-            "faults": self._plugins(("faults",), FAULTS),
+            "faults": self._plugins(("faults",), registry.FAULTS),
         }
 
     def _scalars(self) -> dict[str, Any]:
@@ -112,7 +101,7 @@ class SectionParser:
         return made
 
     def _plugin(
-        self, key: Key, kind: PluginKind, default: str = "", generic: tuple[str, ...] = ()
+        self, key: Key, kind: Registry, default: str = "", generic: tuple[str, ...] = ()
     ) -> Plugin | None:
         """A plug-in that was also instantiated: an error of its constructor is a defect of its section."""
         plugin = self.reader.plugin(key, kind, default, generic)
@@ -126,15 +115,15 @@ class SectionParser:
             self.document.value["mapping"] = default_mapping(graph)
         elif self.reader.get(("mapping",)) is None:
             return None
-        return self._plugin(("mapping",), MAPPINGS, "linear")
+        return self._plugin(("mapping",), registry.MAPPINGS, "linear")
 
     def _sharing(self) -> dict[str, Any]:
         graph: Graph | None = self.made.get("graph")
         weights = "metropolis_hastings" if graph is None else default_weights(graph)
         return {
-            "sharing": self._plugin(("sharing",), SHARINGS, "gossip", SHARING_KEYS),
-            "weights": self._plugin(("sharing", "weights"), MIXINGS, weights),
-            "transforms": self._plugins(("sharing", "transforms"), TRANSFORMS),
+            "sharing": self._plugin(("sharing",), registry.SHARINGS, "gossip", SHARING_KEYS),
+            "weights": self._plugin(("sharing", "weights"), registry.MIXINGS, weights),
+            "transforms": self._plugins(("sharing", "transforms"), registry.TRANSFORMS),
         }
 
     def _communication(self) -> dict[str, Any]:
@@ -144,9 +133,10 @@ class SectionParser:
         own = {name: value for name, value in given.items() if name in COMMUNICATION_KEYS}
         options = self.reader.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
         self.made |= options
-        return {"communication": self._plugin(key, COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS), **options}
+        plugin = self._plugin(key, registry.COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS)
+        return {"communication": plugin, **options}
 
-    def _plugins(self, key: Key, kind: PluginKind) -> tuple[Plugin | None, ...]:
+    def _plugins(self, key: Key, kind: Registry) -> tuple[Plugin | None, ...]:
         """A list of plug-ins, by default empty; `made` gets all or none, under the key's last word."""
         given = self.reader.get(key) or []
         if not isinstance(given, list):
@@ -171,7 +161,7 @@ class SectionParser:
         classes = self._torch_classes(key)
         parameters = training_parameters()
         shared = (*parameters, *TORCH_KEYS)
-        coupling = self._plugin(key, TRAININGS, "local", shared)
+        coupling = self._plugin(key, registry.TRAININGS, "local", shared)
         self.made["coupling"] = self.made.pop("training", None)
         own = {name: value for name, value in section.items() if name in parameters}
         options = self.reader.options(key, own, parameters, "key", list(parameters))

@@ -12,9 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.config.settings import Plugin
 from decentnode.config.type_check import parameters_of
-from decentnode.core.registry import guess, import_class
-from decentnode.core.text import quoted
-from decentnode.errors import BadInput, UnknownPlugin
+from decentnode.core.registry import Registry, guess
+from decentnode.errors import BadInput
 from decentnode.training import optim as optimizers
 from decentnode.training.objective import Objective
 from decentnode.training.training import first_line
@@ -32,18 +31,22 @@ _WHAT_TORCH_RAISES = (TypeError, ValueError, RuntimeError, LookupError, Arithmet
 MOST_TRIAL_ROUNDS = 100
 
 
-class TorchClasses:
+class TorchClasses(Registry):
     """The public classes of some modules under a base class; the first `given` arguments are ours."""
 
     def __init__(
         self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None
     ) -> None:
         """`outside` is the required base of a class from outside the package; default: `base`."""
-        self.kind = kind
-        self.bases = (outside or base,)
+        super().__init__(kind, "torch")
+        self._outside = outside or base
         self._given = given
         self._modules = modules
         self._base = base
+
+    @property
+    def bases(self) -> tuple[type, ...]:
+        return (self._outside,)
 
     def classes(self) -> dict[str, type]:
         """All of them by name, sorted."""
@@ -54,17 +57,10 @@ class TorchClasses:
         public = not name.startswith("_") and name not in _NOT_FROM_YAML
         return public and isinstance(cls, type) and issubclass(cls, self._base) and cls is not self._base
 
-    def find(self, name: str) -> type:
-        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
-        if ":" in name:
-            return import_class(name)
-        known = self.classes()
-        if name not in known:
-            spelled = {other.lower(): other for other in known}
-            near = spelled.get(name.lower())
-            hint = f"; did you mean '{near}'?" if near else guess(name, list(known))
-            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{hint} (known: {', '.join(known)})")
-        return known[name]
+    def hint(self, name: str, known: list[str]) -> str:
+        """The class that differs in upper and lower case alone, else the nearest one."""
+        same = [other for other in known if other.lower() == name.lower()]
+        return f"; did you mean '{same[0]}'?" if same else guess(name, known)
 
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
         """The options of a class; types follow the defaults, because torch's hints are too loose."""

@@ -78,9 +78,13 @@ class Registry:
             return import_class(name)
         known = self.classes()
         if name not in known:
-            near = guess(name, list(known))
-            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{near} (known: {', '.join(known)})")
+            hint = self.hint(name, list(known))
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{hint} (known: {', '.join(known)})")
         return known[name]
+
+    def hint(self, name: str, known: list[str]) -> str:
+        """The known name nearest to an unknown one, as `guess` has it."""
+        return guess(name, known)
 
 
 def name_of(plugin: object) -> str:

@@ -96,13 +96,8 @@ class CudaCopies(HostCopies):
         self._ended.synchronize()
 
 
-<<<<<<< HEAD
-def copies_for(device: torch.device) -> HostDeviceCopies:
-    """The copies between host memory and that device."""
-=======
 def copies_for(device: torch.device) -> HostCopies:
-    """What copies between host memory and that device."""
->>>>>>> 813ac15 (device: let the host's copies be the base of the GPU's)
+    """The copies between host memory and that device."""
     return CudaCopies(device) if device.type == "cuda" else HostCopies()
 
 
