@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
-from decentnode.communication.exchange.handle import ExchangeHandle, Key
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Read, invalidated, parsed
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import PeerError, PeerLost, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,10 @@ class LocalMessage:
         """Whether the sender timed out on this reader, and may write there again."""
         return self.void.get(self.reader, -1) >= self.seq
 
-    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
+    def read(self, layout: Layout) -> Read:
         if self.is_void:
-            return None, PeerLost(self.source, "timed out on this node while it was suspended")
-        if self.payload.layout.hash != layout.hash:
-            return None, ProtocolError(self.source, "sent another payload layout", "layout")
-        return self.payload, None
+            return invalidated(self.source)
+        return parsed(self.source, self.payload.layout.hash, layout, lambda: self.payload)
 
 
 class LocalEndpoint(Endpoint):

@@ -5,7 +5,7 @@ No message names a type, a shape or code; the receiver knows from its settings w
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
@@ -180,16 +180,11 @@ class Hello(msgspec.Struct, frozen=True):
     segments: list[SharedSegment]
 
 
-def pack_hello(hello: Hello) -> bytes:
-    """The body of a HELLO."""
-    return msgspec.msgpack.encode(hello)
-
-
-def unpack_hello(body: bytes) -> Hello:
-    """The inverse of `pack_hello`; raises WireError."""
+def unpack(body: bytes, kind: Any, reason: str) -> Any:
+    """What the body of a control message says, of type `kind`; raises WireError with that reason."""
     if len(body) > MOST_CONTROL_BYTES:
         raise WireError("control length")
     try:
-        return msgspec.msgpack.decode(body, type=Hello)
+        return msgspec.msgpack.decode(body, type=kind)
     except UNDECODABLE as error:
-        raise WireError("hello") from error
+        raise WireError(reason) from error

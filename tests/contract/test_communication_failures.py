@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 
+import msgspec
 import pytest
 import torch
 import zmq
@@ -218,7 +219,7 @@ def message(body=b"", **changes):
 
 def greeting(rank, fd):
     hello = wire.Hello([1], [wire.SharedSegment(rank, 1, fd, 64)])
-    return message(wire.pack_hello(hello), kind=wire.Kind.HELLO)
+    return message(msgspec.msgpack.encode(hello), kind=wire.Kind.HELLO)
 
 
 GOOD = message()

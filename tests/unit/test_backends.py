@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from msgspec.msgpack import encode as pack
 from msgspec.structs import replace
 
 from decentnode.communication.torch_distributed.backend_choice import RECIPE, BackendChoice, backend_defect
@@ -10,13 +11,12 @@ from decentnode.communication.torch_distributed.messages import (
     Closed,
     GroupPlan,
     JoinRequest,
+    Note,
     Size,
-    pack,
-    unpack,
 )
 from decentnode.communication.torch_distributed.plugin import Hybrid
 from decentnode.communication.torch_distributed.process_group import tag_of
-from decentnode.communication.wire import WireError
+from decentnode.communication.wire import WireError, unpack
 from decentnode.config import link_security
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError
@@ -28,6 +28,10 @@ MIXED = GPUS | {1: Capabilities(True, "", "2.28.9", True)}
 UNLIKE = GPUS | {2: Capabilities(True, "machine 1: gpu 0", "2.29.7", True)}
 UNFIT = {rank: replace(facts, nccl="2.26.2") for rank, facts in GPUS.items()}
 HALF = GPUS | {3: Capabilities(False, "", "", True)}
+
+
+def read_note(body):
+    return unpack(body, Note, "group note")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_what_a_process_group_cannot_do_is_a_defect_of_the_configuration(overrid
     [JoinRequest(GPUS[0]), GroupPlan([0, 1], "gloo", "as asked"), Closed("rank 1 is lost"), Size(12, 99)],
 )
 def test_notes_come_back_as_they_were(note):
-    assert unpack(pack(note)) == note
+    assert read_note(pack(note)) == note
 
 
 BAD_NOTES = [
@@ -129,7 +133,7 @@ NOT_TEXT = pack(GroupPlan([0, 1], "gloo", "as asked")).replace(b"gloo", b"gl\xff
 )  # fmt: skip
 def test_other_bodies_are_refused(body):
     with pytest.raises(WireError):
-        unpack(body)
+        read_note(body)
 
 
 def test_exchanges_that_are_near_each_other_have_their_own_tags():

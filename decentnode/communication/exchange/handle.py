@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
-from decentnode.core.payload import Layout, Payload
-from decentnode.errors import PeerError, RunFailed
+from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.errors import PeerError, PeerLost, ProtocolError, RunFailed
 
 Key = tuple[int, int, int]
 """(round, phase, part): the exchange that a message belongs to; keys are ordered."""
+Read = tuple[Payload | None, PeerError | None]
+"""A payload, or why it cannot be used."""
 
 
 class Message(Protocol):
@@ -27,7 +29,7 @@ class Message(Protocol):
     def is_void(self) -> bool:
         """Whether its memory is invalidated: the sender timed out on this node and may have written there."""
 
-    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
+    def read(self, layout: Layout) -> Read:
         """The payload, or the reason why it cannot be used."""
 
 
@@ -165,6 +167,21 @@ class ExchangeHandle:
                 self._wake.append(wake)
                 return
         wake()
+
+
+def invalidated(source: int) -> Read:
+    """Of a message whose sender no longer waits for this node, which was suspended."""
+    return None, PeerLost(source, "timed out on this node while it was suspended")
+
+
+def parsed(source: int, sent: int, layout: Layout, parse: Callable[[], Payload]) -> Read:
+    """The payload that `parse` makes of a message; `sent` is the hash of the sender's layout."""
+    if sent != layout.hash:
+        return None, ProtocolError(source, "sent another payload layout", "layout")
+    try:
+        return parse(), None
+    except PayloadError as error:
+        return None, ProtocolError(source, str(error))
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import torch
 from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.device.copies import same_place
-from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message, Read, parsed
 from decentnode.communication.shared_memory.segment import Segment
-from decentnode.communication.torch_distributed import messages as group_notes
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import (
     Closed,
@@ -25,9 +25,8 @@ from decentnode.communication.torch_distributed.process_group import Group, Tran
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
 from decentnode.communication.zeromq.io_thread import IoThread
-from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.payload import Layout, Payload
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerError, ProtocolError
 
 THROUGH_THE_GROUP = 0
 """Stands for the number of a payload through the group, which carries none."""
@@ -47,13 +46,8 @@ class GroupMessage:
     # The memory belongs to this node, so the sender cannot write it again.
     is_void: ClassVar[bool] = False
 
-    def read(self, layout: Layout) -> tuple[Payload | None, PeerError | None]:
-        if self.layout != layout.hash:
-            return None, ProtocolError(self.source, "sent another payload layout", "layout")
-        try:
-            return Payload.parse(layout, self.buffer), None
-        except PayloadError as error:
-            return None, ProtocolError(self.source, str(error))
+    def read(self, layout: Layout) -> Read:
+        return parsed(self.source, self.layout, layout, lambda: Payload.parse(layout, self.buffer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +166,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         return self._note(target, Size(payload.nbytes, payload.layout.hash), key)
 
     def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:
-        body = group_notes.pack(note)
+        body = msgspec.msgpack.encode(note)
         header = self._sockets.header(wire.Kind.GROUP, self.rank, target, key, length=len(body))
         return self._sockets.place.home[target], header._replace(body_digest=wire.digest(body)).pack(), body
 
@@ -208,7 +202,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def hear(self, header: wire.Header, body: bytes) -> None:
         """Processes a note; raises WireError."""
-        note, sender = group_notes.unpack(body), header.sender
+        note, sender = wire.unpack(body, Note, "group note"), header.sender
         match note:
             case JoinRequest():
                 self.formation.hear_joining(sender, note)

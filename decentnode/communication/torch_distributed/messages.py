@@ -4,9 +4,6 @@ from typing import Annotated
 
 import msgspec
 
-from decentnode.communication.wire import MOST_CONTROL_BYTES, WireError
-from decentnode.errors import UNDECODABLE
-
 Count = Annotated[int, msgspec.Meta(ge=0)]
 """A non-negative integer, for example a rank."""
 
@@ -62,19 +59,3 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 Note = JoinRequest | GroupPlan | Closed | Size | Done
-
-
-def pack(note: Note) -> bytes:
-    """The body of a GROUP message."""
-    return msgspec.msgpack.encode(note)
-
-
-def unpack(body: bytes) -> Note:
-    """The inverse of `pack`; raises WireError."""
-    if len(body) > MOST_CONTROL_BYTES:
-        raise WireError("control length")
-    try:
-        found: Note = msgspec.msgpack.decode(body, type=Note)
-        return found
-    except UNDECODABLE as error:
-        raise WireError("group note") from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 
+import msgspec
 import zmq
 from torch import Tensor
 
@@ -294,7 +295,7 @@ class IoThread(threading.Thread):
     def _greeting(self, process: int) -> wire.Outgoing:
         """The HELLO for a process: local ranks and, on this machine, their memory."""
         hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
-        body = wire.pack_hello(hello)
+        body = msgspec.msgpack.encode(hello)
         receiver = self.place.processes[process].ranks[0]
         header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body))
         return process, header._replace(body_digest=wire.digest(body)).pack(), body

@@ -8,10 +8,8 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
+from decentnode.communication.exchange.handle import Read, invalidated, parsed
 from decentnode.core.payload import Layout, Payload, PayloadError
-from decentnode.errors import PeerError, PeerLost, ProtocolError
-
-Read = tuple[Payload | None, PeerError | None]
 
 
 @dataclass
@@ -61,13 +59,11 @@ class SharedMessage:
     def read(self, layout: Layout) -> Read:
         # Also checked after the mix (`is_sound`): the sender may invalidate the memory while it is read.
         if self.is_void:
-            return None, PeerLost(self.header.sender, "timed out on this node while it was suspended")
-        if self.header.layout != layout.hash:
-            return _refuse(self.header, "sent another payload layout", "layout")
-        try:
-            return self.segment.payload(self.offset, self.header.length, layout), None
-        except PayloadError as error:
-            return _refuse(self.header, str(error))
+            return invalidated(self.header.sender)
+        place = self.offset, self.header.length
+        return parsed(
+            self.header.sender, self.header.layout, layout, lambda: self.segment.payload(*place, layout)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +81,8 @@ class FramedMessage:
 
     def read(self, layout: Layout) -> Read:
         content = self.body.buffer
-        if self.header.layout != layout.hash:
-            return _refuse(self.header, "sent another payload layout", "layout")
         buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
-        try:
-            return Payload.parse(layout, buffer), None
-        except PayloadError as error:
-            return _refuse(self.header, str(error))
+        return parsed(self.header.sender, self.header.layout, layout, lambda: Payload.parse(layout, buffer))
 
 
 def header_bytes(frame: zmq.Frame) -> bytes:
@@ -99,7 +90,3 @@ def header_bytes(frame: zmq.Frame) -> bytes:
     if len(frame) != wire.HEADER_BYTES:
         raise wire.WireError("header length")
     return frame.bytes
-
-
-def _refuse(header: wire.Header, reason: str, counted_as: str = "payload") -> Read:
-    return None, ProtocolError(header.sender, reason, counted_as)

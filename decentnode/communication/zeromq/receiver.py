@@ -170,7 +170,7 @@ class Receiver:
             place = wire.unpack_reference(body.bytes)
             mailbox.deliver(sender, header.key, SharedMessage(header, self.segments.of(sender), place))
         elif kind == Kind.HELLO:
-            self._greet(process, wire.unpack_hello(body.bytes))
+            self._greet(process, wire.unpack(body.bytes, wire.Hello, "hello"))
         elif kind == Kind.MODEL:
             self._take_model((mailbox.rank, sender), body)
         elif kind == Kind.GROUP:
