@@ -20,6 +20,18 @@ MOST_BYTES = 4096
 """PIPE_BUF on Linux: the kernel writes up to that many bytes in one piece."""
 
 
+class OfNode(msgspec.Struct, frozen=True):
+    """A report about a node."""
+
+    rank: int
+
+
+class OfRound(OfNode, frozen=True):
+    """A report about a node in a round, counted from 0."""
+
+    round: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """A host process has built its nodes and can be reached."""
 
@@ -27,20 +39,16 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     pid: int
 
 
-class RoundProgress(msgspec.Struct, frozen=True, tag="progress"):
+class RoundProgress(OfRound, frozen=True, tag="progress"):
     """The round that a node has done."""
 
-    rank: int
-    round: int
     loss: float | None
     bytes_sent: int
 
 
-class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
+class Evaluated(OfRound, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`; `published`: its vector is there for the observer."""
 
-    rank: int
-    round: int
     accuracy: float
     test_loss: float | None
     """None if it is not a finite number, which JSON cannot represent."""
@@ -50,41 +58,33 @@ class Evaluated(msgspec.Struct, frozen=True, tag="evaluated"):
     published: bool
 
 
-class PeerMissing(msgspec.Struct, frozen=True, tag="missing"):
+class PeerMissing(OfRound, frozen=True, tag="missing"):
     """A node continues without a peer."""
 
-    rank: int
-    round: int
     peer: int
     reason: str
 
 
-class Rejected(msgspec.Struct, frozen=True, tag="refused"):
+class Rejected(OfRound, frozen=True, tag="refused"):
     """A node refused a payload of a peer for the first time."""
 
-    rank: int
-    round: int
     peer: int
     reason: str
 
 
-class FaultInjected(msgspec.Struct, frozen=True, tag="injected"):
+class FaultInjected(OfRound, frozen=True, tag="injected"):
     """An injected fault acted on a node; for message faults the first message of a round."""
 
-    rank: int
-    round: int
     fault: str
     what: str
     """The node's activity, or the message."""
 
 
-class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+class Waiting(OfRound, frozen=True, tag="waiting"):
     """A node has waited for neighbors for a while; the launcher reports it, because it reads all
     heartbeats.
     """
 
-    rank: int
-    round: int
     peers: list[int]
     """The peers it waits for, as far as known."""
     seconds: float
@@ -95,35 +95,29 @@ class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
     """Seconds for which this stays valid unless a newer report arrives."""
 
 
-class Stuck(msgspec.Struct, frozen=True, tag="stuck"):
+class Stuck(OfRound, frozen=True, tag="stuck"):
     """A node without progress for too long that does not wait for another; reported by its launcher."""
 
-    rank: int
-    round: int
     doing: str
     seconds: float
 
 
-class DiskProblem(msgspec.Struct, frozen=True, tag="disk"):
+class DiskProblem(OfNode, frozen=True, tag="disk"):
     """A file of a node's results cannot be written; its lines wait in memory, or are lost."""
 
-    rank: int
     text: str
     lost: bool = False
 
 
-class Notice(msgspec.Struct, frozen=True, tag="said"):
+class Notice(OfNode, frozen=True, tag="said"):
     """A line for the console about the transport of all nodes."""
 
-    rank: int
     text: str
 
 
-class PeerBack(msgspec.Struct, frozen=True, tag="back"):
+class PeerBack(OfRound, frozen=True, tag="back"):
     """A node exchanges again with a peer that it had continued without."""
 
-    rank: int
-    round: int
     peer: int
 
 
@@ -136,17 +130,13 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     """Its new incarnation."""
 
 
-class Rejoined(msgspec.Struct, frozen=True, tag="came-back"):
+class Rejoined(OfRound, frozen=True, tag="came-back"):
     """A restarted node takes part from `round` on; what it had done of that round is discarded."""
 
-    rank: int
-    round: int
 
-
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
+class Finished(OfNode, frozen=True, tag="finished"):
     """A node has done its last round."""
 
-    rank: int
     rounds: int
     digest: str
     """SHA-256 of the vector's bytes, hexadecimal."""
@@ -159,32 +149,25 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Messages that were refused, by reason."""
 
 
-class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+class Stopped(OfNode, frozen=True, tag="stopped"):
     """A node ended before its last round, on request."""
 
-    rank: int
     rounds: int
 
 
-class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
+class Checkpointed(OfRound, frozen=True, tag="checkpointed"):
     """A checkpoint of a node after `round` is on disk."""
 
-    rank: int
-    round: int
 
-
-class NotCheckpointed(msgspec.Struct, frozen=True, tag="not-checkpointed"):
+class NotCheckpointed(OfRound, frozen=True, tag="not-checkpointed"):
     """A node could not be saved after `round`; it continues, and earlier checkpoints are kept."""
 
-    rank: int
-    round: int
     reason: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class Failed(OfNode, frozen=True, tag="failed"):
     """A node ended with an error; the traceback is in its log."""
 
-    rank: int
     error: str
     out_of_memory: bool = False
 
