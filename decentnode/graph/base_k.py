@@ -10,8 +10,7 @@ from functools import cache, cached_property
 from itertools import combinations
 
 from decentnode.core.registry import GRAPHS
-from decentnode.errors import GraphError
-from decentnode.graph.base import MOST_NODES, PeriodicGraph
+from decentnode.graph.time_varying import Alternating
 from decentnode.options import Positive
 
 Links = dict[tuple[int, int], float]
@@ -21,7 +20,7 @@ Rounds = list[Links]
 
 @GRAPHS.register("base_k_plus_one")
 @dataclass(frozen=True)
-class BaseKPlusOne(PeriodicGraph):
+class BaseKPlusOne(Alternating):
     """Averages exactly after at most 2 log_(k+1)(n) + 2 rounds, for any n (Takezawa et al., NeurIPS 2023).
 
     Every node exchanges with at most k others in a round, and each edge has a weight of its own
@@ -31,18 +30,9 @@ class BaseKPlusOne(PeriodicGraph):
 
     has_weights = True
 
-    nodes: Positive
     degree: Positive = 1
     """k, the most neighbors in a round; more than n - 1 count as n - 1."""
     simple: bool = False
-
-    def __post_init__(self) -> None:
-        if self.nodes > MOST_NODES:
-            raise GraphError(f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
-
-    @property
-    def num_nodes(self) -> int:
-        return self.nodes
 
     @property
     def period(self) -> int:

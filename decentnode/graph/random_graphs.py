@@ -24,9 +24,9 @@ class Drawn(Sized):
 
     seed: int = field(default=0, kw_only=True)
 
-    @abstractmethod
     def broken_rules(self) -> list[str]:
         """Why no such graph exists, one line for each reason; empty when one does."""
+        return []
 
     @abstractmethod
     def draw(self, attempt: int) -> Edges:
@@ -117,9 +117,6 @@ class ErdosRenyi(Drawn):
     """Each pair is an edge with the same probability, drawn until connected (Erdos and Renyi, 1959)."""
 
     probability: Probability
-
-    def broken_rules(self) -> list[str]:
-        return []
 
     def advice(self) -> str:
         return f"take a probability above ln(n)/n = {log(self.nodes) / self.nodes:.3g}"
