@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.transforms.coding.bits import GROUPS, most_codes, pack, packed_bytes, unpack
+from decentnode.transforms.coding.bits import GROUPS, pack, packed_bytes, unpack
 
 
 def dtype_of(width):
@@ -45,10 +45,3 @@ def test_more_codes_than_one_step_takes():
 def test_codes_may_be_wider_numbers_than_needed():
     codes = np.arange(8, dtype=np.int64).astype(np.uint64)
     assert np.array_equal(unpack(pack(codes, 3), 3, 8), codes)
-
-
-@given(st.integers(1, 8), st.integers(0, 100))
-def test_most_codes_is_the_largest_count_of_that_size(width, count):
-    size = packed_bytes(count, width)
-    most = most_codes(size, width)
-    assert count <= most and packed_bytes(most, width) == size < packed_bytes(most + 1, width)

@@ -49,11 +49,6 @@ def unpack(packed: Bytes, width: int, count: int) -> NDArray[np.unsignedinteger]
     return codes
 
 
-def most_codes(size: int, width: int) -> int:
-    """How many codes of `width` (1..8) bits `size` bytes can hold."""
-    return 8 * size // width
-
-
 def _zeros(count: int) -> Bytes:
     return np.zeros(count, np.uint8)
 
