@@ -4,15 +4,6 @@ from decentnode.graph import base_k, families, files, random_graphs, time_varyin
 from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View
 
 __all__ = [
-    "AperiodicGraph",
-    "Graph",
-    "PeriodicGraph",
-    "RedrawnGraph",
-    "StaticGraph",
-    "View",
-    "base_k",
-    "families",
-    "files",
-    "random_graphs",
-    "time_varying",
-]
+    "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "families",
+    "files", "random_graphs", "time_varying",
+]  # fmt: skip

@@ -20,22 +20,7 @@ from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
 
 __all__ = [
-    "D2",
-    "AllReduce",
-    "Beer",
-    "Choco",
-    "DecentLam",
-    "DeepSqueeze",
-    "ExactDiffusion",
-    "Gossip",
-    "GradientTracking",
-    "Jwins",
-    "Moniqua",
-    "NoSharing",
-    "PowerGossip",
-    "PushSum",
-    "QuasiGlobal",
-    "RelaySum",
-    "SecureAggregation",
-    "Stc",
-]
+    "D2", "AllReduce", "Beer", "Choco", "DecentLam", "DeepSqueeze", "ExactDiffusion", "Gossip",
+    "GradientTracking", "Jwins", "Moniqua", "NoSharing", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum",
+    "SecureAggregation", "Stc",
+]  # fmt: skip

@@ -5,13 +5,5 @@ from decentnode.node.faults.message_faults import Drop, MessageDelay, NetworkPar
 from decentnode.node.faults.node_faults import Crash, Slow, Stop
 
 __all__ = [
-    "Crash",
-    "Drop",
-    "Fault",
-    "MessageDelay",
-    "MessageFault",
-    "NetworkPartition",
-    "NodeFault",
-    "Slow",
-    "Stop",
-]
+    "Crash", "Drop", "Fault", "MessageDelay", "MessageFault", "NetworkPartition", "NodeFault", "Slow", "Stop",
+]  # fmt: skip
