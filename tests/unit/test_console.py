@@ -30,7 +30,6 @@ from decentnode.launcher.report.live_view import (
     Dashboard,
     LiveScreen,
     Standing,
-    quiet_control_keys,
     screen_for,
 )
 from decentnode.results.plot_process import Pictures
@@ -326,24 +325,6 @@ def test_a_live_screen_is_chosen_for_a_terminal_only(output, monkeypatch) -> Non
         os.close(leader)
 
 
-def test_a_terminal_shows_no_control_keys_until_the_screen_is_closed() -> None:
-    leader, follower = pty.openpty()
-
-    def echoes() -> bool:
-        return bool(termios.tcgetattr(leader)[3] & termios.ECHOCTL)
-
-    try:
-        with os.fdopen(follower, "w") as terminal:
-            assert echoes()
-            screen = LiveScreen(terminal)
-            screen.began(EXPERIMENT, Path("x"), 1.0)
-            assert not echoes()
-            screen.close()
-            assert echoes()
-    finally:
-        os.close(leader)
-
-
 @pytest.mark.parametrize("seen_late", [False, True])
 def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
     leader, follower = pty.openpty()
@@ -360,20 +341,6 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
         assert screen.output.name == os.devnull
         screen.note("lost")
         screen.output.close()
-
-
-def quiet_in_the_background() -> bool:
-    """Whether a job of this session that is not in the foreground can use the terminal without a stop."""
-    job = os.fork()
-    if job == 0:
-        os.setpgid(0, 0)
-        with quiet_control_keys(os.fdopen(1, "w", closefd=False)):
-            pass
-        os._exit(7)
-    _, status = os.waitpid(job, os.WUNTRACED)
-    if os.WIFSTOPPED(status):
-        os.kill(job, signal.SIGKILL)
-    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 7
 
 
 @pytest.fixture
@@ -464,15 +431,6 @@ def test_a_terminal_that_was_halted_is_given_back_too(impatient, terminal) -> No
     after = termios.tcgetattr(own)
     os.close(own)
     assert after == before
-
-
-def test_a_job_in_the_background_is_not_stopped_by_its_screen() -> None:
-    shell, terminal = pty.fork()
-    if shell == 0:
-        # The leader of a session of its own, as a shell is.
-        os._exit(0 if quiet_in_the_background() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1]) == 0
-    os.close(terminal)
 
 
 def test_progress_of_a_thousand_nodes_costs_little(output, monkeypatch) -> None:

@@ -1,12 +1,8 @@
 """The live view of a run in a terminal: a panel below the plain lines."""
 
-import contextlib
 import os
-import signal
-import termios
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +18,6 @@ from rich.text import Text
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, percent, readable_bytes
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.fork_server import hold_signals
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
@@ -169,39 +164,6 @@ class Dashboard:
         ]  # fmt: skip
 
 
-@contextlib.contextmanager
-def quiet_control_keys(output: TextIO) -> Iterator[None]:
-    """Keeps a terminal from writing `^C` into the panel; changes nothing else, so it stays usable after a
-    kill.
-    """
-    try:
-        terminal = os.dup(output.fileno())  # `output` may be silenced before the end
-    except OSError:
-        yield
-        return
-    were_echoed = _echo_control_keys(terminal, False)
-    try:
-        yield
-    finally:
-        if were_echoed:
-            _echo_control_keys(terminal, True)
-        os.close(terminal)
-
-
-def _echo_control_keys(terminal: int, on: bool) -> bool:
-    """Whether the terminal wrote `^C` before; False without a terminal."""
-    try:
-        # A process in the background that changes its terminal is stopped, with all processes of the run.
-        with hold_signals(signal.SIGTTOU):
-            attributes = termios.tcgetattr(terminal)
-            before = bool(attributes[3] & termios.ECHOCTL)
-            attributes[3] = attributes[3] & ~termios.ECHOCTL | (termios.ECHOCTL if on else 0)
-            termios.tcsetattr(terminal, termios.TCSANOW, attributes)
-    except (termios.error, OSError):
-        return False
-    return before
-
-
 class LiveScreen(LiveConsole):
     """Plain lines, and below them a panel that is redrawn at most four times a second."""
 
@@ -211,7 +173,6 @@ class LiveScreen(LiveConsole):
         super().__init__(output)
         self.console = Console(file=output, highlight=False, force_terminal=True)
         self._live: Live | None = None
-        self._terminal = contextlib.ExitStack()
         self._drawn = 0.0
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
@@ -219,13 +180,12 @@ class LiveScreen(LiveConsole):
         settings = experiment.settings
         is_tested = settings.evaluation.happens(settings.rounds)
         self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic(), is_tested=is_tested)
-        self._terminal.enter_context(quiet_control_keys(self.output))
         with self.dropping():
             if not self.has_room(Timeouts.console_line):
                 return
-            self._live = self._terminal.enter_context(
-                Live(console=self.console, auto_refresh=False, transient=True)
-            )
+            live = Live(console=self.console, auto_refresh=False, transient=True)
+            live.start()
+            self._live = live
             # A hidden cursor would stay hidden after a kill of this process.
             self.console.show_cursor(True)
 
@@ -256,5 +216,6 @@ class LiveScreen(LiveConsole):
             if not self.has_room(Timeouts.console_line):
                 # A blocked terminal would block the end of the run.
                 silence(self.output)
-            self._terminal.close()
+            if self._live is not None:
+                self._live.stop()
         self._live = None
