@@ -6,8 +6,7 @@ import msgspec
 
 from decentnode.errors import BadInput, DecentnodeError
 from decentnode.launcher.cluster.late_join import RESTART
-from decentnode.launcher.monitoring.control_client import live_of
-from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, Request, ask
+from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, Request, ask, live_of
 
 
 def request_restart(run_dir: Path, rank: int) -> str:

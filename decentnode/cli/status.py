@@ -7,8 +7,14 @@ import msgspec
 
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
 from decentnode.errors import BadInput, RunFailed
-from decentnode.launcher.monitoring.control_client import live_of
-from decentnode.launcher.monitoring.control_socket import NOBODY_THERE, NodeStatus, Request, Status, ask
+from decentnode.launcher.monitoring.control_socket import (
+    NOBODY_THERE,
+    NodeStatus,
+    Request,
+    Status,
+    ask,
+    live_of,
+)
 from decentnode.results.reader import Event, Live, read_evaluations, read_events
 
 EVENTS = "events.jsonl"

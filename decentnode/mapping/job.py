@@ -1,11 +1,14 @@
 """The job that torchrun or srun has started, from the environment of one of its processes."""
 
 import os
+import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import MappingError
-from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
 
 Environ = Mapping[str, str]
 TORCHRUN = (
@@ -14,6 +17,9 @@ TORCHRUN = (
 SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID")
 BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 """The variables in the script of a batch job, which srun has not started."""
+MOST_HOSTS = 65_536
+"""More than any cluster has; a longer list is a mistake."""
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 @dataclass(frozen=True)
@@ -119,3 +125,42 @@ def _number(environ: Environ, name: str) -> int:
             f"the environment has {name}={text[:40]}, no whole number; start with torchrun or srun"
         )
     return int(text)
+
+
+def expand_hosts(text: str) -> list[str]:
+    """`a[1-3],b` as a1, a2, a3, b, by `scontrol`; raises MappingError."""
+    hosts = list(_shown_by_scontrol(text)) if "[" in text or "]" in text else text.split(",")
+    if not all(hosts):
+        raise MappingError(f"'{text[:80]}' is no list of hosts, such as a[1-3,07-09],b")
+    return hosts
+
+
+@cache
+def _shown_by_scontrol(text: str) -> tuple[str, ...]:
+    """Every host of a list with ranges, expanded by scontrol; raises MappingError."""
+    command, nothing = ["scontrol", "show", "hostnames", text], subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=Timeouts.scontrol, stdin=nothing, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(text, str(error)) from error
+    if done.returncode:
+        raise _failed(text, " ".join(done.stderr.split()))
+    return tuple(done.stdout.split())
+
+
+def _failed(text: str, why: str) -> MappingError:
+    return MappingError(f"`scontrol show hostnames '{text[:80]}'` failed: {why[:200]}; list mapping.machines")
+
+
+def expand_counts(text: str) -> list[int]:
+    """`2(x3),1` as 2, 2, 2, 1; raises MappingError."""
+    counts: list[int] = []
+    for word in text.split(","):
+        match = _TASKS.fullmatch(word.strip())
+        times = int(match[2] or 1) if match else 0
+        if not match or len(counts) + times > MOST_HOSTS:
+            raise MappingError(f"'{text[:80]}' is no list of tasks per machine, such as 2(x3),1")
+        counts += [int(match[1])] * times
+    return counts

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from decentnode.core.version import __version__
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.parallel import averaging
-from decentnode.parallel.backward_state import BackwardState
 from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
 from decentnode.parallel.buckets import Plan, blocks_of
 from decentnode.parallel.engine import MixingEngine
@@ -30,6 +29,21 @@ from decentnode.parallel.rendezvous import Link, RankRendezvous, StoreMeeting
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 1
+
+
+@dataclass(slots=True)
+class BackwardState:
+    """The wrapper's state of the pass; not in the module itself, where setting an attribute is slow."""
+
+    task: int | None = None
+    """The pass at whose end the step is finished."""
+    is_open: bool = False
+    """Whether a forward or backward pass has started and not ended; True between passes: by an error."""
+    fired: bool = False
+    """Whether any gradient has arrived for a step that is not made yet."""
+    finishing: bool = False
+    missing: list[set[int]] = field(default_factory=list)
+    """For each bucket the parameters whose gradients are missing."""
 
 
 class DecentralizedDataParallel(nn.Module):

@@ -18,7 +18,7 @@ from decentnode.communication.launcher_link.reports import DiskProblem, PeerMiss
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
-from decentnode.launcher.monitoring import control_client
+from decentnode.launcher.monitoring import control_socket
 from decentnode.launcher.monitoring import control_socket as control
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, ask
 from decentnode.launcher.monitoring.event_log import EventLog
@@ -232,7 +232,7 @@ def test_a_run_that_has_ended_says_how(tmp_path):
 def test_a_damaged_word_of_where_the_launcher_is_is_none(tmp_path, content):
     (tmp_path / "config.yaml").touch()
     (tmp_path / "live.json").write_bytes(content)
-    assert control_client.live_of(tmp_path) is None
+    assert control_socket.live_of(tmp_path) is None
 
 
 def test_an_answer_that_cannot_be_read_is_said(tmp_path):

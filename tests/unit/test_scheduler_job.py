@@ -12,8 +12,7 @@ from decentnode.mapping import environment
 from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
-from decentnode.mapping.job import SchedulerJob, find_job, job_of_one_task
-from decentnode.mapping.slurm_hostlist import expand_counts, expand_hosts
+from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
 from decentnode.mapping.torchrun_store import learned_addresses
 from tests.contract.troupe import free_ports
 from tests.integration.running import QUICKSTART

@@ -15,7 +15,7 @@ import msgspec
 
 from decentnode.core.text import quoted
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
+from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, RunFailed
 from decentnode.results.reader import Live
 
 LIVE = "live.json"
@@ -219,3 +219,15 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
                 return _answered(path, request, is_again=True)
             raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
     return b"".join(pieces)
+
+
+def live_of(run_dir: Path) -> Live | None:
+    """The control socket of the run; None if no launcher has published one. Raises BadInput if it is
+    no run.
+    """
+    if not os.path.exists(run_dir / "config.yaml"):  # noqa: PTH110 - too long, or not ours
+        raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
+    try:
+        return msgspec.json.decode((run_dir / LIVE).read_bytes(), type=Live)
+    except (OSError, *UNDECODABLE):
+        return None
