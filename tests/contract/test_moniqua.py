@@ -71,7 +71,7 @@ def test_a_model_beyond_theta_is_left_out_and_said_so(bits, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert sorted(lines)[0] == (
-        "round 1: goes on without what rank 0 sent: in some coordinate it is 1 or more away from the own "
+        "round 1: discarded the payload of rank 0: in some coordinate it is 1 or more from the own "
         "model; let the models differ less, or raise sharing.theta"
     )
 

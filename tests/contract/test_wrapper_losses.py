@@ -69,7 +69,7 @@ def test_ranks_agree_on_whom_nobody_has_lost(size, lost, living):
 )
 def test_an_average_is_refused_alike_where_every_rank_has_been_lost_by_another(size, lost):
     def act(model, rank):
-        with pytest.raises(RunFailed, match=rf"rank {rank}, step 0: no average of all: nobody is left"):
+        with pytest.raises(RunFailed, match=rf"rank {rank}, step 0: no average of all: every rank was lost"):
             model.average()
         Run().train(model, rank)
         return model.step

@@ -35,7 +35,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "resume, a run without a state": (
         ["resume", "begun"],
-        ["{here}/begun: this run was never started, so there is nothing to go on from"],
+        ["{here}/begun: this run was never started, so there is nothing to resume from"],
     ),
     "resume, a run of another kind": (
         ["resume", "torn"],
@@ -51,7 +51,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     "resume, a run with other code that is accepted, and nothing else": (
         ["resume", "coded", "--accept-code-change"],
         [
-            "{here}/coded: rank 0 has no checkpoint to go on from: "
+            "{here}/coded: rank 0 has no checkpoint to resume from: "
             "there is none in {here}/coded/checkpoints/00000"
         ],
     ),

@@ -128,7 +128,7 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
     assert not any(map(alive, tree))
     assert not run.leftovers()
     assert run.summary["finished_nodes"] == 0
-    assert "goes on without" not in run.text
+    assert "continuing without" not in run.text
 
 
 def test_a_terminal_that_closes_may_say_so_twice(tmp_path):

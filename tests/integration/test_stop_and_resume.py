@@ -288,7 +288,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
     for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
     code, line = one_line(run.run_dir)
-    assert code == 2 and "rank 2 has no checkpoint to go on from" in line and ".safetensors: has" in line
+    assert code == 2 and "rank 2 has no checkpoint to resume from" in line and ".safetensors: has" in line
 
 
 def test_a_corrupt_checkpoint_costs_one_interval(tmp_path, config, straight):

@@ -95,7 +95,7 @@ def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> 
         return max(shared)
     latest = max((rounds[-1] for rounds in have.values() if rounds), default=None)
     if latest is None:
-        raise StartError("no rank has a checkpoint to go on from")
+        raise StartError("no rank has a checkpoint to resume from")
     lacking = [rank for rank, rounds in have.items() if latest not in rounds]
     named = "; ".join(f"rank {rank} has {_listed(have[rank])}" for rank in lacking[:MOST_NAMED])
     more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""

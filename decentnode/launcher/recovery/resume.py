@@ -186,7 +186,7 @@ class ResumePlan:
         if not good:
             where = directory / f"{rank:05d}"
             reason = defects[-1] if defects else f"there is none in {where}"
-            raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to go on from: {reason}")
+            raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
             say(f"{defect}; it is not used")
         return good
@@ -264,7 +264,7 @@ def _reason(error: OSError) -> str:
 def _read_state(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "run.json"
     if not path.exists():
-        raise BadInput(f"{run_dir}: this run was never started, so there is nothing to go on from")
+        raise BadInput(f"{run_dir}: this run was never started, so there is nothing to resume from")
     content = read_object(path)
     run_id, incarnation = content.get("run_id"), content.get("incarnation")
     if not isinstance(run_id, str) or len(run_id) != 16:
