@@ -6,8 +6,8 @@ import signal
 
 from decentnode.launcher.report.summary import model_hash
 from decentnode.results.reader import read_evaluations
-from tests.contract.in_threads import Ranks
 from tests.integration.running import Run
+from tests.support.in_threads import Ranks
 
 ROUNDS = 120
 CONFIG = f"""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.running import Run
-from tests.pages import ROOT, blocks, write_files
+from tests.support.pages import ROOT, blocks, write_files
 
 PARTS = (
     "decentnode", "eval", "configs", "graphs", "docs", "README.md", "generate_graph.py", "pyproject.toml",

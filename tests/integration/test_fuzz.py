@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.troupe import free_ports
+from tests.support.troupe import free_ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 100.0

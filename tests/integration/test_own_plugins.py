@@ -16,7 +16,7 @@ from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep, random_models
 from tests.integration.running import Run, run_command
-from tests.pages import ROOT, blocks, write_files
+from tests.support.pages import ROOT, blocks, write_files
 
 PAGES = ("docs/your_dataset.md", "docs/your_model.md", "docs/your_graph.md", "docs/from_decentralizepy.md")
 COMING = "docs/from_decentralizepy.md"

@@ -10,8 +10,8 @@ import pytest
 
 from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
-from tests.contract.in_process import Nodes
 from tests.integration.running import Run, run_command
+from tests.support.in_process import Nodes
 
 ROUNDS = 5
 HANG = "eval.reliability.more_faults:Hang"

@@ -9,8 +9,8 @@ import torch
 
 from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
-from tests.contract.in_process import Nodes
 from tests.integration.running import Run
+from tests.support.in_process import Nodes
 
 CONFIG = """
 name: changing

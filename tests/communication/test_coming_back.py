@@ -1,0 +1,301 @@
+"""Edges that were given up come back: after a restart, after a stop, after a partition."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from decentnode.communication.base import BufferSpec, Inbox, ProcessDirectory
+from decentnode.communication.zeromq import io_thread as sockets
+from decentnode.communication.zeromq import links
+from decentnode.core.payload import Payload, dense_layout
+from decentnode.core.timeouts import Timeouts
+from decentnode.graph.families import FullyConnected
+from tests.support.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
+
+NODES, ELEMENTS = 4, 1000
+LAYOUT = dense_layout(ELEMENTS, torch.float64)
+MEMORY = BufferSpec(ELEMENTS, torch.float64, payload_bytes=8 * ELEMENTS + 64)
+PACE = 0.02
+"""Seconds that a round takes."""
+LIMIT = 30.0
+
+
+class Company:
+    """Host processes of which single ones can be ended and started again."""
+
+    def __init__(self, stage, directory):
+        self.stage = stage
+        self.processes = stage.processes(NODES)
+        self.base_port = free_ports(len(self.processes))
+        for machine in {process.machine for process in self.processes}:
+            (directory / str(machine)).mkdir()
+        self.directory = directory
+        self.bound = FORK.Barrier(len(self.processes))
+        self.progress, self.whole = FORK.Array("q", NODES), FORK.Array("q", NODES)
+        """By rank the last round, and the last one in which it heard everyone."""
+        self.rounds = FORK.Value("q", 1 << 30)
+        self.running = {}
+        self.patience, self.gives = LIMIT, True
+        self.graph = FullyConnected(NODES)
+        self.refused = FORK.Array("q", NODES)
+        self.held = FORK.Value("q", NODES)
+        """Who begins no round."""
+
+    def start(self, own, incarnation=0):
+        receiving, sending = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=self._host, args=(own, incarnation, sending))
+        process.start()
+        sending.close()
+        self.running[own] = process, receiving
+
+    def _host(self, own, incarnation, pipe):
+        torch.set_num_threads(1)
+        sockets.PROPOSAL_INTERVAL = 0.05
+        links.HEARTBEAT_INTERVAL, Timeouts.link_heartbeat = 0.1, 0.3
+        machine = self.processes[own].machine
+        place = ProcessDirectory(
+            self.processes,
+            own,
+            str(self.directory / str(machine)),
+            0.3,
+            incarnation=incarnation,
+        )
+        communication = self.stage.communication(self.base_port)
+        communication.prepare(place, 1 << 20)
+        endpoints = [communication.endpoint(rank, MEMORY) for rank in place.process.ranks]
+        others = [rank for rank in range(NODES) if rank not in place.process.ranks]
+        partners = {rank: self.graph.partners(rank) - {*place.process.ranks} for rank in place.process.ranks}
+        if not incarnation:
+            self.bound.wait(10.0)
+        communication.open(others, RUN_ID, 10.0)
+        first = 0
+        if incarnation:
+            first = communication.come_back(partners, 10.0)
+        pipe.send(first)
+        found = asyncio.run(self._all(endpoints, first))
+        communication.close(2.0)
+        pipe.send(found)
+
+    async def _all(self, endpoints, first):
+        heard = await asyncio.gather(*(self._rounds(endpoint, first) for endpoint in endpoints))
+        return {endpoint.rank: rounds for endpoint, rounds in zip(endpoints, heard, strict=True)}
+
+    async def _rounds(self, endpoint, first):
+        """Whom it heard in which round; every payload is (rank, round), so nothing else may arrive."""
+        heard, graph, round, turn = {}, self.graph, first, 0
+        while round < self.rounds.value:
+            await asyncio.sleep(PACE)
+            while self.held.value == endpoint.rank:
+                await asyncio.sleep(PACE)
+            endpoint.admit(round)
+            turn = 1 - turn
+            slot = endpoint.slots[turn].fill_(1000 * endpoint.rank + round)
+            endpoint.offer(slot, lambda peer: self.gives)
+            self.refused[endpoint.rank] = endpoint.refused["fetch"]
+            outgoing = dict.fromkeys(graph.targets(endpoint.rank, round), Payload.dense(slot))
+            sources = graph.sources(endpoint.rank, round)
+            handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.patience)
+            inbox = Inbox(handle, LAYOUT, endpoint)
+            read = {peer: payload["vector"].unique().tolist() for peer, payload in inbox.items()}
+            if inbox.is_sound():
+                assert read == {peer: [1000 * peer + round] for peer in read}
+            heard[round] = sorted(inbox)
+            if len(inbox) == NODES - 1:
+                self.whole[endpoint.rank] = round
+            inbox.release()
+            self.progress[endpoint.rank] = round
+            following = max(round + 1, endpoint.ahead)
+            if following > round + 1:
+                endpoint.skip_to(following)
+            round = following
+        endpoint.leave()
+        return heard
+
+    def hear(self, own):
+        """What a process says next, after at most `LIMIT` seconds."""
+        assert self.running[own][1].poll(LIMIT), f"process {own} says nothing"
+        return self.running[own][1].recv()
+
+    def wait_for(self, rank, round):
+        self.wait_until(lambda: self.progress[rank] >= round)
+
+    def wait_until_whole_after(self, round):
+        self.wait_until(lambda: min(self.whole) > round)
+
+    def wait_until(self, condition):
+        limit = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < limit, (list(self.progress), list(self.whole))
+            time.sleep(0.005)
+
+    def finish(self):
+        """Lets all go on together for a while, and gathers whom they heard."""
+        self.rounds.value = max(self.progress) + 30
+        heard = {}
+        for own in self.running:
+            while isinstance(found := self.hear(own), int):
+                pass
+            heard |= found
+        return heard
+
+    def signal(self, own, signum):
+        os.kill(self.running[own][0].pid, signum)
+
+    def end(self):
+        for process, _ in self.running.values():
+            process.kill()
+            process.join()
+
+
+@pytest.fixture
+def company(request):
+    with tempfile.TemporaryDirectory(prefix="dn-") as directory:
+        found = Company(request.param, Path(directory))
+        found.gives = "given_away" not in request.function.__name__
+        found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
+        for own in range(len(found.processes)):
+            found.start(own)
+        yield found
+        found.end()
+
+
+def on(*stages):
+    return pytest.mark.parametrize("company", stages, indirect=True, ids=[s.name for s in stages])
+
+
+def everybody_else(rank):
+    return [other for other in range(NODES) if other != rank]
+
+
+def check_together(heard, since):
+    """From round `since` on everyone hears everyone."""
+    for rank, rounds in heard.items():
+        for round, peers in rounds.items():
+            assert round < since or peers == everybody_else(rank), (rank, round, peers)
+
+
+def check_symmetric(heard, rounds):
+    """Whom I hear in a round hears me, where both were there."""
+    for round in range(rounds):
+        there = {rank: found[round] for rank, found in heard.items() if round in found}
+        uneven = [(i, j) for i in there for j in there[i] if j in there and i not in there[j]]
+        assert not uneven, (round, uneven)
+
+
+@on(SHARED, IPC, TCP, SHARED_SIBLINGS, MACHINES)
+def test_a_process_that_is_started_again_takes_part_within_two_rounds(company):
+    last = len(company.processes) - 1
+    ranks = company.processes[last].ranks
+    company.wait_for(0, 10)
+    company.hear(last)
+    company.signal(last, signal.SIGKILL)
+    company.running[last][0].join()
+    company.wait_for(0, 30)
+    company.start(last, incarnation=1)
+    first = company.hear(last)
+    assert 30 < first <= company.progress[0] + 3
+    company.wait_for(0, first + 5)
+    heard = company.finish()
+    check_together(heard, since=first)
+    check_symmetric({rank: found for rank, found in heard.items() if rank not in ranks}, first + 30)
+    lost = [round for round, peers in heard[0].items() if ranks[0] not in peers]
+    assert lost == list(range(lost[0], first))
+
+
+@on(SHARED, SHARED_SIBLINGS, TCP, MACHINES)
+def test_a_process_that_stood_still_goes_on_where_the_others_are(company):
+    """The others give it up after half a second, and are far ahead when it goes on.
+
+    It answers no heartbeat meanwhile, so links to other machines break; those on one machine hold.
+    """
+    last = len(company.processes) - 1
+    ranks = company.processes[last].ranks
+    company.wait_for(0, 5)
+    company.signal(last, signal.SIGSTOP)
+    company.wait_for(0, 60)
+    company.signal(last, signal.SIGCONT)
+    behind = company.progress[0]
+    company.wait_until_whole_after(behind)
+    together = max(company.whole)
+    heard = company.finish()
+    check_together(heard, since=together)
+    skipped = [round for round in range(behind) if round not in heard[ranks[0]]]
+    assert len(skipped) > 20
+
+
+@on(SHARED, TCP)
+def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(company):
+    company.wait_for(0, 10)
+    company.held.value = 3
+    company.wait_until(lambda: company.progress[0] > company.progress[3] + 100)
+    company.held.value = NODES
+    behind = company.progress[0]
+    company.wait_until_whole_after(behind)
+    heard = company.finish()
+    missed = [round for round, peers in heard[0].items() if 3 not in peers]
+    assert len(missed) > 90
+
+
+@on(SHARED, TCP)
+@pytest.mark.parametrize("apart", [0.0, 1.5])
+def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(company, apart):
+    """Each of them asks the other where it is, and neither knows."""
+    company.wait_for(0, 10)
+    for own in (2, 3):
+        company.hear(own)
+        company.signal(own, signal.SIGKILL)
+        company.running[own][0].join()
+    for own in (2, 3):
+        company.start(own, incarnation=1)
+        time.sleep(apart)
+    first = [company.hear(own) for own in (2, 3)]
+    company.wait_until_whole_after(max(first))
+    together = max(company.whole)
+    check_together(company.finish(), since=together)
+
+
+@on(IPC)
+def test_a_model_can_be_fetched_from_a_neighbor(company):
+    assert fetched(company) - 1000 in range(company.progress[1] + 2)
+    assert not any(company.refused)
+
+
+@on(IPC)
+def test_a_model_that_is_not_given_away_is_not_sent_and_the_request_is_counted(company):
+    assert fetched(company) is None
+    assert list(company.refused) == [0, 1, 0, 0]
+
+
+def fetched(company):
+    """What rank 3 gets of rank 1 when it is started again."""
+    company.wait_for(0, 5)
+    company.signal(3, signal.SIGKILL)
+    company.running.pop(3)[0].join()
+    receiving, sending = FORK.Pipe(duplex=False)
+    asker = FORK.Process(target=ask_for_a_model, args=(company, sending))
+    asker.start()
+    try:
+        assert receiving.poll(LIMIT)
+        return receiving.recv()
+    finally:
+        asker.kill()
+        asker.join()
+
+
+def ask_for_a_model(company, pipe):
+    sockets.PROPOSAL_INTERVAL = 0.05
+    place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
+    communication = company.stage.communication(company.base_port)
+    communication.prepare(place, 1 << 20)
+    communication.endpoint(3, MEMORY)
+    communication.open([0, 1, 2], RUN_ID, 10.0)
+    model = communication.fetch(3, 1, 10.0 if company.gives else 1.0)
+    assert model is None or model.dtype == MEMORY.vector_dtype
+    pipe.send(None if model is None else int(model.unique().item()))
+    communication.close(0.5)

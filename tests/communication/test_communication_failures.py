@@ -1,0 +1,501 @@
+"""What nodes see of each other when one dies, stands still, or says what nobody understands."""
+
+import asyncio
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+import torch
+import zmq
+
+from decentnode.communication import wire
+from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
+from decentnode.communication.peers.rejoin import MOST_REQUESTS
+from decentnode.communication.torch_distributed.process_group import Group
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.payload import Payload, dense_layout
+from decentnode.errors import StartError
+from decentnode.graph.families import Chain, FullyConnected, Ring
+from tests.support.troupe import (
+    GLOO,
+    GLOO_MACHINES,
+    GROUPED,
+    IPC,
+    MACHINES,
+    RUN_ID,
+    SHARED,
+    SHARED_SIBLINGS,
+    TCP,
+    Actor,
+    free_ports,
+    play,
+)
+
+LAYOUT = dense_layout(1000)
+MEMORY = BufferSpec(1000, payload_bytes=4096)
+SHORT, LONG = 0.4, 1.2
+"""Deadlines in seconds; the second is thrice the first."""
+PATIENT = dict.fromkeys(range(5), 20.0)
+APART = (SHARED, IPC, TCP, MACHINES, *GROUPED)
+
+
+def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
+    """A part that makes plain exchanges and returns (reason by missing peer, slowest round in seconds).
+
+    `timeout` is by rank; those that are not named have the short one.
+    """
+
+    async def part(actor: Actor):
+        missing, slowest = {}, 0.0
+        for round in range(rounds):
+            before_round(actor.rank, round)
+            began = time.monotonic()
+            slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
+            outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(slot))
+            sources = graph.sources(actor.rank, round)
+            patience = timeout.get(actor.rank, SHORT)
+            inbox = await actor.exchange(outgoing, sources, (round, 0, 0), LAYOUT, patience)
+            for j, payload in inbox.items():
+                assert payload["vector"].unique().tolist() == [j + round]
+            for j, error in inbox.missing.items():
+                missing.setdefault(j, (round, f"{type(error).__name__}: {error.reason}"))
+            slowest = max(slowest, time.monotonic() - began)
+        return missing, slowest
+
+    return part
+
+
+def signal_oneself(victim, at_round, signum):
+    def act(rank, round):
+        if rank == victim and round == at_round:
+            time.sleep(0.2)  # what was posted in the round before is on its way
+            os.kill(os.getpid(), signum)
+
+    return act
+
+
+@pytest.mark.parametrize("stage", APART, ids=lambda stage: stage.name)
+def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
+    part = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
+    performance = play(stage, 4, part, MEMORY, absent=[3])
+    assert {r: missing for r, (missing, _) in performance.results.items()} == {
+        0: {3: (2, "PeerLost: connection lost")},
+        1: {},
+        2: {3: (2, "PeerLost: connection lost")},
+    }
+    assert max(slowest for _, slowest in performance.results.values()) < 2.0
+    assert max(performance.close_seconds) < 3.5
+
+
+def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edges():
+    async def part(actor: Actor):
+        await in_rounds(FullyConnected(4), 5, PATIENT)(actor)
+        actor.release()
+        groups = [one for one in gc.get_objects() if isinstance(one, Group)]
+        return len(groups), sum(buffer.nbytes for buffer in actor.endpoint.transfer_queue.pool._free)
+
+    assert set(play(GLOO, 4, part, MEMORY).results.values()) == {(1, 3 * 4000)}
+
+
+@pytest.mark.parametrize("stage", [GLOO, GLOO_MACHINES], ids=lambda stage: stage.name)
+def test_survivors_of_a_group_continue_over_zeromq(stage):
+    """What carries an exchange is noted before the loss of rank 0, who led, and at the end."""
+    rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
+
+    async def part(actor: Actor):
+        before = actor.endpoint.formation.group
+        missing, _ = await rounds(actor)
+        carried = [list(by_target) for by_target in actor.endpoint._carried.values()]
+        return before.members, sorted(missing), actor.endpoint.formation.group, carried[-1], before.is_broken
+
+    results = play(stage, 4, part, MEMORY, absent=[0]).results
+    everybody = (0, 1, 2, 3)
+    assert results == {
+        1: (everybody, [0], None, [], True),
+        2: (everybody, [], None, [], True),
+        3: (everybody, [0], None, [], True),
+    }
+
+
+def one_way(rounds, before_round):
+    """A part in which rank 0 sends to rank 1 and hears nothing; returns what rank 1 gets in each round."""
+
+    async def part(actor: Actor):
+        found = []
+        for round in range(rounds):
+            actor.release()
+            slot, sources = actor.endpoint.slots[round % 2].fill_(round), [0] * actor.rank
+            outgoing = {} if actor.rank else {1: Payload.dense(slot)}
+            actor.endpoint.expect(LAYOUT)
+            handle = actor.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0)
+            before_round(actor, round)
+            inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+            found += [inbox[j]["vector"].unique().tolist() for j in inbox]
+        return found
+
+    return part
+
+
+@pytest.mark.parametrize("rounds", [1, 4], ids=["the last one", "one of several"])
+def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(rounds):
+    """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
+
+    def break_up(actor, round):
+        formation = actor.endpoint.formation
+        if actor.rank == 1 and round == 0:
+            time.sleep(0.5)
+            formation.break_up(formation.group, "a wire fell out")
+
+    results = play(GLOO, 2, one_way(rounds, break_up), MEMORY).results
+    assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
+
+
+def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
+    async def part(actor: Actor):
+        endpoint, sockets = actor.endpoint, actor.endpoint._sockets
+        outgoing = {} if actor.rank else {1: Payload.dense(endpoint.slots[0])}
+        if actor.rank == 1:
+            sockets.dispatch = lambda messages: None
+        await actor.exchange(outgoing, [0] * actor.rank, (0, 0, 0), LAYOUT)
+        sockets.__dict__.pop("dispatch", None)
+        await actor.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
+        await asyncio.sleep(actor.rank * 1.5 * LONG)  # whoever leaves is not waited for
+        return endpoint.mailbox.gone.keys() - endpoint.mailbox.left
+
+    assert play(GLOO, 2, part, MEMORY, tick=0.05).results == {0: set(), 1: set()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "nodes"),
+    [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5), (GLOO, 4)],
+    ids=["shared", "tcp", "siblings", "gloo"],
+)
+def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(stage, nodes):
+    """The last of a chain stops; the others wait thrice as long as their deadline, and accuse nobody."""
+    last = nodes - 1
+    part = in_rounds(Chain(nodes), nodes + 2, {last - 1: LONG}, signal_oneself(last, 2, signal.SIGSTOP))
+    performance = play(stage, nodes, part, MEMORY, tick=0.05, absent=[last])
+    missing = {rank: missing for rank, (missing, _) in performance.results.items()}
+    accusation = {last: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
+    assert missing == {rank: accusation if rank == last - 1 else {} for rank in range(last)}
+    # A group ends in the meantime, where there was one.
+    assert LONG < performance.results[last - 1][1] < (6.0 if stage.grouped else 2.5)
+
+
+def test_a_node_that_was_stopped_learns_that_it_was_given_up():
+    """It is woken after the verdict: its neighbors have withdrawn, and it goes on alone without an error."""
+
+    def act(rank, round):
+        if rank == 2 and round == 2:
+            waker = f"sleep 1.4; kill -CONT {os.getpid()}"
+            os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", waker)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    results = play(
+        IPC, 3, in_rounds(Ring(3), 4, dict.fromkeys(range(3), 0.6), act), MEMORY, tick=0.05
+    ).results
+    for rank in (0, 1):
+        assert results[rank][0] == {2: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
+    for rank in (0, 1):
+        told = results[2][0][rank][1]
+        # On a busy machine it may hear only after its neighbors have agreed to take it back.
+        assert re.match("PeerLost: (timed out on this node in round 3|is back from round)", told)
+
+
+def message(body=b"", **changes):
+    """A control message as a peer would write it, with some fields changed."""
+    header = wire.Header(wire.Kind.WAITING, RUN_ID, 1, 0, length=len(body), body_digest=wire.digest(body))
+    return [header._replace(**changes).pack(), body]
+
+
+def greeting(rank, fd):
+    hello = wire.Hello([1], [wire.SharedSegment(rank, 1, fd, 64)])
+    return message(msgspec.msgpack.encode(hello), kind=wire.Kind.HELLO)
+
+
+GOOD = message()
+NESTED = b"\x81\xa1x" + b"\x91" * 50_000 + b"\x00"
+JUNK = [
+    ("frame count", [b"x"]),
+    ("frame count", [GOOD[0], b"", b"", b"", b""]),
+    ("frame count", [GOOD[0], b"", b"third"]),
+    ("header length", [b"", b""]),
+    ("header length", [GOOD[0] + b"\0", b""]),
+    ("magic", [b"GET / HTTP/1.1\r\n".ljust(64), b""]),
+    ("version", [GOOD[0][:4] + b"\x09\x00" + GOOD[0][6:], b""]),
+    ("kind", message(kind=99)),
+    ("incarnation", message(knows=1)),
+    ("incarnation", message(incarnation=1)),
+    ("run id", message(run_id=RUN_ID + 1)),
+    ("rank", message(sender=7)),
+    ("rank", message(sender=0)),
+    ("rank", message(receiver=1)),
+    ("body length", [GOOD[0], b"another body"]),
+    ("checksum", [message(b"this is it")[0], b"another bd"]),
+    ("checksum", [GOOD[0][:-1] + bytes([GOOD[0][-1] ^ 1]), b""]),
+    ("body length", message(b"12345", kind=wire.Kind.PAYLOAD, length=4)),
+    ("hello", message(b"\xc1", kind=wire.Kind.HELLO)),
+    ("hello", message(NESTED, kind=wire.Kind.HELLO)),
+    ("hello", greeting(0, fd=1)),
+    ("control length", message(bytes(wire.MOST_CONTROL_BYTES + 1), kind=wire.Kind.HELLO)),
+    ("shared memory cannot be attached", greeting(1, fd=9999)),
+    ("notice without shared memory", message(b"12345678", kind=wire.Kind.NOTICE)),
+]
+
+
+async def attacked(actor: Actor):
+    """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
+    exchanges = in_rounds(Ring(2), 3, PATIENT)
+    sockets = actor.communication._sockets
+    first = await exchanges(actor)
+    if actor.rank == 1:
+        await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
+    else:
+        limit = time.monotonic() + 5.0
+        while sockets.refused.total() < len(JUNK) and time.monotonic() < limit:
+            await asyncio.sleep(0.01)
+    other = 1 - actor.rank
+    outgoing = {other: Payload.dense(torch.full((1000,), 5.0))}
+    last = await actor.exchange(outgoing, [other], (9, 0, 0), LAYOUT)
+    return first[0], last[other]["vector"].unique().tolist(), sockets.refused
+
+
+def send_junk(endpoint):
+    context = zmq.Context()
+    for _, frames in JUNK:
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(endpoint)
+        stranger.send_multipart(frames)
+        stranger.close(2000)
+    oversized = context.socket(zmq.DEALER)
+    oversized.connect(endpoint)
+    oversized.send_multipart([GOOD[0], bytes(1 << 21)])
+    oversized.close(200)
+    context.term()
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_junk_is_counted_by_its_reason_and_disturbs_nothing(stage):
+    results = play(stage, 2, attacked, MEMORY).results
+    assert results[0] == ({}, [5.0], Counter(reason for reason, _ in JUNK))
+    assert results[1] == ({}, [5.0], Counter())
+
+
+FLOOD = """
+import sys, time, zmq
+socket = zmq.Context().socket(zmq.DEALER)
+socket.set(zmq.LINGER, 0)
+socket.connect(sys.argv[1])
+limit = time.monotonic() + 20.0
+while time.monotonic() < limit:
+    socket.send(b"", zmq.SNDMORE)
+    socket.send(b"")
+"""
+
+
+async def flooded(actor: Actor):
+    """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
+    sockets = actor.communication._sockets
+    await in_rounds(Ring(2), 2, PATIENT)(actor)
+    if actor.rank == 1:
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
+        limit = time.monotonic() + 22.0
+        while not sockets.mailboxes[1].gone and time.monotonic() < limit:
+            await asyncio.sleep(0.05)
+        flood.kill()
+        return flood.wait()
+    while sockets.refused["header length"] < 1000:
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    inbox = await actor.exchange({}, [1], (9, 0, 0), LAYOUT, 1.0)
+    return list(inbox.missing), time.monotonic() - began
+
+
+def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
+    missing, seconds = play(TCP, 2, flooded, MEMORY).results[0]
+    assert missing == [1]
+    assert seconds < 16.0
+
+
+async def uninvited(actor: Actor):
+    """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
+    sockets = actor.communication._sockets
+    if actor.rank == 0:
+        sockets._reception.peers[0] = frozenset({1})
+    missing, _ = await in_rounds(Chain(3), 2, PATIENT)(actor)
+    body, limit = bytes(4000), time.monotonic() + 5.0
+    for round in range(4) if actor.rank == 2 else ():
+        header = sockets.header(wire.Kind.PAYLOAD, 2, 0, (1_000_000 + round, 0, 0), 1, len(body))
+        sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
+    while actor.rank == 0 and sockets.refused.total() < 4 and time.monotonic() < limit:
+        await asyncio.sleep(0.01)
+    return missing, sockets.refused, len(sockets.mailboxes[actor.rank]._parked._messages)
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(stage):
+    results = play(stage, 3, uninvited, MEMORY).results
+    assert results[0] == ({}, Counter({"unexpected source": 4}), 0)
+    assert results[1] == results[2] == ({}, Counter(), 0)
+
+
+async def pushy(actor: Actor):
+    """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
+    sockets = actor.communication._sockets
+    await in_rounds(Chain(3), 1, PATIENT)(actor)
+    if actor.rank == 0:
+        assert sockets.fetch(0, 1, 0.01) is None
+        # What comes too late for the first time is taken for the second.
+        found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
+        while sockets.refused.total() < 3 and time.monotonic() < limit:
+            await asyncio.sleep(0.01)
+        return found.view(torch.float32).tolist(), sockets.refused
+    await asyncio.sleep(0.2 * actor.rank)
+    for body in (b"", torch.full((3,), float(actor.rank)).numpy().tobytes()):
+        header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))
+        sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
+    return None
+
+
+async def insatiable(actor: Actor):
+    """Rank 1 asks rank 0 for its model again and again."""
+    sockets, given = actor.communication._sockets, []
+    mailbox = sockets.mailboxes[actor.rank]
+    mailbox.give_model = lambda: given.extend(mailbox.wanted) or mailbox.wanted.clear()
+    await in_rounds(Ring(2), 1, PATIENT)(actor)
+    for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
+        sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
+    other = 1 - actor.rank
+    await actor.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
+    limit = time.monotonic() + 5.0
+    while actor.rank == 0 and sockets.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
+        await asyncio.sleep(0.01)
+    return len(given), sockets.refused
+
+
+def test_a_model_is_given_to_one_peer_so_often_and_no_more():
+    given, refused = play(IPC, 2, insatiable, MEMORY).results[0]
+    assert given <= MOST_REQUESTS
+    assert refused == {"fetch": MOST_REQUESTS}
+
+
+def test_a_model_is_taken_of_the_peer_that_was_asked_alone():
+    found, refused = play(IPC, 3, pushy, MEMORY).results[0]
+    assert found == [1.0] * 3
+    assert refused == {"body length": 1, "unexpected model": 2}
+
+
+async def corrupted(actor: Actor):
+    """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
+    other, found = 1 - actor.rank, []
+    if actor.rank == 1:
+        links = actor.endpoint._sockets._links
+        links._send_all = flip_first_payload(links._send_all)
+    for round in range(2):
+        outgoing = {other: Payload.dense(torch.ones(1000))}
+        inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
+        found.append(inbox[other]["vector"].unique().tolist())
+    return found, actor.endpoint.refused
+
+
+def flip_first_payload(send):
+    pending = [wire.Kind.PAYLOAD]
+
+    def flip(messages):
+        for process, header, body in messages:
+            if wire.Header.unpack(header).kind in pending:
+                pending.clear()
+                body = bytearray(body)
+                body[17] ^= 4
+            send([(process, header, bytes(body))])
+
+    return flip
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_a_corrupted_payload_is_refused_and_sent_again(stage):
+    results = play(stage, 2, corrupted, MEMORY).results
+    assert results[0] == ([[1.0], [1.0]], Counter(checksum=1))
+    assert results[1] == ([[1.0], [1.0]], Counter())
+
+
+async def overwritten(actor: Actor):
+    """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
+    other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
+    if actor.rank == 1:
+        links = actor.endpoint._sockets._links
+        links._send_all = flip_first_payload(links._send_all)
+    actor.endpoint.expect(LAYOUT)
+    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG)
+    if actor.rank == 1:
+        slot.fill_(2.0)
+    inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+    return {source: inbox[source]["vector"].unique().tolist() for source in inbox}, actor.endpoint.refused
+
+
+@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
+def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(stage):
+    results = play(stage, 2, overwritten, MEMORY, tick=0.05).results
+    assert results == {0: ({1: [2.0]}, Counter(checksum=1)), 1: ({0: [1.0]}, Counter())}
+
+
+def place_of(directory, processes=1):
+    return ProcessDirectory(
+        tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(processes)), 0, str(directory)
+    )
+
+
+def test_who_does_not_come_is_named_after_the_deadline(tmp_path):
+    transport = ZeroMQ("ipc")
+    transport.prepare(place_of(tmp_path, processes=3), 1 << 20)
+    transport.endpoint(0, MEMORY)
+    with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[1, 2\] within 0 s$"):
+        transport.open([1, 2], RUN_ID, 0.2)
+    began = time.monotonic()
+    transport.close(0.5)
+    assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize("local", ["shared_memory", "ipc", "tcp"])
+def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, monkeypatch, local):
+    transport = ZeroMQ(local, free_ports(2))
+    transport.prepare(place_of(tmp_path, processes=2), 1 << 20)
+    mailbox = transport.endpoint(0, MEMORY).mailbox
+    lose = mailbox.lose
+    monkeypatch.setattr(mailbox, "lose", lambda *lost: (time.sleep(0.2), lose(*lost)))  # not overtaken
+    began = time.monotonic()
+    transport.open([1], RUN_ID, 10.0)
+    assert time.monotonic() - began < 5.0
+    assert str(mailbox.gone[1]) == "rank 1: connection lost"
+    transport.close(0.5)
+
+
+def test_a_port_in_use_is_named_with_the_key_to_change(tmp_path):
+    port = free_ports(1)
+    first, second = ZeroMQ("tcp", port), ZeroMQ("tcp", port)
+    first.prepare(place_of(tmp_path), 1 << 20)
+    message = rf"^tcp://127.0.0.1:{port} is in use by another program \(key communication.base_port\)$"
+    with pytest.raises(StartError, match=message):
+        second.prepare(place_of(tmp_path), 1 << 20)
+    for transport in (first, second):
+        transport.close(0.1)
+
+
+def test_closing_what_was_never_opened_is_quick(tmp_path):
+    transport = ZeroMQ("shared_memory")
+    transport.close(1.0)
+    transport.prepare(place_of(tmp_path), 1 << 20)
+    transport.endpoint(0, MEMORY)
+    began = time.monotonic()
+    transport.close(1.0)
+    assert time.monotonic() - began < 0.5
+    assert not [t for t in threading.enumerate() if t.name == "decentnode-sockets"]

@@ -1,0 +1,330 @@
+"""Every transport keeps the same promises: what was sent arrives, whole, once, and unchanged."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from decentnode.communication.base import BufferSpec, Inbox
+from decentnode.communication.wire import Header, Kind
+from decentnode.core.byte_counters import HEADER_BYTES
+from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
+from decentnode.graph.base import Graph
+from decentnode.graph.families import Exponential, Ring
+from tests.support.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, play
+
+NODES = 4
+ELEMENTS = 20_000
+"""80 kB: enough that ZeroMQ really sends without a copy."""
+MEMORY = BufferSpec(ELEMENTS, payload_bytes=4096)
+VECTOR = dense_layout(ELEMENTS)
+SMALL = dense_layout(100)
+LIST_FIELDS = (Field("indices", torch.int32, 50, True, Role.INDEX), Field("values", torch.float32, 50, True))
+LISTS = Layout(LIST_FIELDS, Form.SPARSE)
+NOTHING = dense_layout(0)
+
+
+@dataclass(frozen=True)
+class Shifting(Graph):
+    """Directed, one target, another one each round."""
+
+    directed = True
+    static = False
+
+    @property
+    def num_nodes(self):
+        return NODES
+
+    def targets(self, rank, round):
+        return ((rank + 1 + round % (NODES - 1)) % NODES,)
+
+
+ACTS = {"undirected": (Ring(NODES), 0), "directed": (Exponential(NODES), 10), "changing": (Shifting(), 20)}
+ROUNDS, PHASES = 6, 2
+
+
+def mark(sender, round, phase=0, receiver=NODES):
+    """A number that says where it belongs; exact in float32."""
+    return float(((sender * 8 + receiver) * 64 + round) * 4 + phase)
+
+
+class Exchanges:
+    """The parts of the play; each returns what one node saw, by exchange."""
+
+    def __init__(self, actor: Actor):
+        self.actor = actor
+        self.turn = 0
+
+    async def vectors(self, graph, first_round):
+        """Slots take turns and are written again at once; some readers look only after a while."""
+        seen, rank = {}, self.actor.rank
+        for round in range(first_round, first_round + ROUNDS):
+            for phase in range(PHASES):
+                slot = self.actor.endpoint.slots[self.turn]
+                self.turn = 1 - self.turn
+                slot.fill_(mark(rank, round, phase))
+                inbox = await self._swap(Payload.dense(slot), graph, (round, phase, 0), VECTOR)
+                if (rank + round) % 3 == 0:
+                    await asyncio.sleep(0.01)
+                seen[round, phase] = {source: inbox[source]["vector"].unique().tolist() for source in inbox}
+        return seen
+
+    async def one_each(self, round):
+        """Another payload for each neighbor."""
+        rank, targets = self.actor.rank, Ring(NODES).targets(self.actor.rank, 0)
+        outgoing = {j: Payload.dense(torch.full((100,), mark(rank, round, 0, j))) for j in targets}
+        inbox = await self.actor.exchange(outgoing, Ring(NODES).sources(rank, 0), (round, 0, 0), SMALL)
+        return {source: inbox[source]["vector"].unique().tolist() for source in inbox}
+
+    async def lists(self, round):
+        """Payloads of another length from everybody, one of them of none."""
+        rank = self.actor.rank
+        payload = Payload.empty(LISTS, indices=rank * 7, values=rank * 3)
+        payload["indices"].copy_(torch.arange(rank * 7))
+        payload["values"].fill_(rank + 0.5)
+        inbox = await self._swap(payload, Ring(NODES), (round, 0, 0), LISTS)
+        return {
+            source: (inbox[source]["indices"].tolist(), inbox[source]["values"].tolist()) for source in inbox
+        }
+
+    async def nothing(self, round):
+        """Payloads of no bytes."""
+        payload = Payload.empty(NOTHING)
+        inbox = await self._swap(payload, Ring(NODES), (round, 0, 0), NOTHING)
+        return {source: inbox[source].nbytes for source in inbox}
+
+    async def _swap(self, payload, graph, key, layout):
+        rank, round = self.actor.rank, key[0]
+        outgoing = dict.fromkeys(graph.targets(rank, round), payload)
+        return await self.actor.exchange(outgoing, graph.sources(rank, round), key, layout)
+
+
+async def everything(actor: Actor):
+    exchanges = Exchanges(actor)
+    seen = {name: await exchanges.vectors(*act) for name, act in ACTS.items()}
+    seen["one each"] = await exchanges.one_each(30)
+    seen["lists"] = await exchanges.lists(31)
+    seen["nothing"] = await exchanges.nothing(32)
+    return seen, actor.endpoint.counters
+
+
+@pytest.fixture(scope="module", params=STAGES, ids=lambda stage: stage.name)
+def performance(request):
+    return play(request.param, NODES, everything, MEMORY)
+
+
+def seen(performance, what):
+    assert sorted(performance.results) == list(range(NODES))
+    return {rank: result[0][what] for rank, result in performance.results.items()}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_every_exchange_brings_the_vectors_of_its_sources_unchanged(performance, act):
+    graph, first_round = ACTS[act]
+    for rank, exchanges in seen(performance, act).items():
+        assert exchanges == {
+            (round, phase): {j: [mark(j, round, phase)] for j in graph.sources(rank, round)}
+            for round in range(first_round, first_round + ROUNDS)
+            for phase in range(PHASES)
+        }
+
+
+def test_every_neighbor_can_get_its_own_payload(performance):
+    for rank, inbox in seen(performance, "one each").items():
+        assert inbox == {j: [mark(j, 30, 0, rank)] for j in Ring(NODES).sources(rank, 0)}
+
+
+def test_payloads_of_any_length_arrive(performance):
+    for rank, inbox in seen(performance, "lists").items():
+        assert inbox == {j: (list(range(j * 7)), [j + 0.5] * (j * 3)) for j in Ring(NODES).sources(rank, 0)}
+
+
+def test_a_payload_of_no_bytes_arrives(performance):
+    for rank, inbox in seen(performance, "nothing").items():
+        assert inbox == dict.fromkeys(Ring(NODES).sources(rank, 0), 0)
+
+
+def list_bytes(ranks):
+    """Index bytes, and all others, of the payloads with lists that these ranks send."""
+    index = sum(j * 7 * 4 for j in ranks)
+    whole = sum(16 + (-(-j * 28 // 8) * 8 if j else 0) + j * 12 for j in ranks)
+    return index, whole - index
+
+
+def booked(rank, peers_of):
+    """What a node should have booked, as (payload, index, header), by formula."""
+    vectors = PHASES * sum(
+        len(peers_of(graph, rank, round))
+        for graph, first in ACTS.values()
+        for round in range(first, first + ROUNDS)
+    )
+    degree = len(Ring(NODES).targets(rank, 0))
+    return vectors * 4 * ELEMENTS + degree * 400, (vectors + 3 * degree) * HEADER_BYTES
+
+
+def test_bytes_are_counted_by_the_formula_on_every_transport(performance):
+    for rank, (_, counters) in performance.results.items():
+        neighbors = Ring(NODES).targets(rank, 0)
+        index, rest = list_bytes([rank] * len(neighbors))
+        payload, header = booked(rank, lambda graph, i, round: graph.targets(i, round))
+        sent = (counters.sent_payload, counters.sent_index, counters.sent_header)
+        assert sent == (payload + rest, index, header)
+        index, rest = list_bytes(neighbors)
+        payload, header = booked(rank, lambda graph, i, round: graph.sources(i, round))
+        received = (counters.received_payload, counters.received_index, counters.received_header)
+        assert received == (payload + rest, index, header)
+
+
+def test_closing_is_quick_and_leaves_nothing_behind(performance):
+    assert max(performance.close_seconds) < 2.0
+    assert performance.left_behind == []
+
+
+async def look_twice(actor: Actor):
+    """Rank 0 breaks the rules: it writes to a slot that is being read, and says so in a second exchange."""
+    other, slot = 1 - actor.rank, actor.endpoint.slots[0]
+    slot.fill_(1.0)
+    first = await actor.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), VECTOR)
+    if actor.rank == 0:
+        actor.release()
+        slot.fill_(2.0)
+        await actor.exchange({other: Payload.dense(torch.ones(100))}, [other], (1, 0, 0), SMALL)
+        return None
+    small = Payload.dense(torch.ones(100))
+    await actor.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0)
+    return first[other]["vector"].unique().tolist()
+
+
+@pytest.mark.parametrize("stage", [INPROC, SHARED], ids=lambda stage: stage.name)
+def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
+    assert play(stage, 2, look_twice, MEMORY).results[1] == [2.0]
+
+
+async def what_links_carry(actor: Actor):
+    """The kinds of messages over links in ten rounds after the first two."""
+    links, carried = actor.endpoint._sockets._links, Counter()
+    send = links.send
+
+    def counting(messages):
+        carried.update(Kind(Header.unpack(header).kind).name for _, header, _ in messages)
+        send(messages)
+
+    others = [rank for rank in range(3) if rank != actor.rank]
+    for round in range(12):
+        if round == 2:
+            links.send = counting
+        slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
+        inbox = await actor.exchange(
+            dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR
+        )
+        assert [inbox[j]["vector"][0] for j in others] == [j + round for j in others]
+    links.send = send
+    return carried
+
+
+@pytest.mark.parametrize("stage", [SHARED, SHARED_SIBLINGS], ids=lambda stage: stage.name)
+def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(stage):
+    questions = {
+        Kind.RESEND.name,
+        Kind.POSITION.name,
+        Kind.WAITING.name,
+    }  # of a busy machine, and their answers
+    for carried in play(stage, 3, what_links_carry, MEMORY).results.values():
+        assert carried.keys() <= questions
+
+
+async def other_layout(actor: Actor):
+    other = 1 - actor.rank
+    elements = 100 if actor.rank else 101
+    outgoing = {other: Payload.dense(torch.ones(elements))}
+    inbox = await actor.exchange(outgoing, [other], (0, 0, 0), dense_layout(elements))
+    return dict(inbox), {j: f"{type(e).__name__}: {e}" for j, e in inbox.missing.items()}
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_slots_are_aligned_alike(stage):
+    """Products of matrices in a vector would otherwise differ in their last bits from slot to slot."""
+
+    async def part(actor: Actor):
+        return [slot.data_ptr() % 64 for slot in actor.endpoint.slots]
+
+    odd = BufferSpec(vector_elements=1001, payload_bytes=4)
+    assert set(map(tuple, play(stage, 4, part, odd).results.values())) == {(0, 0)}
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_a_payload_of_another_layout_is_a_protocol_error(stage):
+    results = play(stage, 2, other_layout, MEMORY).results
+    for rank in range(2):
+        other = 1 - rank
+        assert results[rank] == ({}, {other: f"ProtocolError: rank {other}: sent another payload layout"})
+
+
+async def leave_early(actor: Actor):
+    """Rank 3 leaves after two rounds; everybody else does five."""
+    graph, missing = Ring(NODES), {}
+    for round in range(2 if actor.rank == 3 else 5):
+        began = time.monotonic()
+        outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(torch.ones(100)))
+        inbox = await actor.exchange(outgoing, graph.sources(actor.rank, round), (round, 0, 0), SMALL)
+        missing[round] = {j: str(e) for j, e in inbox.missing.items()}
+        assert time.monotonic() - began < 2.0
+    return missing
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(stage):
+    results = play(stage, NODES, leave_early, MEMORY).results
+    gone = {3: "rank 3: left after round 2"}
+    for rank in (0, 2):
+        assert results[rank] == {0: {}, 1: {}, 2: gone, 3: gone, 4: gone}
+    assert results[1] == {round: {} for round in range(5)}
+
+
+def test_two_machines_talk_by_tcp_and_each_by_shared_memory():
+    places = MACHINES.processes(NODES)
+    assert [(p.machine, p.index, p.ranks) for p in places] == [
+        (0, 0, (0,)), (0, 1, (1,)), (1, 0, (2,)), (1, 1, (3,))
+    ]  # fmt: skip
+
+
+PARTS, PART_ROUNDS = 3, 6
+IN_PARTS = BufferSpec(300, payload_bytes=400, parts=PARTS)
+
+
+async def exchange_in_parts(actor: Actor):
+    """Every round's parts are in flight together: two lie in a slot, and the last one is staged."""
+    found = []
+    sources = Ring(NODES).sources(actor.rank, 0)
+    flying = {part: launch(actor, 0, part, sources) for part in range(PARTS)}
+    for round in range(PART_ROUNDS):
+        for part in range(PARTS):
+            inbox = Inbox(await flying[part], SMALL, actor.endpoint)
+            found.append([(j, inbox[j]["vector"].unique().tolist()) for j in sources])
+            inbox.release()
+            if round + 1 < PART_ROUNDS:
+                flying[part] = launch(actor, round + 1, part, sources)
+    return found, dict(actor.endpoint.refused)
+
+
+def launch(actor: Actor, round: int, part: int, sources):
+    content = actor.endpoint.slots[round % 2][100 * part :][:100]
+    content = torch.empty(100) if part == PARTS - 1 else content
+    payload = Payload.dense(content.fill_(100 * round + 10 * part + actor.rank))
+    return actor.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, part), 20.0)
+
+
+@pytest.mark.parametrize("stage", [INPROC, SHARED, TCP], ids=lambda stage: stage.name)
+def test_parts_of_a_vector_are_in_flight_together(stage):
+    performance = play(stage, NODES, exchange_in_parts, IN_PARTS)
+    assert performance.errors == {}
+    for rank, (found, refused) in performance.results.items():
+        assert refused == {}
+        assert found == [
+            [(j, [100.0 * round + 10 * part + j]) for j in Ring(NODES).sources(rank, 0)]
+            for round in range(PART_ROUNDS)
+            for part in range(PARTS)
+        ]

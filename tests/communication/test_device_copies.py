@@ -1,0 +1,60 @@
+"""Nodes on an accelerator keep every promise of the transports; their copies here end as late as they may."""
+
+import pytest
+import torch
+
+from decentnode.communication.device.copies import HostCopies
+from decentnode.communication.device.staging import DeviceStaging
+from tests.communication.test_communications import (  # noqa: F401
+    MEMORY,
+    NODES,
+    everything,
+    test_a_payload_of_no_bytes_arrives,
+    test_bytes_are_counted_by_the_formula_on_every_transport,
+    test_closing_is_quick_and_leaves_nothing_behind,
+    test_every_exchange_brings_the_vectors_of_its_sources_unchanged,
+    test_every_neighbor_can_get_its_own_payload,
+    test_payloads_of_any_length_arrive,
+)
+from tests.support.troupe import INPROC, MACHINES, Stage, play
+
+
+class LateCopies(HostCopies):
+    """Copies nothing before somebody waits, and reads again what was copied when its memory is given back."""
+
+    def __init__(self):
+        self._waiting, self._reading = [], []
+
+    def begin(self, target, source):
+        self._waiting.append((target, source))
+
+    def join(self):
+        for target, source in self._waiting:
+            target.copy_(source)
+            self._reading.append((target.clone(), source))
+        self._waiting.clear()
+
+    def finish(self):
+        self.join()
+        for copy, source in self._reading:
+            assert torch.equal(copy, source), "written while it was copied"
+        self._reading.clear()
+
+
+class Wrapped(Stage):
+    """A stage whose nodes have their vectors behind copies."""
+
+    def communication(self, base_port=29600):
+        made = super().communication(base_port)
+        plain = made.endpoint
+        made.endpoint = lambda rank, memory: DeviceStaging(
+            plain(rank, memory), memory, torch.device("cpu"), LateCopies()
+        )
+        return made
+
+
+@pytest.fixture(scope="module", params=(INPROC, MACHINES), ids=lambda stage: stage.name)
+def performance(request):
+    stage = request.param
+    wrapped = Wrapped(stage.name, stage.local, stage.nodes_per_process, stage.machines)
+    return play(wrapped, NODES, everything, MEMORY)

@@ -1,0 +1,107 @@
+"""How a process that was started again meets the others when a greeting is lost or a machine is silent."""
+
+import contextlib
+import math
+import socket
+import tempfile
+import time
+
+import pytest
+
+from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirectory
+from decentnode.communication.interceptor import MessageInterceptor
+from decentnode.communication.wire import Kind
+from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
+from tests.support.troupe import RUN_ID, free_ports
+
+MEMORY = BufferSpec(10, payload_bytes=128)
+
+
+class FirstHelloLost(MessageInterceptor):
+    next_release = math.inf
+
+    def __init__(self):
+        self.lost = 0
+
+    def sift(self, message, now):
+        if message[0][0].bytes[6] == Kind.HELLO and not self.lost:
+            self.lost += 1
+            return []
+        return [message]
+
+    def released(self, now):
+        return []
+
+
+@pytest.fixture
+def host():
+    """Makes the transport of a process; all are closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(processes, own, incarnation=0, interceptor=None, base_port=29600):
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dn-"))
+            if processes[0].machine == processes[-1].machine:
+                directory = shared
+            transport = ZeroMQ("ipc", base_port)
+            transport.prepare(
+                ProcessDirectory(processes, own, directory, 0.3, incarnation, interceptor=interceptor),
+                1 << 16,
+            )
+            transport.endpoint(own, MEMORY)
+            stack.callback(transport.close, 0.0)
+            return transport
+
+        shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="dn-"))
+        yield make
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+@pytest.mark.parametrize("loses", [0, 1])
+def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation):
+    """Of the one that comes later, or of the one that is there already and hears it."""
+    pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
+    sieves = [FirstHelloLost() if rank == loses else None for rank in range(2)]
+    there = host(pair, 1, interceptor=sieves[1])
+    there.open([], RUN_ID, 5.0)
+    host(pair, 0, incarnation, sieves[0]).open([1], RUN_ID, 5.0)
+    assert sieves[loses].lost == 1
+
+
+@pytest.fixture
+def machines():
+    """Three machines, of which the last one drops all packets, and their base port."""
+    base_port = free_ports(1)
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.3", base_port))
+        full.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(("127.0.0.3", base_port))
+        time.sleep(0.2)
+        yield tuple(HostProcess(m, 0, (m,), f"127.0.0.{m + 1}") for m in range(3)), base_port
+
+
+def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines):
+    processes, base_port = machines
+    host(processes, 1, base_port=base_port).open([], RUN_ID, 5.0)
+    back = host(processes, 0, incarnation=1, base_port=base_port)
+    back.open([1, 2], RUN_ID, 5.0)
+    assert back.come_back({0: [1, 2]}, 10.0) == 0
+
+
+def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
+    processes, base_port = machines
+    back = host(processes, 0, incarnation=1, base_port=base_port)
+    with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[2\] within 2 s$"):
+        back.open([2], RUN_ID, 1.5)
+
+
+def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):
+    monkeypatch.setattr(Timeouts, "connect", 0.5)
+    processes, base_port = machines
+    host(processes, 0, base_port=base_port).open([2], RUN_ID, 8.0)

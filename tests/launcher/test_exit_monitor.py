@@ -1,0 +1,108 @@
+"""Until when a launcher waits for host processes whose nodes have ended."""
+
+import os
+import time
+
+import pytest
+
+from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
+from decentnode.config.settings import FailureSettings
+from decentnode.launcher import launcher
+from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.watchdog import Condition
+from tests.launcher.test_remote_machines import ROUNDS, Desk
+
+LAST_WORDS = {
+    "finished": Finished(2, ROUNDS, "", 0, 0, 0.0, None, None),
+    "stopped": Stopped(2, 7),
+    "failed": Failed(2, "RuntimeError: x"),
+}
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """Of machine 1, which has rank 2 alone."""
+    return Desk(tmp_path, machine=1)
+
+
+@pytest.mark.parametrize("word", LAST_WORDS.values(), ids=LAST_WORDS)
+def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(desk, word):
+    desk.launcher._take(word)
+    assert desk.launcher.membership.active == [0, 1, 3, 4, 5]
+    assert desk.launcher._unresolved(), "what the node has sent may still be on its way"
+    desk.launcher._take(Exited(desk.launcher.experiment.home[2], 0))
+    assert not desk.launcher._unresolved()
+
+
+def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_again(desk):
+    desk.launcher._take(LAST_WORDS["failed"])
+    position = desk.launcher.experiment.home[2]
+    desk.launcher._take(Restarted(position, 4, 1))
+    assert desk.state(2) is MemberState.RUNNING and desk.launcher._unresolved()
+    desk.launcher._take(Exited(position, 4))
+    assert desk.state(2) is MemberState.LOST and not desk.launcher._unresolved()
+    desk.launcher._take(Restarted(position, None, 2))
+    assert desk.launcher._unresolved()
+
+
+def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(desk):
+    position, watchdog = desk.launcher.experiment.home[2], desk.launcher._run_monitor.watchdog
+    watchdog._watched[position].condition = Condition.STUCK
+    assert watchdog.is_stuck(2)
+    desk.launcher._take(Restarted(position, -9, 1))
+    assert not watchdog.is_stuck(2)
+
+
+def test_processes_that_ended_with_their_server_are_not_waited_for(desk):
+    read, write = os.pipe()
+    os.close(write)
+    desk.launcher._inflow = launcher.ReportReader(read)
+    desk.launcher._take(LAST_WORDS["stopped"])
+    desk.launcher.run_id = 0
+    desk.launcher._watch(0.0)
+    os.close(read)
+    assert not desk.launcher._unresolved()
+
+
+def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
+    killed = []
+    monkeypatch.setattr(launcher, "end_hung", killed.extend)
+    position = desk.launcher.experiment.home[2]
+    desk.launcher._pids = {position: 4321}
+    desk.launcher._take(LAST_WORDS["failed"])
+    assert desk.launcher._unresolved()
+    desk.launcher._end_hung_nodes()
+    assert killed == []
+    now = time.monotonic()
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: now + 1000)
+    assert not desk.launcher._unresolved(), "nobody is waited for without a limit"
+    monkeypatch.setattr(
+        launcher.time, "monotonic", lambda: now + desk.launcher._exit_monitor._timeouts.process_exit + 1
+    )
+    desk.launcher._end_hung_nodes()
+    assert killed == [4321]
+
+
+def test_how_long_a_process_may_take():
+    """Two host processes, of which the first has two nodes."""
+    membership = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
+    membership.start()
+    timeouts = FailureSettings(deadline=20.0).timeouts
+    exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, timeouts)
+    membership.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
+    assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
+    membership.take(Failed(1, "ValueError: no"))
+    assert exit_monitor.are_awaited(100.0)
+    ends = 100.0 + timeouts.process_exit
+    assert timeouts.process_exit > 2 * 20.0 > timeouts.least_farewell, "longer than the process gives itself"
+    assert exit_monitor.are_awaited(ends - 1) and exit_monitor.overdue(ends - 1) == []
+    assert exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == [0]
+    assert (
+        not exit_monitor.are_awaited(ends + timeouts.killed)
+        and exit_monitor.overdue(ends + timeouts.killed) == []
+    )
+    membership.take(Restarted(0, -9, 1))
+    assert not exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == []
+    membership.take(Failed(1, "ValueError: no"))
+    assert exit_monitor.are_awaited(ends + 2), "it is at its end anew"

@@ -1,0 +1,113 @@
+"""What a run ends with."""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from decentnode.communication.launcher_link.reports import (
+    Checkpointed,
+    Evaluated,
+    Failed,
+    Finished,
+    PeerMissing,
+    Stopped,
+)
+from decentnode.errors import ExitCode
+from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.report.final_lines import exit_code
+from tests.launcher.test_remote_machines import Desk
+
+
+def finished(rank, loss=0.3):
+    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, 0.9, loss)
+
+
+def evaluated(rank, round, loss):
+    return Evaluated(rank, round, 0.1, loss, 0.5, 700, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("reports", "asked_with", "code"),
+    [
+        ([finished(0), finished(1)], None, ExitCode.OK),
+        ([finished(0), Failed(1, "no")], None, ExitCode.NODES_LOST),
+        ([finished(0), Failed(1, "no", True)], None, ExitCode.OUT_OF_MEMORY),
+        ([finished(0), finished(1), PeerMissing(0, 3, 1, "silent")], None, ExitCode.NODES_LOST),
+        ([Failed(0, "no"), finished(1)], None, ExitCode.FAILED),
+        # It was started again when the others had done their last round.
+        ([finished(0), Stopped(1, 8)], None, ExitCode.NODES_LOST),
+        ([Stopped(0, 8), Stopped(1, 8)], signal.SIGTERM, ExitCode.TERMINATED),
+        ([Stopped(0, 8), Stopped(1, 8)], signal.SIGHUP, ExitCode.HUNG_UP),
+        ([finished(0)], signal.SIGINT, ExitCode.INTERRUPTED),
+        ([finished(0, None), finished(1, None)], None, ExitCode.FAILED),
+        ([finished(0), finished(1, None)], None, ExitCode.NODES_LOST),
+        # Of which the other machine has the only usable one.
+        ([finished(0, None), finished(1)], None, ExitCode.FAILED),
+        ([evaluated(1, 4, None), finished(0), finished(1)], None, ExitCode.OK),
+        # Only processes were still on their way out.
+        ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    for report in reports:
+        membership.take(report)
+    assert exit_code(membership, [0], range(2), asked_with, results_are_lost=False) is code
+
+
+@pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
+def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
+    """How the others end only machine 0 learns."""
+    desk = Desk(tmp_path, machine=1)
+    desk.launcher._take(last)
+    desk.launcher._stopping.ask(signal.SIGTERM)
+    assert desk.launcher._exit_code() is code
+
+
+def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(0, "hung (training for 60 s) and was ended"))
+    membership.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
+    for rank in range(2):
+        assert membership.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
+    assert exit_code(membership, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
+
+
+NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
+
+
+@pytest.mark.parametrize(
+    ("saved", "ended", "words"),
+    [
+        ([], [], [f"killed 2 nodes that did not finish in time; {NOWHERE}"]),
+        ([], [0], [f"killed 1 node that did not finish in time; {NOWHERE}"]),
+        ([21], [0], ["killed 1 node that did not finish in time; resume continues at round 23"]),
+        ([21], [0, 1], []),
+    ],
+    ids=["nothing-saved", "one-has-ended", "one-was-saved", "only-processes"],
+)  # fmt: skip
+def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
+    """They have had all their time; of three machines' nodes two are here."""
+    desk = Desk(tmp_path)
+    launcher = desk.launcher
+    for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
+        launcher._take(report)
+    launcher._stopping.ask(signal.SIGTERM)
+    launcher._stopping._deadline = -1.0
+    last_words = [Stopped(rank, 24) for rank in ended]
+    launcher.server = SimpleNamespace(
+        kill=lambda: last_words.extend(Failed(rank, "killed") for rank in {0, 1} - set(ended))
+    )
+
+    def watch(timeout):
+        while last_words:
+            launcher._take(last_words.pop(0))
+
+    launcher._watch = watch
+    launcher._let_go()
+    said = launcher.screen.output.getvalue().splitlines()
+    assert said[0].startswith("stopping after the current round. ")
+    assert said[1:] == words

@@ -1,0 +1,720 @@
+"""Machines that meet, and the membership table of their nodes."""
+
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+import zmq
+
+from decentnode.communication.launcher_link.reports import (
+    Evaluated,
+    Exited,
+    Failed,
+    Finished,
+    PeerBack,
+    PeerMissing,
+    Restarted,
+    RoundProgress,
+    Stopped,
+)
+from decentnode.config.settings import FailureSettings
+from decentnode.core.text import how_it_ended
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput, StartError
+from decentnode.launcher.cluster.messages import (
+    DECODER,
+    INCARNATIONS,
+    CheckpointsCommitted,
+    HighestRound,
+    Join,
+    LastRound,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    Pause,
+    Refuse,
+    RelayedReports,
+    Start,
+)
+from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.troupe import free_ports
+
+FIVE = {0: [4], 1: [4]}
+FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
+
+
+def membership():
+    return MembershipTable(range(4), {0: (0, 1), 1: (2,)})
+
+
+def state(members, rank):
+    return members.members[rank].state
+
+
+class TestRoster:
+    def test_nodes_start_run_and_finish(self):
+        members = membership()
+        assert members.active == [0, 1, 2, 3]
+        members.start()
+        assert members.ranks(MemberState.RUNNING) == [0, 1, 2, 3]
+        members.take(FINISHED)
+        assert members.ranks(MemberState.FINISHED) == [2]
+        assert members.active == [0, 1, 3]
+        assert members.members[2].finished == FINISHED
+        assert (members.members[2].round, members.members[2].bytes_sent) == (9, 700)
+
+    def test_progress_never_goes_back(self):
+        members = membership()
+        members.take(RoundProgress(1, 5, 0.5, 100))
+        members.take(Evaluated(1, 4, 0.5, 0.5, None, 80, 0.1, True))
+        assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
+
+    def test_a_failure_is_a_loss_with_its_reason(self):
+        members = membership()
+        members.take(Failed(1, "ValueError: no", out_of_memory=True))
+        assert state(members, 1) is MemberState.LOST
+        assert members.members[1].error == "ValueError: no"
+        members.take(Failed(1, "machine 1 fell silent"))
+        assert members.members[1].out_of_memory
+
+    def test_the_first_reason_stays(self):
+        members = membership()
+        members.take(Failed(0, "ValueError: no"))
+        members.take(Exited(0, 4))
+        assert members.members[0].error == "ValueError: no"
+        assert members.members[1].error == "its process ended with exit code 4"
+
+    def test_an_end_of_a_process_loses_all_its_unfinished_nodes_and_no_others(self):
+        members = membership()
+        members.take(FINISHED)
+        members.take(Exited(1, -9))
+        assert state(members, 2) is MemberState.FINISHED
+        members.take(Exited(0, -9))
+        assert members.ranks(MemberState.LOST) == [0, 1]
+        assert members.members[0].error == "killed by signal 9"
+        members.take(Exited(7, 0))
+        assert state(members, 3) is MemberState.STARTING
+
+    def test_a_lost_node_does_not_run_again_at_the_start(self):
+        members = membership()
+        members.lose([3], "gone")
+        members.start()
+        assert state(members, 3) is MemberState.LOST
+
+    def test_an_edge_is_broken_only_where_both_ends_finished(self):
+        members = membership()
+        first, second = PeerMissing(0, 3, 2, "silent"), PeerMissing(0, 4, 1, "gone")
+        members.take(first)
+        members.take(second)
+        assert members.broken_edges() == []
+        assert members.members[1].accused and members.members[2].accused
+        members.take(FINISHED)
+        assert members.broken_edges() == [first]
+
+    def test_words_for_an_end(self):
+        assert how_it_ended(-11) == "killed by signal 11"
+        assert how_it_ended(3) == "its process ended with exit code 3"
+
+
+def mapping_of(count):
+    machines = tuple(Machine(f"127.0.0.{i + 1}", 2) for i in range(count))
+    return Linear(machines, free_ports(1))
+
+
+def greeting(machine, **changes):
+    return msgspec.structs.replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
+
+
+class Meeting:
+    """The machines of a mapping, each in a thread, until one context ends."""
+
+    def __init__(self, count, start="all", grace=0.0):
+        self.mapping = mapping_of(count)
+        self.start, self.grace = start, grace
+        self.assemblies = {}
+        self._pool = ThreadPoolExecutor(count)
+
+    def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
+        """Has a machine come to the meeting; the future gives what was agreed on."""
+        quorum = StartQuorum(self.mapping, FailureSettings(start=self.start, grace=self.grace))
+        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), quorum=quorum)
+        assembly.introductions = introductions or {}
+        self.assemblies[machine] = assembly
+        return self._pool.submit(assembly.meet, deadline, is_stopped)
+
+    def wait_for(self, machine):
+        """Until machine 0 knows that this one has come."""
+        host, limit = self.assemblies[0], time.monotonic() + 10.0
+        while machine not in host._joined and time.monotonic() < limit:
+            time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.shutdown()
+        for assembly in self.assemblies.values():
+            assembly.close()
+
+
+def refusal(future):
+    with pytest.raises(StartError) as caught:
+        future.result(10.0)
+    return str(caught.value)
+
+
+class TestMeeting:
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+    def test_all_get_the_same_run_id_whoever_comes_first(self, order):
+        with Meeting(3) as meeting:
+            came = []
+            for machine in order:
+                came.append(meeting.come(machine))
+                time.sleep(0.05)
+            ids = {future.result(10.0).run_id for future in came}
+        assert len(ids) == 1
+        assert 0 < ids.pop() < 2**63
+
+    def test_run_ids_differ_and_one_machine_opens_no_socket(self):
+        alone = Rendezvous(mapping_of(1), 0, greeting(0))
+        threads = threading.active_count()
+        assert len({alone.meet(0.0, lambda: False).run_id for _ in range(2)}) == 2
+        assert alone.send(RelayedReports(0, [])) == 0
+        assert alone.receive() == []
+        assert threading.active_count() == threads
+        alone.close()
+
+    def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
+        monkeypatch.setattr(Timeouts, "refusal", 0.3)
+        with Meeting(3) as meeting:
+            present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
+            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
+
+    def test_a_machine_that_cannot_reach_the_first_names_it_and_where(self):
+        with Meeting(2) as meeting:
+            port = meeting.mapping.rendezvous_port
+            assert refusal(meeting.come(1, 0.3)) == (
+                f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
+            )
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            ({"run_id": "00" * 8}, "run to continue: 000000000000; machine 0: none"),
+            ({"dataset": "f" * 64}, "dataset's content: ffffffffffff; machine 0: eeeeeeeeeeee"),
+        ],
+        ids=["version", "digest", "run", "dataset"],
+    )
+    def test_what_differs_is_refused_on_both_sides(self, change, what):
+        with Meeting(2) as meeting:
+            both = meeting.come(0), meeting.come(1, **change)
+            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
+            assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
+
+    def test_other_code_is_refused_on_both_sides_as_bad_input_that_names_the_files(self):
+        code = {"phd.py": "a", "lab/nets.py": "b"}
+        with Meeting(2) as meeting:
+            both = meeting.come(0, code=code), meeting.come(1, code=code | {"phd.py": "c"}, digest="f" * 64)
+            reason = (
+                "machine 1 (127.0.0.2, ranks 2-3) has other code than machine 0: phd.py; "
+                "put the same files on all machines"
+            )
+            for future, line in zip(both, (reason, f"machine 0: {reason}"), strict=True):
+                with pytest.raises(BadInput) as caught:
+                    future.result(10.0)
+                assert str(caught.value) == line
+
+    def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
+        stopped = threading.Event()
+        with Meeting(3) as meeting:
+            both = meeting.come(0, is_stopped=stopped.is_set), meeting.come(1)
+            time.sleep(0.3)
+            stopped.set()
+            assert refusal(both[0]) == "stopped"
+            assert refusal(both[1]) == "machine 0: the run was stopped on machine 0"
+
+    def test_a_stop_ends_the_waiting_elsewhere(self):
+        with Meeting(2) as meeting:
+            began = time.monotonic()
+            assert refusal(meeting.come(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
+        assert time.monotonic() - began < 3.0
+
+    def test_a_machine_that_is_started_twice_is_refused_and_the_first_stays(self):
+        with Meeting(3) as meeting:
+            zero, first = meeting.come(0), meeting.come(1)
+            time.sleep(0.3)
+            twin = Rendezvous(meeting.mapping, 1, greeting(1))
+            with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already"):
+                twin.meet(5.0, lambda: False)
+            twin.close()
+            last = meeting.come(2)
+            assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
+
+    def leave(self, meeting, machine, gone, future):
+        """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
+        gone.set()
+        refusal(future)
+        meeting.assemblies[machine].close()
+        host, limit = meeting.assemblies[0], time.monotonic() + 1.0
+        while machine in host._joined and time.monotonic() < limit:
+            host.last_heard[machine] -= 10 * Timeouts.machine_left()
+            time.sleep(0.05)
+
+    def test_nobody_begins_with_a_machine_that_has_left_again(self):
+        with Meeting(3) as meeting:
+            gone = threading.Event()
+            host, first = meeting.come(0), meeting.come(1, is_stopped=gone.is_set)
+            meeting.wait_for(1)
+            self.leave(meeting, 1, gone, first)
+            last = meeting.come(2)
+            meeting.wait_for(2)
+            time.sleep(0.2)
+            assert not host.done(), "the run would start without machine 1, whose nodes all would wait for"
+            again = meeting.come(1)
+            assert host.result(10.0) == again.result(10.0) == last.result(10.0)
+
+    def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
+        with Meeting(3, "at_least 4", grace=30.0) as meeting:
+            gone = threading.Event()
+            host = meeting.come(0, introductions={0: b"zero"})
+            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"one"})
+            meeting.wait_for(1)
+            self.leave(meeting, 1, gone, first)
+            last = meeting.come(2, introductions={4: b"two"})
+            meeting.wait_for(2)
+            meeting.assemblies[0]._quorum._grace = 0.0
+            assert host.result(10.0).absent == last.result(10.0).absent == [1]
+            assert meeting.assemblies[2].introductions == {0: b"zero", 4: b"two"}
+
+    def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
+        with Meeting(3) as meeting:
+            host, slow = meeting.come(0), meeting.come(1)
+            meeting.wait_for(1)
+            meeting.assemblies[0].last_heard[1] -= 10 * Timeouts.machine_left()
+            last = meeting.come(2)
+            assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
+            assert host.result().absent == []
+
+    def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
+        said = {rank: bytes([rank]) * 32 for rank in range(6)}
+        with Meeting(3) as meeting:
+            futures = [
+                meeting.come(m, introductions={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
+                for m in (2, 0, 1)
+            ]
+            for future in futures:
+                future.result(10.0)
+            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [said] * 3
+
+    def test_a_thousand_keys_fit_into_the_meeting(self):
+        mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
+        said = {rank: secrets.token_bytes(32) for rank in range(1024)}
+        with Meeting(2) as meeting:
+            meeting.mapping = mapping
+            zero = meeting.come(0, introductions={0: said[0]})
+            one = meeting.come(1, introductions={rank: said[rank] for rank in range(1, 1024)})
+            assert zero.result(10.0) == one.result(10.0)
+            assert meeting.assemblies[0].introductions == meeting.assemblies[1].introductions == said
+
+    def test_no_machine_speaks_for_the_nodes_of_another(self):
+        with Meeting(3) as meeting:
+            liar = meeting.come(1, introductions={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
+            others = [meeting.come(0, introductions={0: b"zero"}), meeting.come(2)]
+            for future in (liar, *others):
+                future.result(10.0)
+            expected = {0: b"zero", 2: b"true"}
+            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
+
+    def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
+        monkeypatch.setattr(Timeouts, "machine_twin", 0.0)
+        with Meeting(3) as meeting:
+            host, gone = meeting.come(0), threading.Event()
+            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
+            time.sleep(0.3)
+            gone.set()
+            assert refusal(first) == "the run was stopped on machine 1"
+            meeting.assemblies[1].close()
+            time.sleep(0.3)
+            second, limit = meeting.come(1, introductions={2: b"new"}), time.monotonic() + 10
+            # Were the last one heard before it, the start would go to where the first one answered.
+            while meeting.assemblies[0].introductions.get(2) != b"new" and time.monotonic() < limit:
+                time.sleep(0.01)
+            last = meeting.come(2)
+            assert host.result(10.0) == second.result(10.0) == last.result(10.0)
+            assert meeting.assemblies[2].introductions[2] == b"new"
+
+    def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
+        """Whatever a machine says of the ranks of others."""
+        offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
+        with Meeting(2) as meeting:
+            both = [
+                meeting.come(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
+            ]
+            found = [future.result(10.0) for future in both]
+        assert found[0] == found[1]
+        assert (found[0].run_id, found[0].incarnation, found[0].round) == (77, 4, 9)
+
+    @pytest.mark.parametrize(("known", "round"), [([20, 4], 9), ([20], 4)])
+    def test_rounds_that_others_have_undone_without_a_machine_do_not_count(self, known, round):
+        """Machine 1 may have been away when the run went on after round 4, from an older one than its own."""
+        offers, starts = [{0: [4, 9], 1: [4, 9]}, {2: [4, 9], 3: [4, 9]}], [[20, 4], known]
+        with Meeting(2) as meeting:
+            both = [
+                meeting.come(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
+                for m in range(2)
+            ]
+            found = [future.result(10.0) for future in both]
+        assert found[0] == found[1]
+        assert (found[0].round, found[0].starts) == (round, [20, 4, round])
+
+    def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
+        alone = Rendezvous(
+            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
+        )
+        with pytest.raises(StartError, match=r"started again 2147483647 times, which is the most"):
+            alone.meet(0.0, lambda: False)
+        alone = Rendezvous(
+            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
+        )
+        assert alone.meet(0.0, lambda: False).incarnation == INCARNATIONS[-1]
+
+    def test_no_number_of_starts_travels_that_cannot_be_written(self):
+        for number, is_read in ((INCARNATIONS[-1], True), (INCARNATIONS.stop, False), (-1, False)):
+            for note in (greeting(1, incarnation=number), Start(1, incarnation=number)):
+                content = msgspec.msgpack.encode(note)
+                if is_read:
+                    assert DECODER.decode(content) == note
+                else:
+                    with pytest.raises(msgspec.ValidationError):
+                        DECODER.decode(content)
+
+    def test_without_a_common_round_all_machines_say_who_lacks_what(self):
+        offers = [{0: [4, 9], 1: [4, 9]}, {2: [4], 3: [14]}]
+        with Meeting(2) as meeting:
+            both = [meeting.come(m, run_id="1", offers=offers[m]) for m in range(2)]
+            reason = (
+                "there is no round that all ranks have a checkpoint of; round 15 is lacking here: "
+                "rank 0 has round 5, 10; rank 1 has round 5, 10; rank 2 has round 5"
+            )
+            assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
+
+    def test_one_machine_alone_keeps_what_its_nodes_say(self):
+        alone = Rendezvous(mapping_of(1), 0, greeting(0))
+        alone.introductions = {0: b"zero"}
+        alone.meet(0.0, lambda: False)
+        assert alone.introductions == {0: b"zero"}
+
+    def test_a_port_in_use_is_named_with_its_key(self):
+        with Meeting(2) as meeting:
+            endpoint = tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port)
+            context = zmq.Context()
+            other = context.socket(zmq.ROUTER)
+            other.bind(endpoint)
+            message = refusal(meeting.come(0))
+            other.close(0)
+            context.term()
+        assert message == f"{endpoint}: Address already in use (key mapping.rendezvous_port)"
+
+    def test_notes_travel_both_ways_after_the_start(self):
+        notes = [
+            RelayedReports(1, [RoundProgress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
+            PartialSum(1, 4, 2, b"\0" * 16),
+            PartialDistance(1, 4, 2, 0.5),
+        ]
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for note in notes:
+                assert second.send(note) == len(msgspec.msgpack.encode(note))
+            # The vector comes by a connection of its own.
+            assert sorted(receive(first, len(notes)), key=repr) == sorted(notes, key=repr)
+            first.send(MeanVector(4, b"\1" * 16), 1)
+            assert receive(second, 1) == [MeanVector(4, b"\1" * 16)]
+
+    def test_a_launcher_whose_connection_breaks_goes_on_where_it_was(self):
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for turn in range(3):
+                second._rendezvous._socket.disconnect(second._endpoint)
+                second._rendezvous._socket.connect(second._endpoint)
+                second.send(RelayedReports(1, [FINISHED]))
+                assert receive(first, 1) == [RelayedReports(1, [FINISHED])], turn
+                first.send(CheckpointsCommitted(turn, -1), 1)
+                assert receive(second, 1) == [CheckpointsCommitted(turn, -1)]
+
+    def test_a_machine_has_one_connection_for_vectors(self):
+        """Else what it does not read would wait in as many as it makes."""
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            second.send(PartialSum(1, 0, 2, b"\0" * 16))
+            assert len(receive(first, 1)) == 1
+            own = second._rendezvous._own_link()
+            monitor = own.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            with zmq.Context() as context, context.socket(zmq.DEALER) as other:
+                other.set(zmq.LINGER, 0)
+                other.connect(first._endpoint)
+                other.send(msgspec.msgpack.encode(PartialSum(1, 1, 2, b"\1" * 16)))
+                assert len(receive(first, 1)) == 1
+                assert monitor.poll(5000), "the one before is cut"
+                first.send(MeanVector(1, b"\2" * 16), 1)
+                assert other.poll(5000)
+                first.cut(1)
+                assert first.send(MeanVector(1, b"\2" * 16), 1) == 0
+            own.disable_monitor()
+            monitor.close(0)
+
+    def test_vectors_travel_again_after_their_connection_was_cut(self):
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for cut in (lambda: None, lambda: first.cut(1), lambda: second.cut(0)):
+                cut()
+                second.send(PartialSum(1, 0, 2, b"\0" * 16))
+                assert receive(first, 1) == [PartialSum(1, 0, 2, b"\0" * 16)]
+                first.send(MeanVector(0, b"\1" * 16), 1)
+                assert receive(second, 1) == [MeanVector(0, b"\1" * 16)]
+
+    def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
+        with Meeting(2) as meeting:
+            for future in (meeting.come(0), meeting.come(1)):
+                future.result(10.0)
+            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            for note in (
+                LastRound(3),
+                CheckpointsCommitted(3, 1),
+                Pause(15),
+                MeanVector(3, b""),
+                HighestRound(1, 3),
+            ):
+                second.send(note)
+            assert receive(first, 1) == [HighestRound(1, 3)]
+            assert first.refused == {"another start": 4}
+
+    def test_junk_at_the_meeting_point_disturbs_nothing(self):
+        with Meeting(2) as meeting:
+            host = meeting.come(0)
+            context = zmq.Context()
+            stranger = context.socket(zmq.DEALER)
+            stranger.connect(tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port))
+            nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
+            elsewhere = msgspec.msgpack.encode(greeting(7, digest="f" * 64))
+            itself = msgspec.msgpack.encode(greeting(0, digest="f" * 64))
+            no_text = msgspec.msgpack.encode(Refuse("no")).replace(b"no", b"n\xff")
+            for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself, no_text):
+                stranger.send(content)
+            stranger.send_multipart([b"a", b"b", b"\xc1"])
+            time.sleep(0.2)
+            ids = {host.result(10.0).run_id for host in (host, meeting.come(1))}
+            stranger.close(0)
+            context.term()
+        assert len(ids) == 1
+
+
+class TestAtLeast:
+    """Machines that carry enough nodes begin without the others, which may come later."""
+
+    def test_enough_nodes_begin_and_the_absent_are_named_to_all(self):
+        with Meeting(3, "at_least 4") as meeting:
+            starts = [future.result(10.0) for future in (meeting.come(0), meeting.come(2))]
+        assert starts[0] == starts[1]
+        assert starts[0].absent == [1] and not starts[0].late
+
+    def test_with_less_nobody_begins(self, monkeypatch):
+        monkeypatch.setattr(Timeouts, "refusal", 0.1)
+        with Meeting(3, "at_least 5") as meeting:
+            absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
+            assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [
+                absent,
+                f"machine 0: {absent}",
+            ]
+
+    def test_the_others_have_the_grace_time(self):
+        with Meeting(3, "at_least 4", grace=30.0) as meeting:
+            early = meeting.come(0), meeting.come(1)
+            time.sleep(0.4)
+            assert not early[0].done()
+            assert meeting.come(2).result(10.0).absent == early[0].result(10.0).absent == []
+
+    def test_the_end_of_the_deadline_ends_the_grace_time(self):
+        with Meeting(2, "at_least 2", grace=30.0) as meeting:
+            assert meeting.come(0, 0.5).result(10.0).absent == [1]
+
+    def test_a_run_goes_on_after_a_round_of_those_that_are_here(self):
+        with Meeting(2, "at_least 2") as meeting:
+            start = meeting.come(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
+        assert (start.run_id, start.round, start.absent) == (77, 9, [1])
+
+
+class TestLate:
+    """A Join after the start."""
+
+    def welcome(self, meeting, objection="", count=1):
+        """What machine 0 says to those that come; returns who was admitted."""
+        host, admitted, limit = meeting.assemblies[0], [], time.monotonic() + 10.0
+        while len(admitted) < count and time.monotonic() < limit:
+            for note in host.receive(timeout=0.1):
+                if isinstance(note, Join) and host.is_newcomer(note.machine):
+                    admitted.append(host.admit(note, 1, [2], objection))
+        return admitted
+
+    def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
+        with Meeting(3, "at_least 2") as meeting:
+            start = meeting.come(0, introductions={0: b"zero"}).result(10.0)
+            late = meeting.come(1)
+            assert self.welcome(meeting) == [True]
+            found = late.result(10.0)
+            assert not meeting.assemblies[0].is_newcomer(1)
+        assert (found.run_id, found.late, found.absent, found.introductions) == (start.run_id, 1, [2], {})
+
+    def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
+        with Meeting(2, "at_least 2") as meeting:
+            start = meeting.come(0).result(10.0)
+            late = meeting.come(1, run_id=f"{start.run_id:016x}", offers={2: [5], 3: [5]})
+            assert self.welcome(meeting) == [True]
+            assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
+            ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            ({"run_id": "f" * 16}, "run to continue: ffffffffffff; machine 0: none"),
+        ],
+        ids=["version", "digest", "run"],
+    )
+    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, what):
+        with Meeting(3, "at_least 4") as meeting:
+            first, second = meeting.come(0), meeting.come(1)
+            first.result(10.0), second.result(10.0)
+            wrong = meeting.come(2, **change)
+            assert self.welcome(meeting) == [False]
+            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {what}"
+            meeting.assemblies[2].close()
+            right = meeting.come(2)
+            assert self.welcome(meeting) == [True]
+            assert right.result(10.0).late == 1
+            assert meeting.assemblies[1].receive(timeout=0.2) == []
+
+    def test_it_learns_after_which_round_the_run_went_on(self):
+        past = {"run_id": "0" * 15 + "7", "incarnation": 1}
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
+            late = meeting.come(1, **past, offers={2: [9], 3: [9]})
+            assert self.welcome(meeting) == [True]
+            found = late.result(10.0)
+        assert (found.late, found.incarnation, found.round) == (1, 2, 4)
+
+    def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0).result(10.0)
+            host = meeting.assemblies[0]
+            wire = zmq.Context()
+            old = wire.socket(zmq.DEALER)
+            old.connect(tcp_endpoint(meeting.mapping.address(0), meeting.mapping.rendezvous_port))
+            old.send(msgspec.msgpack.encode(RelayedReports(1, [])))
+            limit = time.monotonic() + 5.0
+            while not host.refused and time.monotonic() < limit:
+                assert host.receive(timeout=0.1) == []
+            assert host.refused == {"another start": 1}
+            late = meeting.come(1)
+            assert self.welcome(meeting) == [True]
+            assert late.result(10.0).late == 1
+            meeting.assemblies[1].send(RelayedReports(1, []))
+            assert receive(host, 1) == [RelayedReports(1, [])]
+            old.close(0)
+            wire.term()
+
+    def test_an_objection_is_told(self):
+        with Meeting(2, "at_least 2") as meeting:
+            meeting.come(0).result(10.0)
+            late = meeting.come(1)
+            assert self.welcome(meeting, "machine 1 has finished") == [False]
+            assert refusal(late) == "machine 0: machine 1 has finished"
+
+    def test_those_that_were_there_from_the_start_are_none(self):
+        with Meeting(2) as meeting:
+            both = meeting.come(0), meeting.come(1)
+            [future.result(10.0) for future in both]
+            assert not meeting.assemblies[0].is_newcomer(1)
+
+
+def receive(assembly, count):
+    notes, limit = [], time.monotonic() + 5.0
+    while len(notes) < count and time.monotonic() < limit:
+        notes += assembly.receive(timeout=0.1)
+    return notes
+
+
+def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
+    membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    membership.start()
+    assert membership.take(Exited(1, -9)) == [1]
+    for _ in range(3):  # said again, it takes no more memory
+        membership.take(PeerMissing(0, 4, 1, "its process ended"))
+    assert len(membership.missing_edges) == 1
+    membership.take(Restarted(1, -9, 1))
+    assert membership.ranks(MemberState.LOST) == []
+    assert membership.members[1].restarts == 1
+    assert membership.missing_edges  # until its neighbors hear it again
+    membership.take(PeerBack(0, 7, 1))
+    assert membership.missing_edges == []
+    assert not membership.members[1].accused
+
+
+def finished(membership):
+    for rank in membership.members:
+        membership.take(Finished(rank, 20, "", 0, 0, 0.0, None, None))
+
+
+def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
+    membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
+    membership.start()
+    membership.take(PeerMissing(0, 10, 1, "its process ended"))
+    membership.take(PeerMissing(2, 10, 1, "its process ended"))
+    membership.take(Restarted(1, -9, 1))
+    membership.take(PeerBack(2, 12, 1))
+    assert membership.members[1].accused
+    membership.take(Restarted(0, -9, 1))  # its new process misses nobody, so it hears nobody again
+    assert not membership.members[1].accused
+    assert membership.reporting().keys() == {0, 1, 2}
+    finished(membership)
+    assert membership.missing_edges == membership.broken_edges() == []
+
+
+def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(0, "out of memory", out_of_memory=True))
+    assert membership.members[0].out_of_memory
+    membership.take(Restarted(0, 5, 1))
+    finished(membership)
+    assert not membership.members[0].out_of_memory
+
+
+def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_it():
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership.start()
+    membership.take(Failed(1, "has not come yet"))
+    membership.take(PeerMissing(0, 0, 1, "has not come yet"))
+    membership.take(Restarted(1, None, 16))
+    assert membership.reporting() == {0: -1}
+    membership.take(PeerBack(0, 7, 1))
+    membership.take(RoundProgress(1, 8, None, 0))
+    assert membership.reporting() == {0: -1, 1: 8}
+    assert membership.reporting([1]) == {1: 8}
+    membership.take(Stopped(1, 9))
+    assert membership.reporting() == {0: -1}

@@ -1,0 +1,220 @@
+"""Launchers that meet with keys: a machine is who its key says, and strangers are not heard."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import pytest
+import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from decentnode.communication.launcher_link.reports import Stopped
+from decentnode.communication.security.curve import KeyPair
+from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
+from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
+from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
+from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.troupe import credentials, free_ports
+
+
+class Meeting:
+    """Assemblies of a few machines with keys, each in a thread while they meet."""
+
+    def __init__(self, count):
+        machines = tuple(Machine(f"127.0.0.{i + 1}", 1) for i in range(count))
+        self.mapping = Linear(machines, free_ports(1))
+        self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
+        self.keys = credentials(count)
+        self.assemblies = {}
+        self._pool = ThreadPoolExecutor(count)
+
+    def come(self, machine, keys=None, deadline=10.0, endpoint=None):
+        """Has a machine come; the future gives its run id. `endpoint`: where it looks for machine 0."""
+        guard = keys or self.keys[machine]
+        self.assemblies[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
+        self.assemblies[machine]._endpoint = endpoint or self.assemblies[machine]._endpoint
+        self.assemblies[machine].introductions = {machine: bytes([machine])}
+        return self._pool.submit(self.assemblies[machine].meet, deadline, lambda: False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._pool.shutdown()
+        for assembly in self.assemblies.values():
+            assembly.close()
+
+
+def join(machine):
+    return Join(machine, "1", "d" * 64, "e" * 64)
+
+
+def refused(assembly):
+    return assembly._rendezvous.refused
+
+
+def receive(assembly, seconds=0.5):
+    notes, limit = [], time.monotonic() + seconds
+    while time.monotonic() < limit:
+        notes += assembly.receive(timeout=0.05)
+    return notes
+
+
+@pytest.fixture(autouse=True)
+def quick_refusals(monkeypatch):
+    monkeypatch.setattr(Timeouts, "refusal", 0.2)
+
+
+def test_machines_with_keys_meet():
+    with Meeting(3) as meeting:
+        futures = [meeting.come(machine) for machine in (1, 0, 2)]
+        assert len({future.result(10.0).run_id for future in futures}) == 1
+        said = {rank: bytes([rank]) for rank in range(3)}
+        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+
+
+def signed(meeting):
+    """The keys of all machines with those for signatures, as they come from files."""
+    secrets = [Ed25519PrivateKey.generate() for _ in meeting.keys]
+    signers = tuple(secret.public_key().public_bytes_raw() for secret in secrets)
+    return [
+        replace(keys, signing=secret.private_bytes_raw(), signers=signers)
+        for keys, secret in zip(meeting.keys, secrets, strict=True)
+    ]
+
+
+def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
+    with Meeting(3) as meeting:
+        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+        assert len({future.result(10.0).run_id for future in futures}) == 1
+        said = {rank: bytes([rank]) for rank in range(3)}
+        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+
+
+def come_to_a_liar(meeting, monkeypatch, agree):
+    """All machines come, with signatures; machine 0 says what `agree` gives, and looks away itself."""
+    honest = Rendezvous._unsigned
+    monkeypatch.setattr(Rendezvous, "_agree", agree)
+    monkeypatch.setattr(
+        Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
+    )
+    return [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+
+
+@pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
+def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
+    def agree(self, absent):
+        said = {rank: what for rank, what in self.introductions.items() if rank != 2} | lie
+        return Start(7, said, signatures=self._signatures)
+
+    with Meeting(3) as meeting:
+        futures = come_to_a_liar(meeting, monkeypatch, agree)
+        assert futures[0].result(10.0).run_id == 7
+        for future in futures[1:]:
+            with pytest.raises(StartError, match=r"^machine 2 .* has not signed the handshakes of its nodes"):
+                future.result(10.0)
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"introductions": {-1: b"another key"}}, "words of nodes that are not here"),
+        ({"introductions": {3: b"another key"}}, "words of nodes that are not here"),
+        ({"introductions": {0: b"another key"}, "late": 1}, "words of nodes that are not here"),
+        ({"absent": [2]}, "words of nodes that are not here"),
+        ({"introductions": {}, "absent": [2]}, r"would start without machine 2 .* \(key failures.start\)"),
+        ({"introductions": {}, "absent": [9, 1]}, r"would start without machine 1 .* \(key failures.start\)"),
+    ],
+)
+def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
+    """A rank of -1 once overwrote the keys of the last node."""
+
+    def agree(self, absent):
+        honest = Start(7, self.introductions, signatures=self._signatures)
+        false = dict(lie)
+        if false.get("introductions") and not false.get("late"):
+            false["introductions"] = self.introductions | false["introductions"]
+        return msgspec.structs.replace(honest, **false)
+
+    with Meeting(3) as meeting:
+        futures = come_to_a_liar(meeting, monkeypatch, agree)
+        futures[0].result(10.0)
+        with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
+            futures[1].result(10.0)
+
+
+def test_nobody_speaks_for_another_machine():
+    with Meeting(3) as meeting:
+        host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
+        liar = LauncherChannel(meeting.endpoint, 1, meeting.keys[1])
+        for note in (join(2), RelayedReports(2, []), RelayedReports(0, [])):
+            liar.send(msgspec.msgpack.encode(note))
+        for future in (host, first):
+            with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
+                future.result(15.0)
+        assert refused(meeting.assemblies[0])["identity"] == 3
+        liar.close()
+
+
+def test_a_stranger_is_not_heard():
+    with Meeting(2) as meeting:
+        futures = [meeting.come(machine) for machine in range(2)]
+        for future in futures:
+            future.result(10.0)
+        plain = zmq.Context()
+        dealer = plain.socket(zmq.DEALER)
+        dealer.connect(meeting.endpoint)
+        unknown = LauncherChannel(meeting.endpoint, 1, replace(meeting.keys[1], own=KeyPair.make()))
+        content = msgspec.msgpack.encode(RelayedReports(1, []))
+        dealer.send(content)
+        unknown.send(content)
+        assert receive(meeting.assemblies[0]) == []
+        counted = refused(meeting.assemblies[0])
+        assert counted["unknown key"] == 1 and counted["handshake"] >= 1
+        assert not unknown.wait(0.1) and unknown.is_turned_away
+        dealer.close(0)
+        plain.term()
+        unknown.close()
+
+
+def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
+    with Meeting(2) as meeting:
+        futures = [meeting.come(machine) for machine in range(2)]
+        for future in futures:
+            future.result(10.0)
+        host, content = meeting.assemblies[0], msgspec.msgpack.encode(RelayedReports(1, []))
+        endless = Arrival(content, host._routes[1], 1)
+        monkeypatch.setattr(host._rendezvous, "wait", lambda timeout: True)
+        monkeypatch.setattr(host._rendezvous, "receive", lambda: endless)
+        assert 100 < len(host.receive()) <= 4 * 256 + 4
+
+
+def test_a_message_wakes_who_waits_for_the_descriptors():
+    with Meeting(2) as meeting:
+        for future in [meeting.come(machine) for machine in range(2)]:
+            future.result(10.0)
+        host, guest = meeting.assemblies[0], meeting.assemblies[1]
+        for number in range(3):
+            while host.has_messages:
+                host.receive()
+            guest.send(RelayedReports(1, [Stopped(2, number)]))
+            limit = time.monotonic() + 10.0
+            while not host.has_messages:
+                assert ready(host.descriptors, seconds=limit - time.monotonic())
+            assert [note.reports for note in host.receive()] == [[Stopped(2, number)]]
+
+
+def test_who_is_not_on_the_list_learns_it_before_the_deadline():
+    with Meeting(2) as meeting:
+        host = meeting.come(0, deadline=1.0)
+        began = time.monotonic()
+        stranger = meeting.come(1, replace(meeting.keys[1], own=KeyPair.make()), deadline=60.0)
+        with pytest.raises(StartError, match="does not have this machine's key on its list"):
+            stranger.result(30.0)
+        assert time.monotonic() - began < 30.0
+        with pytest.raises(StartError, match="connections that were refused: unknown key 1"):
+            host.result(30.0)

@@ -1,0 +1,135 @@
+"""What a launcher keeps of a run that goes on, when it comes late or others have undone what it has."""
+
+import json
+
+import msgspec
+import pytest
+
+from decentnode.communication.launcher_link.reports import Checkpointed, Evaluated, Rejoined
+from decentnode.errors import BadInput
+from decentnode.launcher.cluster.messages import Join, Start
+from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.recovery.run_state import RunState
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.experiment import Experiment
+from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
+from tests.launcher.test_resume_plan import CONFIG
+
+RANKS = [2, 3]
+"""Those of machine 1."""
+
+
+def rounds_in(path):
+    return [json.loads(line)["round"] for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def late(tmp_path):
+    """Machine 1 of a run, which was started again once, did ten rounds and was saved after some."""
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    (tmp_path / "records").mkdir()
+    state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
+    (tmp_path / "run.json").write_text(json.dumps(state))
+    found = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
+    found.lineage.settle(7, 1)
+    for rank in RANKS:
+        for round in (1, 4, 9):
+            checkpoint.save(found.lineage.directory, rank, round, {"seconds": 1.5}, found.lineage.stamp)
+        lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
+        (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
+    rows = [EvaluationRow(round, 0.0, {}, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
+    (tmp_path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
+    yield found
+    found.lock.release()
+
+
+def saved(found, rank):
+    return checkpoint.rounds(found.lineage.directory, rank)
+
+
+def test_a_machine_whose_own_nodes_have_finished_goes_back_with_the_others(late, tmp_path):
+    summary = {"schema": SCHEMA, "finished_nodes": len(RANKS), "rounds": 20}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert late.greeting(Join(1, "", "", "")).offers == {rank: [1, 4, 9] for rank in RANKS}
+
+
+def past_of_machine_0(tmp_path, **files):
+    """What machine 0 keeps of a run that has these files."""
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG)
+    for name, content in {"run": {"run_id": f"{7:016x}", "incarnation": 0}, **files}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"schema": SCHEMA} | content))
+    return RunState(Experiment.from_yaml(config), 0, tmp_path, ResumePlan(tmp_path))
+
+
+def test_a_run_cannot_go_on_as_a_whole_from_the_round_that_it_went_on_from_without_a_machine(tmp_path):
+    found = past_of_machine_0(tmp_path)
+    found.begin(Start(7, incarnation=1, round=4, absent=[1]))
+    assert found.retention.newest_round is None
+    for rank in RANKS:
+        found.take(Checkpointed(rank, 4))
+    assert found.retention.newest_round == 4
+    found.lock.release()
+
+
+@pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
+def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
+    found = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
+    reason = "has finished all its 20 rounds" if is_over else "rank 0 has no checkpoint"
+    with pytest.raises(BadInput, match=reason):
+        found.greeting(Join(0, "", "", ""))
+    found.lock.release()
+
+
+def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, tmp_path):
+    late.begin(Start(7, incarnation=2, round=4, late=1))
+    for rank in RANKS:
+        assert saved(late, rank) == [1, 4]
+        assert rounds_in(tmp_path / "records" / f"{rank:05d}.jsonl") == [0, 1, 2, 3, 4]
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
+    state = json.loads((tmp_path / "run.json").read_text())
+    digest = Experiment.from_yaml(tmp_path / "config.yaml").dataset_digest
+    assert (state["incarnation"], state["dataset"]) == (2, digest)
+    assert (late.lineage.round, late.news) == (-1, "")
+
+
+def test_a_machine_that_missed_several_starts_goes_back_to_the_earliest(late, tmp_path):
+    late.begin(Start(7, incarnation=3, round=9, starts=[4, 9], late=1))
+    assert saved(late, 2) == [1, 4]
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
+    assert json.loads((tmp_path / "run.json").read_text())["starts"] == [4, 9]
+
+
+def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(late, tmp_path):
+    late.begin(Start(7, incarnation=1, round=4, late=1))
+    assert saved(late, 2) == [1, 4, 9]
+    assert len(rounds_in(tmp_path / "records" / "00002.jsonl")) == 10
+    assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5, 7, 9]
+
+
+def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
+    late.begin(Start(7, incarnation=1, late=1))
+    rows = late.rows
+    assert late.take(Rejoined(0, 2)) == ""  # of another machine
+    assert late.take(Rejoined(2, 6)) == ""
+    assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
+    late.take(Evaluated(2, 7, 0.5, 1.0, None, 0, 0.0, published=False))
+    late.take(Rejoined(3, 5))
+    assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
+
+
+def test_checkpoints_that_were_undone_are_not_counted_on(late):
+    late.begin(Start(7, incarnation=1, late=1))
+    for rank in RANKS:
+        late.take(Checkpointed(rank, 14))
+    late.take(Rejoined(3, 12))
+    assert late.retention.newest_round is None
+
+
+def test_what_all_nodes_were_saved_after_only_machine_0_can_say(late):
+    for rank in RANKS:
+        late.take(Checkpointed(rank, 14))
+    assert late.saved_by_all is None
+    late.retention.settle(14, 9)
+    assert late.saved_by_all == 9

@@ -1,0 +1,284 @@
+"""What torchrun and srun put into the environment, read; and the machines that follow from it."""
+
+import os
+import threading
+
+import pytest
+
+from decentnode.config import loader as config
+from decentnode.errors import ConfigError, MappingError, StartError
+from decentnode.launcher.cluster.scheduler import own_directory, settle
+from decentnode.mapping import environment
+from decentnode.mapping import torchrun_store as addresses
+from decentnode.mapping.base import Linear
+from decentnode.mapping.environment import Environment
+from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
+from decentnode.mapping.torchrun_store import learned_addresses
+from tests.integration.running import QUICKSTART
+from tests.support.troupe import free_ports
+
+TORCHRUN = {
+    "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "4", "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True",
+}  # fmt: skip
+SRUN = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "a[1-9]", "SLURM_TASKS_PER_NODE": "4(x9)",
+    "SLURM_STEP_NODELIST": "a[1-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Sets the environment of a process."""
+    for name in {**TORCHRUN, **SRUN}:
+        monkeypatch.delenv(name, raising=False)
+
+    def start(variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return start
+
+
+SCONTROL = """#!/bin/sh
+case "$1 $2 $3" in
+    "show hostnames a[1-3]") printf "a1\\na2\\na3\\n" ;;
+    "show hostnames a[1-9]") seq -f a%g 9 ;;
+    *) echo "Invalid hostlist: $3" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def scontrol(tmp_path_factory, monkeypatch):
+    """What stands for SLURM's own, in the only folder before the system's."""
+    path = tmp_path_factory.mktemp("slurm") / "scontrol"
+    path.write_text(SCONTROL)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"), [("a", "a"), ("gpu-a.b.org,c-0", "gpu-a.b.org c-0"), ("a[1-3]", "a1 a2 a3")]
+)
+def test_hosts_are_spelled_out(text, hosts):
+    assert expand_hosts(text) == hosts.split()
+
+
+@pytest.mark.parametrize("text", ["", "a,", ",a", "a[", "a]", "a[x]"])
+def test_what_is_no_list_of_hosts_is_refused(text):
+    with pytest.raises(MappingError, match=r"is no list of hosts, such as|failed: Invalid hostlist: a"):
+        expand_hosts(text)
+
+
+def test_lists_with_ranges_need_scontrol_and_others_do_not(scontrol):
+    scontrol.unlink()
+    assert expand_hosts("a,b") == ["a", "b"]
+    refused = r"^`scontrol show hostnames 'b\[1-2\]'` failed: .*No such file.*; list mapping\.machines$"
+    with pytest.raises(MappingError, match=refused):
+        expand_hosts("b[1-2]")
+
+
+def test_counts_are_spelled_out():
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+    assert expand_counts("4") == [4]
+    for text in ("", "2(x3", "a", "2,,1", "-1", "1(x99999999)"):
+        with pytest.raises(MappingError, match="is no list of tasks per machine"):
+            expand_counts(text)
+
+
+def test_a_process_of_torchrun():
+    job = find_job(TORCHRUN)
+    assert (job.processes, job.machine) == ((1, 1, 1, 1), 1)
+    assert (job.size, job.hosts, job.meeting) == (4, (), ("host0", 29500))
+    assert not job.hosts_store
+    assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
+    assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
+
+
+def test_a_process_of_srun_knows_its_step():
+    job = find_job(SRUN)
+    assert (job.processes, job.machine) == ((1, 1, 1), 2)
+    assert (job.hosts, job.label) == (("a1", "a2", "a3"), "77.2")
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        TORCHRUN | {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4"},
+        SRUN | {"SLURM_STEP_TASKS_PER_NODE": "1(x2),2"},
+    ],
+)
+def test_several_tasks_on_any_machine_are_refused_on_all(started, several):
+    started(several)
+    with pytest.raises(
+        MappingError, match=r"machines; start one task per machine, with mapping: \{name: env"
+    ):
+        job_of_one_task()
+
+
+def test_a_batch_script_may_ask_what_the_job_has(started):
+    script = {name: SRUN[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")}
+    job = find_job(script)
+    assert (len(job.hosts), job.is_started) == (9, False)
+    assert environment.started_machines(script) == 1
+    started(script)
+    assert job_of_one_task() == job
+
+
+def test_torchrun_inside_srun_is_torchrun():
+    assert find_job(SRUN | TORCHRUN).starter == "torchrun"
+    assert find_job({}) is None
+    assert find_job({"RANK": "0", "WORLD_SIZE": "2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (TORCHRUN | {"WORLD_SIZE": "15"}, "WORLD_SIZE=15, GROUP_WORLD_SIZE=4, LOCAL_WORLD_SIZE=1"),
+        (TORCHRUN | {"GROUP_RANK": "4"}, "which do not fit"),
+        (TORCHRUN | {"GROUP_RANK": "one"}, "GROUP_RANK=one, no whole number"),
+        (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT=, no whole number"),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, "names 3 hosts, tasks for 2, and names"),
+        (SRUN | {"SLURM_NODEID": "3"}, "names this machine 3, which does not fit"),
+        (SRUN | {"SLURM_STEP_NODELIST": "a["}, "Invalid hostlist: a"),
+        (SRUN | {"SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": ""}, "SLURM sets none of"),
+    ],
+)  # fmt: skip
+def test_numbers_that_make_no_sense_are_refused_in_one_line(variables, message):
+    with pytest.raises(MappingError, match=message) as error:
+        find_job(variables)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_configuration_without_machines_takes_those_of_the_job(started):
+    started(TORCHRUN)
+    mapping = config.load(QUICKSTART).mapping.make()
+    assert isinstance(mapping, Environment)
+    assert [machine.nodes for machine in mapping.machines] == [4] * 4
+    assert [mapping.machine_of(rank) for rank in (0, 3, 4, 15)] == [0, 0, 1, 3]
+
+
+def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_told(started):
+    started(SRUN)
+    with pytest.raises(
+        ConfigError, match=r"the machines carry 15 nodes .*, nodes_per_machine: 5\), the graph"
+    ):
+        config.load(QUICKSTART)
+    settings = config.load(QUICKSTART, ["graph={name: ring, nodes: 6}"])
+    assert [machine.nodes for machine in settings.mapping.make().machines] == [2] * 3
+
+
+def test_outside_a_job_and_alone_in_one_nothing_changes(started):
+    assert config.load(QUICKSTART).mapping.name == "linear"
+    with pytest.raises(
+        ConfigError, match=r"mapping.*neither torchrun nor srun has started this; do that, or"
+    ):
+        config.load(QUICKSTART, ["mapping=environment"])
+    started(TORCHRUN | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"), "1"))
+    started(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"))
+    assert config.load(QUICKSTART).mapping.name == "linear"
+    chosen = config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 16}"])
+    assert settle(chosen).mapping.make() == Linear(one_machine("127.0.0.1", 16), 29550)
+
+
+def one_machine(address, nodes):
+    return (environment.Machine(address, nodes),)
+
+
+def test_machines_of_the_configuration_stay(started):
+    started(TORCHRUN)
+    listed = "mapping={machines: [{address: 127.0.0.1, nodes: 16}]}"
+    settings = config.load(QUICKSTART, [listed])
+    assert settings.mapping.name == "linear"
+    assert settle(settings) is settings
+
+
+def test_numbers_that_do_not_fit_the_graph_are_told_with_their_origin(started):
+    started(TORCHRUN)
+    with pytest.raises(ConfigError) as error:
+        config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 2}"])
+    assert str(error.value).splitlines() == [
+        "command line: mapping: the machines carry 8 nodes (torchrun has started 1 + 1 + 1 + 1 processes on "
+        "4 machines, nodes_per_machine: 2), the graph has 16; correct either, they must be equal"
+    ]
+
+
+def test_srun_names_its_machines(started):
+    started(SRUN)
+    small = "graph={name: ring, nodes: 6}"
+    settings = settle(config.load(QUICKSTART, ["run_dir=here", small]))
+    machines = settings.mapping.make().machines
+    assert [(m.address, m.nodes) for m in machines] == [("a1", 2), ("a2", 2), ("a3", 2)]
+    assert (settings.machine, settings.run_dir, settings.mapping.name) == (2, "here/machine-2", "linear")
+    assert settle(config.load(QUICKSTART, [small])).run_dir == "runs/quickstart-77.2/machine-2"
+
+
+def test_a_directory_is_a_machines_own_once(tmp_path):
+    job = find_job(SRUN)
+    assert (
+        own_directory(tmp_path, job)
+        == own_directory(own_directory(tmp_path, job), job)
+        == tmp_path / "machine-2"
+    )
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_several_torchruns_on_one_host_get_an_address_each(started, host):
+    started(TORCHRUN | {"MASTER_ADDR": host})
+    machines = settle(config.load(QUICKSTART)).mapping.make().machines
+    assert [machine.address for machine in machines] == ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
+
+
+def learn(count, seconds=10.0, hosts_store=True, machines=None):
+    """What each machine learns, or the error."""
+    port, found = free_ports(1), {}
+
+    def one(machine):
+        job = SchedulerJob(
+            "torchrun", "test", (1,) * count, machine, meeting=("127.0.0.1", port), hosts_store=hosts_store
+        )
+        try:
+            found[machine] = learned_addresses(job, seconds)
+        except (MappingError, StartError) as error:
+            found[machine] = error
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in machines or range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_machines_learn_the_same_addresses(monkeypatch):
+    said = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
+    monkeypatch.setattr(addresses, "_what_to_say", lambda job: said[job.machine])
+    assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
+
+
+def test_machines_with_one_address_are_refused():
+    """Real ones, all on this host."""
+    for error in learn(2).values():
+        assert isinstance(error, MappingError)
+        assert "torchrun's machines 0 and 1 have the same address 127.0.0.1; start it once on each" in str(
+            error
+        )
+
+
+@pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])
+def test_what_is_no_address_is_refused(monkeypatch, said):
+    monkeypatch.setattr(
+        addresses, "_what_to_say", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
+    )
+    assert all("machine 1 published no address but" in str(error) for error in learn(2).values())
+
+
+def test_a_machine_that_does_not_come_ends_the_waiting_with_one_line():
+    error = learn(2, seconds=0.5, machines=[0])[0]
+    assert isinstance(error, StartError)
+    assert "torchrun: not all machines published their addresses at 127.0.0.1:" in str(error)
+    assert len(str(error).splitlines()) == 1

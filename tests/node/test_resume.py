@@ -1,0 +1,138 @@
+"""Nodes that stop and go on from their checkpoints in one process: bit for bit the uninterrupted run."""
+
+import asyncio
+
+import pytest
+import torch
+
+from decentnode.core.registry import SHARINGS
+from decentnode.node.experiment import Experiment
+from tests.support.in_process import Nodes
+
+NODES = 4
+CONFIG = """
+rounds: 1000
+graph: {{name: {graph}, nodes: 4}}
+dataset:
+  name: synthetic
+  nodes: 4
+  samples_per_node: 30
+  features: 6
+  classes: 4
+  partition: {{name: iid, ranks: [0, 1, 2]}}
+model: tests.node.test_resume:Small
+training:
+  optimizer: {{name: SGD, lr: 0.05{momentum}}}
+  scheduler: {{name: StepLR, step_size: 2, gamma: 0.9}}
+  batch_size: 5
+  epochs_per_round: 0.3
+sharing: {{name: {sharing}, transforms: [{transforms}]}}
+communication: inproc
+evaluation: {{every: 0}}
+"""
+CHANGE = "{name: top_k, fraction: 0.3, by: change}, auto"
+TRANSFORMS = {
+    "beer": "{name: top_k, fraction: 0.3}",
+    "choco": "{name: top_k, fraction: 0.3}",
+    "d2": "cast",
+    "deep_squeeze": "{name: qsgd, levels: 8}",
+    "decent_lam": "cast",
+    "exact_diffusion": "{name: cast, dtype: fp16}",
+    "gossip": CHANGE,
+    "gradient_tracking": CHANGE,
+    "push_sum": "cast",
+    "quasi_global": CHANGE,
+    "relay_sum": "cast",
+}
+"""Chains with a state of their own, where the scheme allows it."""
+GRAPHS = {"all_reduce": "fully_connected", "secure_aggregation": "ring"}
+"""Elsewhere a chain."""
+
+
+class Small(torch.nn.Sequential):
+    """A network with dropout, matrices, and buffers that are not mixed."""
+
+    def __init__(self):
+        super().__init__(
+            torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 4)
+        )
+
+
+def experiment_of(name, tmp_path, transforms=None, overrides=()):
+    plain_sgd = SHARINGS.find(name).needs_plain_sgd
+    text = CONFIG.format(
+        sharing=name,
+        graph=GRAPHS.get(name, "chain"),
+        momentum="" if plain_sgd else ", momentum: 0.9",
+        transforms=TRANSFORMS.get(name, "") if transforms is None else transforms,
+    )
+    path = tmp_path / "resume.yaml"
+    path.write_text(text)
+    return Experiment.from_yaml(path, overrides)
+
+
+def equal(one, other):
+    """Whether two states are the same, tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def check_resume(experiment, tmp_path, stop=3, end=7):
+    straight = Nodes(experiment, tmp_path / "straight").begin().run(0, end)
+    stopped = Nodes(experiment, tmp_path / "stopped").begin().run(0, stop)
+    saved = stopped.saved()
+    stopped.run(stop, stop + 1)
+    resumed = Nodes(experiment, tmp_path / "resumed").load(saved).run(stop, end)
+    assert torch.equal(resumed.models, straight.models)
+    for one, other in zip(resumed.nodes, straight.nodes, strict=True):
+        assert equal(one.state_dict(), other.state_dict())
+        assert vars(one.exchange.endpoint.counters) == vars(other.exchange.endpoint.counters)
+    return straight
+
+
+@pytest.mark.parametrize("name", SHARINGS.classes())
+def test_a_run_that_stops_and_goes_on_is_the_same(name, tmp_path):
+    experiment = experiment_of(name, tmp_path)
+    straight = check_resume(experiment, tmp_path)
+    assert straight.models.isfinite().all()
+    assert not torch.equal(straight.models[0], straight.models[1]) or name == "all_reduce"
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_it_may_stop_at_any_round(stop, tmp_path):
+    check_resume(experiment_of("gradient_tracking", tmp_path), tmp_path, stop)
+
+
+@pytest.mark.parametrize("forgotten", ["sharing", "training", "vector"])
+def test_every_part_of_the_state_matters(forgotten, tmp_path):
+    """So the test above would notice if it were left out."""
+    experiment = experiment_of("gossip", tmp_path)
+    straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 3)
+    fresh = Nodes(experiment, tmp_path / "fresh").begin()
+    for node, stopped in zip(fresh.nodes, straight.nodes, strict=True):
+        state = stopped.state_dict()
+        node.load_state_dict(state | {forgotten: node.state_dict()[forgotten]})
+    fresh.run(3, 6)
+    assert not torch.equal(fresh.models, straight.run(3, 6).models)
+
+
+def test_a_node_resumed_after_its_last_round_is_tested_as_it_was_and_records_nothing_anew(tmp_path):
+    experiment = experiment_of("gossip", tmp_path, overrides=["rounds=3"])
+    straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 3)
+    resumed = Nodes(experiment, tmp_path / "resumed").load(straight.saved())
+    for before, node in zip(straight.nodes, resumed.nodes, strict=True):
+        asyncio.run(node.run())
+        assert node.evaluation.scores == before.evaluation.scores is not None
+        assert node.training.loss == before.training.loss
+        assert not (tmp_path / "resumed" / f"{node.rank:05d}.jsonl").exists()
+
+
+def test_the_round_that_comes_next_is_known(tmp_path):
+    experiment = experiment_of("gossip", tmp_path)
+    saved = Nodes(experiment, tmp_path / "one").begin().run(0, 3).saved()
+    assert [node.round + 1 for node in Nodes(experiment, tmp_path / "two").load(saved).nodes] == [3] * NODES

@@ -1,0 +1,83 @@
+"""Runs side by side: figures to their closed forms, in one table."""
+
+import pytest
+
+from decentnode.cli import app as cli
+from decentnode.results import curves
+from decentnode.results.compare import compare
+from decentnode.results.curves import Run
+from decentnode.results.reader import EvaluationRow
+from tests.results.test_figures import make_run
+
+
+def row(round, accuracy, sent, seconds, loss=0.5):
+    ranks = range(len(accuracy))
+    return EvaluationRow(
+        round=round, seconds=seconds, accuracy=dict(zip(ranks, accuracy, strict=True)),
+        test_loss=dict.fromkeys(ranks, loss), train_loss={}, bytes_sent=dict.fromkeys(ranks, sent),
+    )  # fmt: skip
+
+
+SLOW = [row(9, (0.5, 0.7), 10**6, 10.0), row(19, (0.8, 0.9), 2 * 10**6, 20.0)]
+QUICK = [row(9, (0.8, 0.8), 3 * 10**6, 4.0), row(39, (0.91, 0.91), 12 * 10**6, 240.0, loss=0.25)]
+
+
+def cells(runs, target=None):
+    heading, names, *lines = compare(runs, target)
+    assert len({len(line) for line in (heading, names, *lines)}) == 1
+    return heading.strip(), [line.split() for line in lines]
+
+
+def test_the_last_evaluation_and_the_first_that_reaches_what_all_reach():
+    heading, (slow, quick) = cells([Run("slow", SLOW, []), Run("quick", QUICK, [])])
+    assert heading.strip("-") == "to 85 %"
+    assert " ".join(slow) == "slow 2 20 85.00 80.00 90.00 +0.00 0.5000 2.0 MB 20.0 s 20 2.0 MB 20.0 s"
+    cost = "12.0 MB 4 min 00 s"
+    assert " ".join(quick) == f"quick 2 40 91.00 91.00 91.00 +6.00 0.2500 {cost} 40 {cost}"
+
+
+def test_a_target_of_ones_own_that_one_run_never_reaches():
+    heading, (slow, quick) = cells([Run("slow", SLOW, []), Run("quick", QUICK, [])], target=90)
+    assert heading.strip("-") == "to 90 %"
+    assert slow[-3:] == ["-", "-", "-"] and " ".join(quick).endswith("40 12.0 MB 4 min 00 s")
+
+
+def test_one_command_shows_the_table_and_draws(tmp_path, capsys):
+    runs = [str(make_run(tmp_path / name, *rows, name=name)) for name, rows in (("a", SLOW), ("b", QUICK))]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", *runs, "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().out
+    assert not ended.value.code
+    assert "+6.00" in said and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in said
+    assert (tmp_path / "out" / "overview.png").stat().st_size > 10_000
+
+
+def test_runs_on_different_data_sets_are_told_in_one_line(tmp_path, capsys):
+    paths = [make_run(tmp_path / name, *SLOW, name=name) for name in "abc"]
+    sections = [
+        "{name: digits, train_size: 100, test_size: null, partition: {name: iid}}",
+        "{name: digits, train_size: 100, test_size: null, partition: {name: dirichlet, alpha: 0.1}}",
+        "{name: idx, variant: mnist, path: /x, train_size: 100, test_size: null, partition: {name: iid}}",
+    ]
+    for path, section in zip(paths, sections, strict=True):
+        (path / "config.yaml").write_text(f"dataset: {section}\n")
+    runs = curves.read_runs(paths)
+    assert len(list(compare(runs[:2]))) == 4
+    first, *table = compare(runs)
+    assert first == (
+        "These runs are on different data sets, so accuracies and losses do not compare: "
+        "a, b on digits; c on idx (variant: mnist)"
+    )
+    assert len(table) == 5
+    (paths[1] / "config.yaml").write_text(f"dataset: {sections[0].replace('100', '50')}\n")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", *map(str, paths[:2]), "--no-draw"])
+    told = capsys.readouterr().out.splitlines()[0]
+    assert not ended.value.code
+    assert told.endswith(": a on digits (train_size: 100); b on digits (train_size: 50)")
+
+
+def test_a_directory_of_no_run_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", str(tmp_path)])
+    assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1

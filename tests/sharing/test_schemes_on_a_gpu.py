@@ -1,0 +1,41 @@
+"""Schemes mix where the vector is, on a pretended GPU, and give the models that the CPU gives, to the bit."""
+
+import pytest
+import torch
+
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.sharing.blocks import weighted_sum as mixing
+from decentnode.testing import Lockstep
+from tests.support.pretend import GPU, PretendedGpu, in_memory, on_gpu
+from tests.support.scheme_cases import CASES, plain
+
+MODEL = ParameterLayout((Entry("weight", torch.Size([10, 25]), 0), Entry("bias", torch.Size([50]), 250)))
+ON_HOST = {"moniqua", "power_gossip", "power_gossip rank 2", "secure_aggregation", "secure_aggregation fine"}
+"""Schemes that compute what they send in host memory."""
+
+
+def models_of(case, chain, place):
+    """What all nodes have after some rounds of a gradient step and communication."""
+    graph = case.graphs[0]
+    models = torch.randn(graph.num_nodes, MODEL.numel, generator=torch.Generator().manual_seed(1))
+    network = Lockstep(case.make, graph, place(models), chain, case.weights, parameters=MODEL)
+    return network.run(2, lambda i, x: 0.1 * x, 0.1)
+
+
+@pytest.fixture
+def without_a_kernel(monkeypatch):
+    """A pretended GPU runs none."""
+    monkeypatch.setattr(mixing, "fused_on", lambda device: lambda terms, out: None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_on_a_gpu_stay_there_and_become_what_they_become_on_the_cpu(name, without_a_kernel):
+    case = CASES[name]
+    for chain in {case.chains[0], case.chains[-1]}:
+        expected = models_of(case, chain, lambda x: x)
+        with PretendedGpu() as gpu:
+            found = models_of(case, chain, on_gpu)
+            assert found.device == GPU
+        assert torch.equal(in_memory(found), expected)
+        if chain is plain and name not in ON_HOST and case.make().first_transforms() == ():
+            assert gpu.crossings.out == gpu.crossings.into == []

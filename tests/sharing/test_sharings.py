@@ -1,0 +1,400 @@
+"""What every sharing scheme owes, and the closed forms of those that are linear."""
+
+import asyncio
+import copy
+import importlib
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decentnode.communication.base import BufferSpec, Inbox
+from decentnode.communication.inproc import InProcess
+from decentnode.config.consistency import check_all
+from decentnode.config.yaml_source import Document
+from decentnode.core.payload import Payload
+from decentnode.core.registry import SHARINGS
+from decentnode.graph.base import Graph
+from decentnode.graph.families import FullyConnected, Ring
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
+from decentnode.sharing import AllReduce, Gossip
+from decentnode.testing import Lockstep, bound
+from decentnode.transforms import Cast
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+from tests.support.scheme_cases import CASES, OPTIMUM8, Case, q8_gradient, random_models
+
+
+class Changing(Graph):
+    """A ring in even rounds; in odd ones everybody talks to who is two away."""
+
+    static = False
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    @property
+    def num_nodes(self):
+        return self.nodes
+
+    def targets(self, rank, round):
+        step = 1 + round % 2
+        return tuple(sorted({(rank - step) % self.nodes, (rank + step) % self.nodes}))
+
+
+class DirectedRing(Changing):
+    """Everybody talks to the next."""
+
+    static, directed = True, True
+
+    def targets(self, rank, round):
+        return ((rank + 1) % self.nodes,)
+
+
+ON_GRAPHS = [
+    pytest.param(case, graph, id=f"{name}-{type(graph).__name__}")
+    for name, case in CASES.items()
+    for graph in case.graphs
+]
+LINEAR = [one for one in ON_GRAPHS if one.values[0].matrix is not None]
+CHAINED = [
+    pytest.param((case, graph, chain), id=f"{name}-{type(graph).__name__}-{chain.__name__}")
+    for name, case in CASES.items()
+    for graph in case.graphs
+    for chain in case.chains
+]
+on_every_graph = pytest.mark.parametrize(("case", "graph"), ON_GRAPHS)
+
+
+def weighted(graph):
+    return WeightedGraph(graph, MetropolisHastings())
+
+
+def network(make, graph, models, chain=tuple, **options):
+    return Lockstep(make, graph, models, chain, **options)
+
+
+def lockstep(case, graph, models=None, chain=None, **options):
+    """All nodes of a case, from the same model unless said otherwise."""
+    models = case.start(graph.num_nodes) if models is None else models
+    chain = chain or case.chains[0]
+    return Lockstep(
+        case.make, graph, models, chain, weights=case.weights, parameters=case.parameters, **options
+    )
+
+
+def some_gradient(round):
+    """Gradients that differ between nodes and rounds, and pull towards 0."""
+
+    def gradient(i, x):
+        return x + random_models(1, len(x), seed=1000 * round + i, dtype=x.dtype)[0]
+
+    return gradient
+
+
+def run(network, rounds, eta=0.05):
+    for _ in range(rounds):
+        network.run(1, some_gradient(network.round), eta)
+    return network
+
+
+def bytes_of(network):
+    return [payload.buffer.tolist() for payload in network.payloads]
+
+
+def test_every_registered_scheme_has_a_case():
+    assert {case.scheme for case in CASES.values()} == set(SHARINGS.classes().values())
+    names = [case.scheme.registered_name for case in CASES.values()]
+    assert [key.split()[0] for key in CASES] == names, "an id begins with the name of the scheme"
+
+
+@pytest.mark.parametrize(("case", "graph"), LINEAR)
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_one_round_is_one_product_with_the_matrix(case, graph, dtype, error):
+    models = random_models(graph.num_nodes, case.length, dtype=dtype)
+    expected = case.matrix(WeightedGraph(graph, case.weights)) @ models.double().numpy()
+    assert np.allclose(lockstep(case, graph, models).mix().numpy(), expected, rtol=0, atol=error)
+
+
+@dataclass
+class Straight:
+    """Six rounds of a case, as they are without a stop."""
+
+    case: Case
+    graph: Graph
+    chain: Callable
+    network: Lockstep = field(init=False)
+    means: list = field(init=False, default_factory=list)
+    """Of all models before and after each round's mixing."""
+
+    def __post_init__(self):
+        self.network = self.again()
+        for round in range(6):
+            self.network.train(some_gradient(round), 0.05)
+            before = self.network.models.mean(0)
+            self.means.append((before, self.network.mix().mean(0)))
+            if round == 2:
+                self.models = self.network.models.clone()
+                self.states = copy.deepcopy([scheme.state_dict() for scheme in self.network.schemes])
+
+    def again(self, models=None, **options):
+        return lockstep(self.case, self.graph, models, self.chain, **options)
+
+
+@pytest.fixture(scope="module", params=CHAINED)
+def straight(request):
+    return Straight(*request.param)
+
+
+def test_what_is_sent_fits_the_layout_that_was_declared(straight):
+    """Lockstep compares each payload with the layout, its size, and the targets; this says it happened."""
+    network = straight.network
+    scheme = network.schemes[0]
+    layouts = [scheme.payload_layout(phase) for phase in range(scheme.phases)]
+    if type(scheme).sends == "nothing":
+        assert layouts == [None] and not network.payloads
+    else:
+        assert {p.layout.hash for p in network.payloads} == {layout.hash for layout in layouts}
+    assert network.models.isfinite().all()
+
+
+def test_a_round_works_in_float32(straight):
+    models = straight.case.start(straight.graph.num_nodes).float()
+    mixed = run(straight.again(models), 3).models
+    assert mixed.dtype == torch.float32 and mixed.isfinite().all()
+
+
+def test_the_mean_of_all_models_is_kept_in_every_round(straight):
+    scheme = straight.network.schemes[0]
+    if not scheme.preserves_mean(scheme.chain):
+        pytest.skip("the scheme does not claim it with that chain")
+    for before, after in straight.means:
+        assert torch.allclose(after, before, rtol=0, atol=straight.case.tolerance)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_no_memory_is_kept_that_belongs_to_others(straight):
+    """The same run once more, with all memory overwritten that a scheme may not keep."""
+    scribbled = run(straight.again(scribbles=True), 6)
+    assert torch.equal(straight.network.models, scribbled.models)
+    assert bytes_of(straight.network) == bytes_of(scribbled)
+
+
+def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(straight):
+    again = straight.again(straight.models.clone())
+    again.round = 3
+    for scheme, state in zip(again.schemes, straight.states, strict=True):
+        scheme.load_state_dict(copy.deepcopy(state))
+    run(again, 3)
+    assert torch.equal(again.models, straight.network.models)
+    assert bytes_of(again) == bytes_of(straight.network)
+
+
+def test_a_state_is_made_of_plain_things(straight):
+    """What a file can hold without code: numbers, texts, tensors, and dicts and lists of these."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return all(isinstance(key, str | int) and plain(inner) for key, inner in value.items())
+        if isinstance(value, list | tuple):
+            return all(map(plain, value))
+        return value is None or isinstance(value, bool | int | float | str | torch.Tensor)
+
+    assert all(map(plain, straight.states))
+
+
+@on_every_graph
+def test_equal_models_stay_equal(case, graph):
+    if not case.keeps_equal:
+        pytest.skip("the case says that they do not")
+    network = lockstep(case, graph)
+    start = network.models.clone()
+    assert torch.allclose(network.run(4), start, rtol=0, atol=case.tolerance)
+
+
+UNFIT = {
+    "needs_static_graph": (Changing(8), "that is the same in every round"),
+    "needs_undirected_graph": (DirectedRing(8), "that is undirected"),
+    "needs_complete_graph": (Ring(8), "where every node receives from every other"),
+    "needs_tree": (Ring(8), "that is a tree"),
+}
+
+
+@pytest.mark.parametrize("need", UNFIT)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_graph_that_a_scheme_cannot_use_is_refused_before_the_start(case, need):
+    graph, words = UNFIT[need]
+    document = Document("x.yaml")
+    check_all(document, {"graph": graph, "sharing": case.make()})
+    refused = any(words in defect.what for defect in document.defects)
+    assert refused == getattr(case.scheme, need)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_graphs_of_a_case_are_not_refused(case):
+    for graph in case.graphs:
+        document, weights = Document("x.yaml"), WeightedGraph(graph, case.weights)
+        check_all(document, {"graph": graph, "sharing": case.make()})
+        case.make().check(weights)
+        assert document.defects == []
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10**6), keep=st.floats(0, 1))
+def test_when_both_ends_lose_an_edge_the_mean_is_kept(case, seed, keep):
+    if not (case.scheme.tolerates_loss and case.mean_survives_loss):
+        return
+    graph = case.graphs[-1]
+    live = np.random.default_rng(seed).random((graph.num_nodes,) * 2) < keep
+    network = lockstep(case, graph, is_live=lambda i, j: live[min(i, j), max(i, j)])
+    scheme = network.schemes[0]
+    if case.scheme.needs_complete_graph or not scheme.preserves_mean(scheme.chain):
+        return
+    network.train(some_gradient(seed), 0.05)
+    before = network.models
+    mixed = network.mix()
+    assert torch.allclose(mixed.mean(0), before.mean(0), rtol=0, atol=case.tolerance)
+    if case.matrix is not None:
+        assert (mixed.min(0).values >= before.min(0).values - 1e-14).all()
+        assert (mixed.max(0).values <= before.max(0).values + 1e-14).all()
+
+
+def test_a_node_that_hears_nobody_keeps_its_model():
+    models = random_models(8)
+    mixed = network(Gossip, Ring(8), models, is_live=lambda i, j: False).mix()
+    assert torch.allclose(mixed, models, rtol=0, atol=1e-15)
+
+
+def test_the_weight_of_the_lost_goes_to_the_node_itself():
+    models = torch.eye(8, dtype=torch.float64)
+    mixed = network(Gossip, Ring(8), models, is_live=lambda i, j: 3 not in (i, j)).mix()
+    third = 1 / 3
+    assert torch.allclose(mixed[3], models[3])
+    assert mixed[2].tolist() == pytest.approx([0, third, 2 * third, 0, 0, 0, 0, 0])
+    assert mixed[5].tolist() == pytest.approx([0, 0, 0, 0, third, third, third, 0])
+
+
+def test_pure_gossip_on_a_ring_shrinks_a_cosine_by_the_second_eigenvalue():
+    n, rounds = 8, 40
+    wave = torch.tensor([[math.cos(2 * math.pi * i / n)] for i in range(n)], dtype=torch.float64)
+    models = network(Gossip, Ring(n), wave).run(rounds)
+    second = (1 + 2 * math.cos(2 * math.pi / n)) / 3
+    assert second == pytest.approx(0.804738, abs=1e-6)
+    assert torch.allclose(models, second**rounds * wave, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("eta", "error", "rounds"), [(0.1, 0.717794, 150), (0.01, 0.108933, 1200)])
+def test_d_psgd_stalls_at_the_known_error_on_eight_quadratics(eta, error, rounds):
+    """f_i(x) = a_i (x - b_i)^2 / 2 on a ring, adapt then combine; the optimum is 11/3."""
+    models = network(Gossip, Ring(8), torch.zeros(8, 1, dtype=torch.float64)).run(rounds, q8_gradient, eta)
+    assert (models - OPTIMUM8).square().mean().sqrt().item() == pytest.approx(error, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_reduce_gives_every_node_the_mean_bit_for_bit_alike(dtype):
+    models = random_models(6, 1000, dtype=dtype)
+    mixed = network(AllReduce, FullyConnected(6), models).mix()
+    assert all(torch.equal(mixed[0], row) for row in mixed)
+    assert torch.allclose(mixed[0].double(), models.double().mean(0), rtol=0, atol=1e-6)
+
+
+def test_all_reduce_is_the_mean_of_those_who_were_heard():
+    models = random_models(6)
+    mixed = network(AllReduce, FullyConnected(6), models, is_live=lambda i, j: 5 not in (i, j)).mix()
+    assert torch.allclose(mixed[:5], models[:5].mean(0), rtol=0, atol=1e-15)
+    assert torch.allclose(mixed[5], models[5], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("fp16", 2**-11), ("bf16", 2**-8)])
+def test_gossip_of_cast_models_errs_by_rounding_alone(dtype, bound):
+    """What is heard errs by its rounding, and what it is mixed against; the sums do not."""
+    models = random_models(8, 100, dtype=torch.float32)
+    exact = weighted(Ring(8)).matrix() @ models.double().numpy()
+    rounded = weighted(Ring(8)).matrix() + np.eye(8) / 3
+    mixed = network(Gossip, Ring(8), models, lambda: (Cast(dtype),)).mix()
+    allowed = bound * (rounded @ models.double().abs().numpy()) + 1e-6
+    assert (np.abs(mixed.double().numpy() - exact) <= allowed).all()
+
+
+def test_the_default_round_sends_hears_and_mixes():
+    async def run():
+        scheme, view = bound(Gossip(), 8, 7), await weighted(Ring(8)).view(0, 0)
+        asked, out = [], torch.empty(7, dtype=torch.float64)
+
+        async def exchange(outgoing, sources):
+            asked.append((sorted(outgoing), list(sources)))
+            return {j: Payload.dense(torch.full((7,), 3.0, dtype=torch.float64)) for j in sources}
+
+        await scheme.share(torch.zeros(7, dtype=torch.float64), view, exchange, out)
+        return asked, out
+
+    asked, out = asyncio.run(run())
+    assert asked == [([1, 7], [1, 7])]
+    assert out.tolist() == pytest.approx([2.0] * 7)
+
+
+def test_the_baseline_asks_nobody():
+    async def run():
+        async def exchange(outgoing, sources):
+            raise AssertionError("the baseline communicates")
+
+        out = torch.empty(7, dtype=torch.float64)
+        scheme = bound(SHARINGS.find("none")(), 8, 7)
+        await scheme.share(
+            torch.ones(7, dtype=torch.float64), await weighted(Ring(8)).view(0, 0), exchange, out
+        )
+        return out
+
+    assert asyncio.run(run()).tolist() == [1.0] * 7
+
+
+def documented(number, tmp_path, monkeypatch):
+    """The module that the given block of code of docs/adding_a_scheme.md makes."""
+    document = Path(__file__).parents[2] / "docs" / "adding_a_scheme.md"
+    code = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)[number]
+    (tmp_path / f"documented_{number}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module(f"documented_{number}")
+
+
+def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
+    scheme_class = documented(0, tmp_path, monkeypatch).TwiceGossip
+    models = random_models(8)
+    communication, results = InProcess(), torch.empty_like(models)
+
+    async def node(endpoint):
+        rank, phases, scheme = endpoint.rank, iter(range(2)), bound(scheme_class(), 8, 7)
+
+        async def exchange(outgoing, sources):
+            handle = await endpoint.exchange(outgoing, sources, (0, next(phases), 0), 5.0)
+            inbox = Inbox(handle, scheme.payload_layout(), endpoint)
+            copies = {j: Payload.parse(p.layout, p.buffer.clone()) for j, p in inbox.items()}
+            inbox.release()
+            return copies
+
+        view = await weighted(Ring(8)).view(rank, 0)
+        await scheme.share(models[rank], view, exchange, results[rank])
+
+    async def all_nodes():
+        await asyncio.gather(*(node(communication.endpoint(rank, BufferSpec(7))) for rank in range(8)))
+
+    asyncio.run(all_nodes())
+    matrix = weighted(Ring(8)).matrix()
+    assert np.allclose(results.numpy(), matrix @ matrix @ models.numpy(), rtol=0, atol=1e-14)
+
+
+def test_the_documented_transform_keeps_signs_and_the_mean_magnitude(tmp_path, monkeypatch):
+    chain = Chain([documented(1, tmp_path, monkeypatch).Sign()], 21)
+    values, context = random_models(1, 21, dtype=torch.float32)[0], Context(0, 0, 0)
+    payload = chain.encode(values, context)
+    assert payload.nbytes == 8 + 3
+    decoded = chain.decode(Payload.parse(chain.layout, payload.buffer.clone()), context)
+    assert torch.equal(decoded.sign(), values.sign())
+    assert torch.allclose(decoded.abs(), values.abs().mean().expand(21))

@@ -1,0 +1,77 @@
+"""The nodes of a run with `training.name: ddp`, each in a thread of this process."""
+
+import asyncio
+import threading
+from dataclasses import replace
+
+from decentnode.communication import InProcess
+from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.config import loader as configuration
+from decentnode.config.settings import FailureSettings, Plugin
+from decentnode.node.experiment import Experiment
+from decentnode.node.host_process import sync_context
+from tests.support.in_process import Nodes
+
+PATIENCE = FailureSettings(deadline=30.0, start_deadline=30.0)
+RUN_ID = 5
+
+
+def place_of(rank, nodes, directory):
+    return ProcessDirectory(
+        tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(nodes)), rank, str(directory)
+    )
+
+
+def everybody(what, nodes):
+    """What `what(rank)` gives for each rank, all at once; raises what any of them raises."""
+    given, errors = [None] * nodes, []
+
+    def one(rank):
+        try:
+            given[rank] = what(rank)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(nodes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return given
+
+
+class Ranks(Nodes):
+    """All nodes of a configuration; they are together after `meet`."""
+
+    def __init__(self, config, directory, *overrides):
+        self.directory = directory
+        settings = configuration.load(config, overrides)
+        # Refused in a configuration: process groups want a process for each rank, or here a thread.
+        inproc = Plugin(cls=InProcess, kind="communication", name="inproc")
+        self.experiment = Experiment.from_settings(replace(settings, communication=inproc))
+        super().__init__(self.experiment, directory)
+        self.begin()
+
+    def meet(self):
+        count = len(self.nodes)
+
+        def join(rank):
+            node, place = self.nodes[rank], place_of(rank, count, self.directory)
+            node.training.join(self.experiment.coupling.connect(sync_context(PATIENCE, node, place, RUN_ID)))
+
+        everybody(join, count)
+        return self
+
+    def run(self, first, end):
+        async def rounds(node):
+            for round in range(first, end):
+                await node.run_round(round)
+
+        everybody(lambda rank: asyncio.run(rounds(self.nodes[rank])), len(self.nodes))
+        return self
+
+    def close(self):
+        for node in self.nodes:
+            node.training.tie.close()

@@ -1,0 +1,124 @@
+"""Transforms leave a signal that is on a GPU there, and make the same bytes of it: of a pretended one."""
+
+import pytest
+import torch
+
+from decentnode.core.payload import Payload
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+from decentnode.transforms.sparsify.selection import largest
+from tests.support.pretend import GPU, PretendedGpu, in_memory, on_gpu
+
+MODEL = ParameterLayout(
+    (Entry("weight", torch.Size([30, 40]), 0), Entry("bias", torch.Size([30]), 1200),
+     Entry("conv", torch.Size([8, 3, 5, 5]), 1230))
+)  # fmt: skip
+N = MODEL.numel
+ROUNDS = 2
+STAY = {
+    "cast bf16": [("cast", {})],
+    "cast fp16": [("cast", {"dtype": "fp16"})],
+    "top_k": [("top_k", {"fraction": 0.1})],
+    "top_k of layers": [("top_k", {"fraction": 0.3, "per_layer": True})],
+    "top_k by change": [("top_k", {"by": "change"})],
+    "top_k, several fractions": [("top_k", {"fraction": [0.1, 0.4, 1.0], "metadata_cap": 0.5})],
+    "random_k": [("random_k", {"fraction": 0.1})],
+    "random_k, all": [("random_k", {"fraction": 1.0})],
+    "random_k, few of layers": [("random_k", {"fraction": 0.002, "per_layer": True})],
+    "threshold": [("threshold", {"value": 0.5, "relative": True})],
+    "qsgd 127": [("qsgd", {"norm": "max"})],
+    "qsgd 4": [("qsgd", {"levels": 4, "block": 100})],
+    "qsgd 1": [("qsgd", {"levels": 1, "block": 7, "norm": "max"})],
+    "uniform 8": [("uniform", {})],
+    "uniform 2": [("uniform", {"bits": 2, "rounding": "stochastic"})],
+    "sign": [("sign", {"scale": "layer"})],
+    "ternary": [("ternary", {})],
+    "ternary, threshold": [("ternary", {"rule": "threshold"})],
+    "low_rank": [("low_rank", {"rank": 2})],
+    "clip": [("clip", {"norm": 1.0, "per_layer": True})],
+    "top_k + qsgd": [("top_k", {"fraction": [0.1, 0.2]}), ("qsgd", {"levels": 4})],
+    "threshold + cast": [("threshold", {"value": 1.0}), ("cast", {})],
+    "random_k + uniform": [("random_k", {}), ("uniform", {"bits": 4, "rounding": "stochastic"})],
+    "error_feedback + top_k": [("error_feedback", {}), ("top_k", {"fraction": 0.1})],
+}
+"""Chains that need nothing of the host."""
+FIRST_DRAW = {"low_rank": 2 * (40 + 75)}
+"""Numbers that were drawn on the CPU and copied, before round 0 alone."""
+MOST_WAITS = {"random_k": 50}
+"""Single numbers that the host waits for in a round: whether all are finite, how many there are; else 12."""
+
+
+def chain_of(stages):
+    return Chain([TRANSFORMS.find(name)(**options) for name, options in stages], N, parameters=MODEL)
+
+
+def signal(round):
+    x = torch.randn(N, generator=torch.Generator().manual_seed(round))
+    x[::7] = 0.25  # of equal values the first ones count
+    return x
+
+
+def rounds(stages, place, device):
+    """Some rounds of a sender and a receiver: the bytes, and what came out."""
+    sender, receiver = chain_of(stages), chain_of(stages)
+    for chain in (sender, receiver):
+        chain.begin(place(torch.zeros(N)))
+    for round in range(ROUNDS):
+        context = Context(1, round, 3, own=place(signal(50)))
+        payload = sender.encode(place(signal(round)), context)
+        assert payload.buffer.device == device and payload.buffer.dtype == torch.uint8
+        assert payload.buffer.is_contiguous()
+        received = Payload(receiver.layout, payload.buffer.clone(), payload.counts)
+        decoded = receiver.decode(received, context)
+        assert decoded.device == device
+        yield payload.buffer, decoded
+
+
+@pytest.mark.parametrize("stages", STAY.values(), ids=STAY)
+def test_what_is_on_a_gpu_stays_there_and_is_what_the_cpu_makes(stages, request):
+    plain = list(rounds(stages, lambda x: x, torch.device("cpu")))
+    with PretendedGpu() as gpu:
+        there = list(rounds(stages, on_gpu, GPU))
+    for (buffer, decoded), (bytes_there, decoded_there) in zip(plain, there, strict=True):
+        assert torch.equal(buffer, in_memory(bytes_there))
+        assert torch.equal(decoded, in_memory(decoded_there))
+    drawn = sum(FIRST_DRAW[name] for name, _ in stages if name in FIRST_DRAW)
+    assert gpu.crossings.out == []
+    assert sum(gpu.crossings.into) == drawn
+    assert gpu.crossings.waits <= ROUNDS * max(MOST_WAITS.get(name, 12) for name, _ in stages)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_largest_are_the_same_whatever_the_precision(dtype):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
+    x[::5] = x[3] * (1 + 1e-12)  # larger in fp64, and equal in the others
+    score = x.to(dtype)
+    for k in (0, 1, 100, 101, 499, 500):
+        with PretendedGpu():
+            found = largest(on_gpu(score), k)
+        first = sorted(range(500), key=lambda i: (-float(score[i]), i))[:k]
+        assert in_memory(found).tolist() == sorted(first)
+
+
+def test_what_computes_on_the_host_brings_the_signal_back():
+    stages = [("top_k", {}), ("rice", {})]
+    with PretendedGpu() as gpu:
+        chain = chain_of(stages)
+        payload = chain.encode(on_gpu(signal(0)), Context(1, 0, 3))
+        assert payload.buffer.device.type == "cpu"
+        decoded = chain.decode(payload.to(GPU), Context(1, 0, 3, own=on_gpu(signal(1))))
+        assert decoded.device == GPU and gpu.crossings.out
+
+
+def test_the_pretended_gpu_tells_on_what_a_real_one_refuses():
+    x = on_gpu(torch.ones(3))
+    with PretendedGpu() as gpu:
+        with pytest.raises(AssertionError, match="add of tensors on the GPU and one in host memory"):
+            x + torch.ones(3)
+        with pytest.raises(TypeError, match="not in host memory"):
+            x.numpy()
+        assert (x + 1).device == torch.zeros(2, device=GPU).device == GPU
+        assert x.cpu().device.type == "cpu" and gpu.crossings.out == [3]
+        assert float(x.sum()) == 3 and gpu.crossings.waits == 1
