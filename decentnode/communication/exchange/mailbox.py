@@ -189,6 +189,7 @@ class Mailbox(MailboxTransport):
                 self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
+            # A lost peer acknowledges nothing: as a reader it would block the next exchange.
             self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
             self._open[key] = handle
             if self.failure is not None:
@@ -233,6 +234,7 @@ class Mailbox(MailboxTransport):
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer in this and every later exchange; what it had sent still counts."""
         with self.lock:
+            # Before the check: another loss of a lost peer cancels an agreement to rejoin.
             self._returning.pop(peer, None)
             self._leaving.pop(peer, None)
             if peer in self.gone:

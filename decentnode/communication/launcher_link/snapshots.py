@@ -62,4 +62,5 @@ class SnapshotBuffers:
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""
         flags = self._flags[self._row[rank]]
+        # A late release of an earlier round must not take back a newer one.
         flags[_READ] = max(int(flags[_READ]), round + 1)

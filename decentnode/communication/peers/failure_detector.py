@@ -48,6 +48,7 @@ class FailureDetector:
             mailbox.timer.start_again(handle.timeout, now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.timeout):
+                # The awaited peers have received RESEND, which is the same sign of life.
                 for peer in sorted(linked - mailbox.gone.keys() - peers):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 

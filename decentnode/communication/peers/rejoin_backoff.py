@@ -34,6 +34,7 @@ class RejoinBackoff:
     def give_up(self, pair: Pair, round: int, deadline: float, now: float) -> None:
         """Records that a local node timed out on a peer after `deadline` seconds."""
         times, _ = self._pauses.get(pair, (0, 0.0))
+        # A peer that has never rejoined cannot time out again.
         is_again = round - self._back.get(pair, round - SETTLED) < SETTLED
         times = times + 1 if is_again else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.

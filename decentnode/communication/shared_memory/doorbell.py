@@ -144,6 +144,7 @@ class DoorbellWriter:
 
     def ring(self, messages: list[wire.Outgoing]) -> list[wire.Outgoing]:
         """Returns the messages that need another way: another kind, or no room in the pipe."""
+        # `forget` closes pipes in another thread, and their numbers are reused.
         with self._lock:
             return [message for message in messages if not self._ring(*message)]
 
@@ -154,6 +155,7 @@ class DoorbellWriter:
         try:
             os.write(self._pipes[process], header + (bytes(body) or NO_BODY))
         except OSError:
+            # A full pipe, or one without a reader: the link takes the message.
             return False
         return True
 

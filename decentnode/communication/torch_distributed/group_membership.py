@@ -111,6 +111,7 @@ class GroupMembership:
             except StartError as error:
                 plan = GroupPlan([], "", "", error=str(error))
         with self._news:
+            # Before the plan is sent: repeated requests to join are answered with it.
             self._plan = plan
         self._post(sorted(self._candidates - {self.rank}), plan)
         return plan

@@ -114,6 +114,7 @@ class ZeroMQEndpoint(Endpoint):
         return self._messages(wire.Kind.PAYLOAD, payload, targets, key, payload.buffer.numpy().data, seq)
 
     def leave(self) -> None:
+        # First: from here on the socket thread answers requests to rejoin with LEAVE.
         self.mailbox.ended = True
         last = self.mailbox.sent_last
         # This node no longer reads its doorbell, so the socket thread must.
@@ -300,9 +301,11 @@ class ZeroMQ(Communication):
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         assert self._sockets is not None, "prepare comes first"
+        # Before the first exchange, so no node waits for one of an absent machine.
         for mailbox in self._sockets.mailboxes.values():
             for rank in absent:
                 mailbox.lose(rank, PeerLost(rank, "has not come yet"))
+        # Before the thread starts: it refuses messages of any other run.
         self._sockets.run_id = run_id
         self._sockets.start()
         home = self._sockets.place.home

@@ -218,6 +218,7 @@ class IoThread(threading.Thread):
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The bytes of the model of a peer, or of one requested before; None on timeout."""
         limit, pair = time.monotonic() + timeout, (rank, peer)
+        # Before the request: a model without an entry here is refused.
         self._reception.models.setdefault(pair, None)
         self.post(lambda: self._tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
@@ -234,6 +235,7 @@ class IoThread(threading.Thread):
         else:
             self.post(self._end)
             self.join(linger + 1.0)
+        # A thread that outlives the join still reads its commands.
         if not self.is_alive():
             self._commands.close()
 
@@ -331,6 +333,7 @@ class IoThread(threading.Thread):
         self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
     def _greeted(self, process: int) -> None:
+        # A link sends only one way, so the answer needs one of our own.
         self._links.make(process)
         if self._meeting.note(process):
             self._links.greet_again(process)  # it may have missed the answer to its first HELLO
@@ -348,6 +351,7 @@ class IoThread(threading.Thread):
         self._reception.forget(process)
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
             mailbox.lose(rank, PeerLost(rank, "connection lost"))
+        # Last: the thread at the barrier then finds the loss in all mailboxes.
         self._meeting.lose(process)
 
     def _is_reachable(self, rank: int) -> bool:

@@ -203,6 +203,7 @@ class PeerLinks:
             at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
             grace = at_once if local else self._place.grace
             if process not in self.gone:
+                # Only the first event sets the limit: failed retries must not extend it.
                 self._suspects.setdefault(process, time.monotonic() + grace)
         self.next_verdict = min(self._suspects.values(), default=NEVER)
 

@@ -186,6 +186,7 @@ class Receiver:
             self.edges.hear(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
             mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
+            # A process that seeks a round to rejoin in has sent nothing and has no position.
             if header.kind == Kind.RESEND and not self.edges.is_seeking:
                 self._answer_missing(mailbox, header.sender, header.key)
 
@@ -205,6 +206,7 @@ class Receiver:
         ranks = self.place.processes[process].ranks
         if tuple(hello.ranks) != ranks or (hello.segments and not self.place.co_located(process)):
             raise wire.WireError("hello")
+        # First: a process whose memory cannot be attached does not count as met.
         self.segments.learn(hello.segments, ranks)
         self.greeted(process)
 
