@@ -151,6 +151,7 @@ class DDPReducer(Reducer):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         options = self._options
+        # The constructor runs collectives, so a missing rank is named here, too.
         with self.step(-1, -1):
             return DistributedDataParallel(
                 module, process_group=self._group, bucket_cap_mb=options.bucket_mb,

@@ -75,6 +75,7 @@ class NodeEvaluation:
             record.rank, record.round, training.vector.values, self._clock
         )
         record.evaluate_seconds = self._clock.now() - began
+        # After the vector is published: on this report the observer reads it.
         self._reporter.send(
             Evaluated(
                 record.rank, record.round, scores.accuracy, scores.loss, record.loss, self._counters.sent,

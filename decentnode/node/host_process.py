@@ -75,6 +75,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> 
         _settle_in(fork_context, position)
         code = _run(fork_context, position, incarnation)
     except BaseException as error:
+        # Also before any node exists: without a report the launcher knows only the exit code.
         code = _report_failure(fork_context, position, error)
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -86,6 +87,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> 
 
 def _settle_in(fork_context: ForkContext, position: int) -> None:
     first = fork_context.experiment.processes[position].ranks[0]
+    # First: what fails below must reach the log of the node.
     redirect_output(fork_context.run_dir / log_name(first))
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
     torch.set_num_threads(fork_context.threads)
@@ -130,6 +132,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             patience = experiment.settings.failures.timeouts.farewell
     finally:
+        # Also after a failure: peers may still read what this process has sent.
         communication.close(patience)
     # The codes are ordered by severity.
     return max(codes)
@@ -209,6 +212,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         node.training.tie.close()
         # Also after a failure: LEAVE spares the peers their deadline.
         node.exchange.endpoint.leave()
+        # A node that failed has not closed its records yet.
         _close_records(node, fork_context.reporter)
 
 
@@ -255,6 +259,7 @@ def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: 
     """Reports a failure in one line; an unexpected error goes to the node's log with its traceback."""
     expected = isinstance(error, DecentnodeError)
     line = str(error) if expected else f"{where}{explained(error)}"
+    # A full disk must not prevent the report to the launcher.
     with contextlib.suppress(OSError):
         if expected:
             print(line, flush=True)

@@ -80,6 +80,7 @@ class ModelRecords:
             self._problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self._warn(f"{path} cannot be written: {self._problem}")
             return
+        # No lock is needed: the node waits for the writer before it reads this.
         self._waiting = None
 
 

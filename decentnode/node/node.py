@@ -55,6 +55,7 @@ class Node:
 
     async def run(self) -> None:
         """Runs all rounds in order, from the first or from where the node resumed."""
+        # A node that continues from a checkpoint has the state of the scheme from there.
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
         while (round := await self.course.after(self.round)) is not None:
@@ -63,6 +64,7 @@ class Node:
             await self.run_round(round)
         await self._make_up()
         self.checkpoints.at_the_end(self)
+        # Last: a process with a node that has ended is not restarted.
         self.heartbeat.mark(self.round, Activity.END)
 
     @property
@@ -86,6 +88,7 @@ class Node:
         if self.exchange.is_sound():
             self.sharing.accept(vector.values, view, vector.spare)
         else:
+            # The mix is discarded: the node keeps its own model, and the scheme its state.
             vector.spare.copy_(vector.values)
         await adaptation.after(view)
         # The spare slot holds the mix and becomes the vector; peers may still read the old one.
@@ -223,6 +226,7 @@ class RoundExchange:
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
         """One neighborhood collective; the payloads of this round's previous exchange become invalid."""
         began = self.clock.now()
+        # Before the send: acknowledgements travel on the next payloads.
         self._release()
         layout = self._sharing.payload_layout(self._phase)
         if layout is None:

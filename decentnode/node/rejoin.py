@@ -58,6 +58,7 @@ def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
     saved = [set(checkpoint.rounds(lineage.directory, node.rank)) for node in nodes]
     for round in sorted(set.intersection(*saved), reverse=True):
         try:
+            # All are read before any node is restored: all must continue after one round.
             found = [_read(node, lineage, round) for node in nodes]
         except BadCheckpoint as error:
             print(f"{error}; the round before it is tried", flush=True)
@@ -142,6 +143,7 @@ def _restored(node: Node, lineage: RunIdentity, before: int) -> bool:
     except BadInput as error:
         print(f"{error}; a neighbor's model is taken", flush=True)
         return False
+    # Only the run must match: its checkpoints outlive restarts.
     if found is None or found.stamp.run_id != lineage.stamp.run_id:
         return False
     _go_on(node, found)
@@ -162,6 +164,7 @@ def _undo(node: Node, lineage: RunIdentity, round: int) -> None:
         # All peers that were as far are lost. The neighbors wait for a model now, and this one is valid.
         node.round = round - 1
     try:
+        # Checkpoints first: none may be left without the records that it implies.
         node.checkpoints.undo(node, round)
         node.records.cut_back(round - 1)
     except (BadInput, OSError) as error:

@@ -48,6 +48,7 @@ class RoundScheduler:
         self.heartbeat.mark(upcoming, Activity.BEGIN)
         limit = self._clock.now() + Timeouts.undecided
         while (last := self._heartbeats.last_round) == UNDECIDED:
+            # Without a launcher no decision comes: the node ends here and is saved.
             if self._clock.now() > limit:
                 return None
             await self._clock.sleep(POLL_INTERVAL)

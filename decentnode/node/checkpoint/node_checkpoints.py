@@ -31,6 +31,7 @@ class RunIdentity:
         """`directory`: that of the checkpoints; `settings`: a hash of all settings that affect the models."""
         self.directory = directory
         self.settings = settings
+        # Only the launcher writes this memory; host processes read it.
         self._absent = shared_array((ranks,), "bool")
         self._words = shared_array((4,))
         self._words[2] = FROM_THE_START
@@ -138,6 +139,7 @@ class NodeCheckpoints:
         Raises OSError.
         """
         self._last, self._undone = min(self._last, round - 1), round
+        # Before the deletion: no resume may count on files that are being deleted.
         self._reporter.send(Rejoined(node.rank, round))
         directory, failed = self._lineage.directory, None
         for later in checkpoint.rounds(directory, node.rank):
@@ -167,6 +169,7 @@ class NodeCheckpoints:
             self._complain(node, reason)
             return
         self._last = node.round
+        # Only now: on this report the launcher may delete older checkpoints.
         self._reporter.send(Checkpointed(node.rank, node.round))
 
     def _complain(self, node: SavedNode, reason: str) -> None:

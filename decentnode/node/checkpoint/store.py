@@ -179,6 +179,7 @@ def newest(
 
 def delete(directory: Path, rank: int, round: int) -> None:
     """Removes a checkpoint, its manifest first."""
+    # A kill in between leaves tensors without a manifest, which is no checkpoint.
     for ending in (_MANIFEST, _TENSORS):
         _path(directory, rank, round, ending).unlink(missing_ok=True)
 
@@ -189,6 +190,7 @@ def clean_up(directory: Path, rank: int) -> None:
     remove_temporaries(folder)
     kept = {f"{round:08d}" for round in rounds(directory, rank)}
     for path in folder.glob(f"*{_TENSORS}"):
+        # Tensors that cannot be deleted cost only space.
         if path.stem not in kept:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -42,6 +42,7 @@ class InjectionLog:
         """Records that a fault acts on a rank in this round; False if it did so in this round or a
         later one.
         """
+        # Only the process of the rank writes here, so no lock is needed.
         if self._last[fault, rank] > round:
             return False
         self._last[fault, rank] = round + 1
@@ -190,6 +191,7 @@ class FaultInterceptor(MessageInterceptor):
             # Not `frame.bytes`, which the frame would cache although its content may change.
             header = wire.Header.unpack(bytes(frames[0].buffer))
         except wire.WireError:
+            # Passed on, because the receiver counts invalid messages by their reason.
             return [message]
         link = (header.sender, header.receiver)
         before = [held for held in self._held if held.link == link]
@@ -248,6 +250,7 @@ class FaultInterceptor(MessageInterceptor):
         times = series.pop(content, -1) + 1
         series[content] = times
         if len(series) > MOST_REMEMBERED:
+            # `pop` moves a repeated message to the end, so the first is the oldest.
             del series[next(iter(series))]
         return times
 

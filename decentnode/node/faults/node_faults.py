@@ -68,6 +68,7 @@ def stop_and_continue(pidfd: int, seconds: float) -> None:
         ready([pidfd], seconds=seconds)
         signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     finally:
+        # The child of a fork must not run the clean-up of its parent.
         os._exit(0)
 
 
