@@ -53,10 +53,12 @@ class ForkServer:
         except OSError as error:
             raise StartError(f"the processes of this machine cannot be started: {error.strerror}") from error
         if self.pid == 0:
+            # A writing end in the server would hide the end of the launcher.
             os.close(self._lifeline)
             os.close(made)
             _serve(fork_context, positions, self._lifeline_end, is_made)
         os.close(self._lifeline_end)
+        # A writing end here would hide the end of the server from the read below.
         os.close(is_made)
         # The end of the pipe without a byte means that the server has ended.
         if not os.read(made, 1):
@@ -93,6 +95,7 @@ class ForkServer:
             # A pidfd can be polled with a timeout; waitpid cannot.
             watched = os.pidfd_open(self.pid)
             if not ready([watched], seconds=Timeouts.server_end):
+                # The kernel then kills its children, too (`die_with`).
                 os.kill(self.pid, signal.SIGKILL)
             if ready([watched], seconds=Timeouts.server_end):
                 os.waitpid(self.pid, 0)
@@ -105,6 +108,7 @@ def end_hung(pids: Sequence[int]) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, word)
+        # One pause for all: they write their stacks at the same time.
         time.sleep(pause)
 
 
@@ -183,6 +187,7 @@ class ForkServerProcess:
 
     def _obey(self, command: bytes) -> None:
         """Runs a command of the launcher, or ends all if the launcher has ended."""
+        # A pipe at its end stays readable, so it must not be polled again.
         if not command:
             self._lifeline = None
         if command == START and self._lifeline is not None:
@@ -199,6 +204,7 @@ class ForkServerProcess:
         if not running:
             self._fork_anew(position)
         for pid in running:
+            # `_reap` forks the successor: it needs the addresses of the dead process.
             self._replaced.add(position)
             os.kill(pid, signal.SIGKILL)
 
@@ -209,12 +215,14 @@ class ForkServerProcess:
         self._fork(position)
 
     def _kill_all(self) -> None:
+        # First: the exits that follow must not lead to restarts.
         self._is_over = True
         for pid in self._position:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
+        # One wake-up may stand for several deaths.
         while self._position:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -245,6 +253,7 @@ class ForkServerProcess:
         sightings = [fork_context.heartbeats.of(rank).read() for rank in experiment.processes[position].ranks]
         # A node that has finished cannot repeat its rounds with neighbors that have left.
         done = any(seen.activity is Activity.END for seen in sightings)
+        # A failure before the start cancels the run, and a graceful stop ends it: no restart helps.
         return (
             bool(fork_context.snapshots.run_id) and fork_context.heartbeats.last_round == GO_ON and not done
         )

@@ -44,6 +44,7 @@ class GracefulStop:
 
     def ask(self, signum: signal.Signals) -> None:
         """Makes all local nodes wait before their next round; safe in a signal handler."""
+        # A repeated request must not extend the time of the nodes.
         if self.signal is None:
             self._asked = time.monotonic()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
@@ -78,6 +79,7 @@ class GracefulStop:
                 if self._decided:
                     self._send(LastRound(self._heartbeats.last_round), note.machine)
             case LastRound():
+                # Also after a decision of this machine alone: that of machine 0 replaces it.
                 self._decide(note.round)
 
     def advance(self) -> None:
@@ -96,6 +98,7 @@ class GracefulStop:
             else:
                 self._say(Pause(self.signal))
         elif waited > Timeouts.decision:
+            # Machine 0 does not answer, so this machine stops by itself.
             self._decide(self._announced[self._machine])
         else:
             self._say(

@@ -105,6 +105,7 @@ class LauncherChannel:
             self._socket.connect(self._endpoint)
             return
         if self._credentials is not None:
+            # Before the socket listens: no connection may be made unchecked.
             self._gate = ZapAuthenticator(self._context, self._credentials, self._refuse)
             self._gate.guard(self._socket)
         self._socket.bind(self._endpoint)

@@ -67,6 +67,7 @@ class LateJoin:
         Returns the reports about its nodes; empty if it is refused.
         """
         machine, mapping = join.machine, self._experiment.mapping
+        # A Join of a launcher that has received the start is a late repetition.
         if self._machine or not self._assembly.is_newcomer(machine):
             return []
         active = set(self._membership.active)
@@ -77,6 +78,7 @@ class LateJoin:
         times = self._times[machine] + 1
         if not self._assembly.admit(join, times, absent, self._objection(machine, times)):
             return []
+        # A refused attempt does not count.
         self._times[machine] = times
         gone = [Failed(r, "its machine was started again") for r in mapping.ranks_of(machine) if r in active]
         back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]

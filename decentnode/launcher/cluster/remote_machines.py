@@ -115,6 +115,7 @@ class RemoteMachines:
         if len(self._mapping.machines) == 1:
             return inf
         now = time.monotonic()
+        # Limits in the past are left out: they would make this pause 0 again and again.
         silent = [
             limit
             for m in self._counterparts

@@ -133,6 +133,7 @@ class Rendezvous:
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
+            # Before the deadline counts: at the deadline fewer machines may suffice.
             if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
                 break
             if time.monotonic() > limit:

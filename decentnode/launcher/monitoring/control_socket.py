@@ -206,11 +206,13 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
             connection.connect(path)
             connection.sendall(msgspec.json.encode(request) + b"\n")
             while not (pieces and pieces[-1].endswith(b"\n")):
+                # A timeout of 0 would make the socket non-blocking.
                 connection.settimeout(max(0.001, until - time.monotonic()))
                 pieces.append(connection.recv(1 << 20))
                 if not pieces[-1] or sum(map(len, pieces)) > MOST_ANSWER_BYTES:
                     raise RunFailed("the launcher hung up without an answer")
         except (TimeoutError, BlockingIOError):
+            # BlockingIOError: the backlog of a launcher that does not accept is full.
             raise RunFailed(f"the launcher does not answer within {Timeouts.control_answer:.0f} s") from None
         except NOBODY_THERE:
             raise

@@ -114,6 +114,7 @@ class MembershipTable:
                 self._heard(report.rank)
             case Finished():
                 member = self._heard(report.rank)
+                # Also for a lost node: its machine may only have been silent.
                 member.state, member.finished = MemberState.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
                 if report.accuracy is not None:

@@ -106,6 +106,7 @@ class Watchdog:
         elapsed = min(now - self._looked_before, self._pause + Timeouts.late_look)
         self._last_look = now
         self._learn_who_counts()
+        # All first: whether a process is blocked depends on the progress of others.
         moved = [self._has_moved(watched, now) for watched in self._watched.values()]
         self._quiet = 0.0 if any(moved) else self._quiet + elapsed
         if any(moved):

@@ -59,6 +59,7 @@ class VectorSender:
                 self._give_up(machine)
             elif self._is_confirmed(machine, note):
                 del self._under_way[machine]
+        # After the messages: an acknowledgement that is here must not count as late.
         now = time.monotonic()
         for machine, sent in list(self._under_way.items()):
             if machine not in listening or now > sent.limit:

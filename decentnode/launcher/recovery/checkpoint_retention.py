@@ -67,6 +67,7 @@ class CheckpointRetention:
         if round <= self.settled:
             return False
         self.settled, self.kept = round, kept
+        # Of all ranks: other machines delete the files of theirs.
         for rounds in self._known.values():
             rounds -= set(self._unneeded(rounds))
         for rank in self._local:

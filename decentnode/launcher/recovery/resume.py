@@ -64,6 +64,7 @@ class RunLock:
         limit = time.monotonic() + Timeouts.run_lock
         while True:
             try:
+                # The lock belongs to the open file, so forked processes hold it, too.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fd = fd
                 return
@@ -167,6 +168,7 @@ class ResumePlan:
             if path.exists():
                 read_records(path)
         with _able_to_write(self.run_dir):
+            # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
 
     def _records(self, rank: int) -> Path:
@@ -229,6 +231,7 @@ class ResumePlan:
                 if round > last:
                     checkpoint.delete(directory, rank, round)
         cut_back(self.run_dir / "evaluations.jsonl", last)
+        # Last: a failure above leaves the earlier settings.
         write_durably(self.config, [config.dump(self.settings).encode()])
 
 

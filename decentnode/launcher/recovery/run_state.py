@@ -123,6 +123,7 @@ class RunState:
             if report.rank in self._local and self._may_undo:
                 return self._undo_rows(report.round)
         if isinstance(report, Evaluated) and report.rank in self._local:
+            # From here on the rows are of this launcher, whose nodes are up to date.
             self._may_undo = False
         problem, self.retention.problem = self.retention.problem, ""
         if isinstance(report, NotCheckpointed):
