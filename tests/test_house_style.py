@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -228,6 +229,45 @@ def test_what_people_read_has_none_of_the_former_phrases():
         for match in FORMER_PHRASES.finditer(text)
     ]
     assert found == []
+
+
+MOST_WORDS = 28
+NO_PROSE = re.compile(r"```.*?```|^[|#].*?$", re.DOTALL | re.MULTILINE)
+
+
+def sentence_lengths(text: str) -> list[int]:
+    """Words of each sentence; headings, tables and code have none, and each item of a list begins one."""
+    prose = re.sub(r"^\s*([-*]|\d+\.) ", "\n\n", NO_PROSE.sub("", text), flags=re.MULTILINE)
+    sentences = re.split(r"\n\s*\n|(?<=[.:;!?])\s", prose)
+    return [count for sentence in sentences if (count := len(sentence.split())) > 2]
+
+
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"], ids=lambda page: page.name
+)
+def test_sentences_of_the_pages_are_short(page):
+    lengths = sorted(sentence_lengths(page.read_text()))
+    assert not lengths or lengths[int(0.9 * len(lengths))] <= MOST_WORDS
+
+
+def comment_and_code_lines(path: Path) -> tuple[set[int], set[int]]:
+    comments, code = set(), set()
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                if not token.string.startswith(("# fmt", "# noqa", "# type")):
+                    comments.add(token.start[0])
+            elif token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER):
+                code.add(token.start[0])
+    return comments, code
+
+
+@pytest.mark.parametrize("folder", ["communication", "node", "launcher"])
+def test_protocols_say_why(folder):
+    """One line of comment for twenty of code; docstrings count as neither."""
+    lines = [comment_and_code_lines(path) for path in (ROOT / "decentnode" / folder).rglob("*.py")]
+    comments, code = (sum(len(one[i]) for one in lines) for i in (0, 1))
+    assert comments >= 0.05 * code
 
 
 def attributes(node: ast.ClassDef) -> set[str]:

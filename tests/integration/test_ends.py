@@ -95,12 +95,12 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     run.wait_for_round(3)
     stopped = run.pid_of(2)
     os.kill(stopped, signal.SIGSTOP)
-    wait_until(lambda: "is stopped" in ask(run).stdout, 30, lambda: ask(run).stdout)
+    wait_until(lambda: "suspended" in ask(run).stdout, 30, lambda: ask(run).stdout)
     answer = ask(run)
     assert answer.returncode == 0
     lines = {line.split()[0]: line for line in answer.stdout.splitlines() if line.strip()[:1].isdigit()}
     assert set(lines) == {"0", "1", "2", "3"}
-    assert "is stopped" in lines["2"]
+    assert "suspended" in lines["2"]
     assert lines["1"].endswith("rank 2") and lines["3"].endswith("rank 2")
     assert "slowest: rank 2" in answer.stdout
     os.kill(run.process.pid, signal.SIGKILL)

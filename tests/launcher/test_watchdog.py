@@ -205,7 +205,7 @@ def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
     machine.states[3] = "T"
     machine.pass_time(DEADLINE + 1, busy=[0, 1, 2, 4, 5, 6, 7])
     assert machine.stuck() == {3}
-    assert [report.doing for report in machine.found if isinstance(report, Stuck)] == ["is stopped"]
+    assert [report.doing for report in machine.found if isinstance(report, Stuck)] == ["suspended"]
     assert 3 not in machine.waits()
 
 

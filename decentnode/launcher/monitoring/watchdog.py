@@ -203,7 +203,7 @@ class Watchdog:
     def what(self, rank: int) -> str:
         """What a local node does, as text."""
         stopped = self._watched[self._local[rank]].stopped
-        return "is stopped" if stopped else DOING[self._heartbeats.of(rank).read().activity]
+        return "suspended" if stopped else DOING[self._heartbeats.of(rank).read().activity]
 
     def waits_for(self, rank: int) -> list[int]:
         """The peers that a local node waits for now; empty if it does something else."""
