@@ -1,5 +1,6 @@
 """Messages about wrong configurations that need code of a user; tests/corpus has all others."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,10 +83,10 @@ def here(tmp_path, monkeypatch):
     """A folder with a graph, a graph file with defects, and code of a user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "outside", raising=False)
     Path("ring.edges").write_text(RING)
     Path("outside.py").write_text(OUTSIDE)
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("outside", None)
 
 
 def defects_of(text: str | bytes, *overrides: str) -> tuple[str, ...]:
