@@ -50,7 +50,7 @@ def test_a_graph_that_fell_apart_is_told_of_at_the_end(tmp_path):
     os.kill(run.pid_of(2), signal.SIGKILL)
     assert run.wait() == 3, run.text
     assert run.summary["components"] == [[0, 1], [3, 4]]
-    assert "into 2 parts, each mixed alone: ranks 0 and 1; ranks 3 and 4" in run.text
+    assert "into 2 components that trained separately: ranks 0 and 1; ranks 3 and 4" in run.text
 
 
 def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):

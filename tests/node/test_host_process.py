@@ -95,7 +95,7 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
         host._run(SimpleNamespace(experiment=experiment, heartbeats=machine.heartbeats), 0, incarnation=1)
     machine.pass_time(DEADLINE + 4)
     assert not machine.stuck() and not machine.watchdog.hung()
-    assert machine.watchdog.what(1) == "gets ready"
+    assert machine.watchdog.what(1) == "starting"
 
 
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
