@@ -140,12 +140,12 @@ def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, not
         membership.group_factory.dead = {dead}
     town.deaf = set() if is_planned else {dead}
     with ThreadPoolExecutor(4) as threads:
-        forming = town.forming(threads, 3.0)
-        time.sleep(0.5)
+        forming = town.forming(threads, 2.0)
+        time.sleep(0.2)
         town.deaf = {dead}
         town.memberships[noticed_by].lose([dead])
         plans = [forming[rank].result() for rank in range(4) if rank != dead]
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 1.8
     assert {(tuple(plan.members), plan.backend, plan.reason) for plan in plans} == {
         ((), "", f"rank {dead} is lost")
     }
