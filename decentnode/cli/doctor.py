@@ -183,7 +183,7 @@ def experiment_keys(settings: Settings, machine: int) -> Finding:
     except BadInput as error:
         return Finding("fail", "keys", error.defects[0])
     if found is None:
-        why = "security: none" if settings.security == "none" else "nobody else can reach it"
+        why = "security: none" if settings.security == "none" else "only this machine can reach them"
         return Finding("ok", "keys", f"links over TCP are plain ({why})")
     return Finding("ok", "keys", f"those of machine {machine}, one of {len(found.public)} that are let in")
 

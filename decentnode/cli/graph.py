@@ -91,7 +91,7 @@ def _period(figures: GraphFigures) -> str:
 def _diameter(figures: GraphFigures) -> str:
     if figures.diameter is None:
         return "none"
-    return f"{figures.diameter} rounds" if figures.period != 1 else str(figures.diameter)
+    return counted(figures.diameter, "round") if figures.period != 1 else str(figures.diameter)
 
 
 def _second(figures: GraphFigures) -> str:

@@ -60,7 +60,7 @@ def properties(cls: type) -> Iterator[str]:
     """The requirements, promises and costs of a scheme or a transform, from its class variables."""
     if issubclass(cls, Sharing):
         yield f"needs: {', '.join(text for name, text in NEEDS.items() if getattr(cls, name)) or 'nothing'}"
-        loss = "goes on" if cls.tolerates_loss else "stops"
+        loss = "continues" if cls.tolerates_loss else "stops"
         yield f"{cls.mean}; {loss} when a node is lost"
         yield (
             "exchanges after nodes have trained, or meanwhile (communication.overlap)"

@@ -209,7 +209,7 @@ def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -
     if coupling is not None and coupling.one_model:
         return f"{name_of(coupling)} cannot continue without a node"
     taken = sharing.tolerates_loss and sharing.takes_back
-    return "" if taken else f"{name_of(sharing)} does not take a node back that was lost"
+    return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
 def _one_model(

@@ -54,7 +54,7 @@ class GracefulStop:
     def announcement(self, saved: int | None) -> str:
         """A line about what happens next; `saved`: the newest round after which all nodes were saved."""
         rest = (
-            "There is no checkpoint yet, so killed nodes lose the run."
+            "No checkpoint exists yet: if nodes are killed, the run is lost."
             if saved is None
             else f"After a kill, resume continues at round {saved + 2}."
         )
@@ -87,7 +87,7 @@ class GracefulStop:
         waited = time.monotonic() - self._asked
         if self.signal is None or self._decided or waited < Timeouts.announced_round:
             return
-        # After SETTLING no local node can announce a higher round.
+        # After `Timeouts.announced_round` no local node can announce a higher round.
         self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
             if self._machines <= self._announced.keys() or waited > Timeouts.announcements:

@@ -50,7 +50,7 @@ def refuse_strangers(node: Node) -> None:
     """Raises RunFailed if the scheme does not allow nodes to rejoin."""
     sharing = node.sharing
     if not (sharing.tolerates_loss and sharing.takes_back):
-        raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not take a node back that was lost")
+        raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not let lost nodes rejoin")
 
 
 def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:

@@ -1,6 +1,7 @@
 """Sharing schemes, one per file."""
 
 from decentnode.sharing.all_reduce import AllReduce
+from decentnode.sharing.base import Sharing
 from decentnode.sharing.beer import Beer
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.d2 import D2
@@ -22,5 +23,5 @@ from decentnode.sharing.stc import Stc
 __all__ = [
     "D2", "AllReduce", "Beer", "Choco", "DecentLam", "DeepSqueeze", "ExactDiffusion", "Gossip",
     "GradientTracking", "Jwins", "Moniqua", "NoSharing", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum",
-    "SecureAggregation", "Stc",
+    "SecureAggregation", "Sharing", "Stc",
 ]  # fmt: skip

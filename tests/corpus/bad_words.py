@@ -45,7 +45,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
         ["resume", "coded"],
         [
             "{here}/coded: the code is not that of this run: corpus_nets.py; restore it from "
-            "{here}/coded/code/abababababab, or go on all the same with --accept-code-change"
+            "{here}/coded/code/abababababab, or continue with --accept-code-change"
         ],
     ),
     "resume, a run with other code that is accepted, and nothing else": (

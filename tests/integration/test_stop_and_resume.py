@@ -277,7 +277,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
     run = Run(tmp_path / "run", ["checkpoint.every=5", "rounds=100000"], config=config)
     run.wait_for_round(20, PATIENCE)
     code, line = one_line(run.run_dir)
-    assert code == 2 and "this run is under way" in line
+    assert code == 2 and "this run is in progress" in line
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
     code, line = one_line(run.run_dir, "training.optimizer.lr=0.5")

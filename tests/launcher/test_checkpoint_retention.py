@@ -142,7 +142,7 @@ def test_the_newest_round_of_all_is_taken(offers, round):
 
 
 def test_without_a_round_of_all_it_is_said_who_lacks_what():
-    with pytest.raises(StartError, match=r"round 10 is lacking here: rank 0 has round 2; rank 2 has none$"):
+    with pytest.raises(StartError, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))
     with pytest.raises(StartError, match="no rank has a checkpoint"):
         newest_of_all({}, range(3))

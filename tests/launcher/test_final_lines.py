@@ -69,7 +69,7 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
     membership.start()
-    membership.take(Failed(0, "hung (training for 60 s) and was ended"))
+    membership.take(Failed(0, "hung (training for 60 s) and was killed"))
     membership.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
     for rank in range(2):
         assert membership.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []

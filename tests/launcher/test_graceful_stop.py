@@ -161,7 +161,7 @@ def test_nobody_is_overdue_before_somebody_asks():
 @pytest.mark.parametrize(
     ("saved", "rest"),
     [
-        (None, "There is no checkpoint yet, so killed nodes lose the run."),
+        (None, "No checkpoint exists yet: if nodes are killed, the run is lost."),
         (7, "After a kill, resume continues at round 9."),
     ],
 )

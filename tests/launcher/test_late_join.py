@@ -125,7 +125,7 @@ def test_who_cannot_take_part_any_more_is_told_why(desk, experiment, tmp_path):
     other = Desk(strict, tmp_path)
     assert other.late.answer(join(2)) == []
     assert desk.recorded.objections == ["the run was asked to stop", "machine 2 has finished"]
-    assert other.recorded.objections == ["d2 does not take a node back that was lost"]
+    assert other.recorded.objections == ["d2 does not let lost nodes rejoin"]
 
 
 def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, tmp_path):
@@ -143,14 +143,14 @@ def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, t
 def test_a_node_is_only_started_again_where_that_makes_sense(desk):
     assert desk.refusal("0") == "rank 0 is running"
     assert desk.refusal("9") == "restart: must be a rank, 0..5, not '9'"
-    assert desk.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); ask there"
+    assert desk.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); run the command there"
     desk.take(Finished(1, 10, accuracy=None, test_loss=None, **FINISHED), Exited(0, -9))
     assert desk.refusal("1") == "rank 1 has finished"
     for times in range(1, 16):
         assert desk.late.restart("0") == "rank 0: started again"
         assert desk.recorded.started[-1] == (0, times)
         desk.take(Restarted(0, None, times), Exited(0, -9))
-    assert desk.refusal("0") == "rank 0 was started again 15 times, which is the most"
+    assert desk.refusal("0") == "rank 0 was started again 15 times, the limit"
     desk.is_stopping = True
     assert desk.refusal("0").startswith("no node is started again before the first round")
 

@@ -379,7 +379,7 @@ class TestMeeting:
         alone = Rendezvous(
             mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
         )
-        with pytest.raises(StartError, match=r"started again 2147483647 times, which is the most"):
+        with pytest.raises(StartError, match=r"started again 2147483647 times, the limit"):
             alone.meet(0.0, lambda: False)
         alone = Rendezvous(
             mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
@@ -401,7 +401,7 @@ class TestMeeting:
         with Meeting(2) as meeting:
             both = [meeting.come(m, run_id="1", offers=offers[m]) for m in range(2)]
             reason = (
-                "there is no round that all ranks have a checkpoint of; round 15 is lacking here: "
+                "there is no round that all ranks have a checkpoint of; round 15 is missing here: "
                 "rank 0 has round 5, 10; rank 1 has round 5, 10; rank 2 has round 5"
             )
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]

@@ -124,7 +124,7 @@ def test_a_machine_offers_all_that_is_good(tmp_path):
 def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(Timeouts, "run_lock", 0.0)
     lock = RunLock(tmp_path)
-    with pytest.raises(BadInput, match="this run is under way"):
+    with pytest.raises(BadInput, match="this run is in progress"):
         RunLock(tmp_path)
     lock.release()
     RunLock(tmp_path).release()
@@ -133,7 +133,7 @@ def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "message", "tries"),
     [
-        (errno.EWOULDBLOCK, r"^\S+: this run is under way; stop it first$", 2),
+        (errno.EWOULDBLOCK, r"^\S+: this run is in progress; stop it first$", 2),
         (errno.ENOLCK, r"^\S+/lock cannot be locked: No locks available$", 1),
     ],
 )
@@ -206,7 +206,7 @@ def unwritable(monkeypatch):
 def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_path, unwritable):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
-    with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
+    with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
         ResumePlan(tmp_path).begin(Start(run_id=0, round=2), range(4))
 
 
@@ -247,7 +247,7 @@ def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved
     saved.lock.release()
     line = (
         f"{saved.run_dir}: the code is not that of this run: phd.py; restore it from "
-        f"{saved.run_dir}/code/121212121212, or go on all the same with --accept-code-change"
+        f"{saved.run_dir}/code/121212121212, or continue with --accept-code-change"
     )
     edited = Join(0, "", "", "ab", {"phd.py": "c", "lab/nets.py": "b"})
     before = contents(saved.run_dir)
@@ -285,7 +285,7 @@ def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
 
 
 def test_a_disk_that_takes_nothing_is_told_before_the_others_count_on_the_machine(saved, unwritable):
-    with pytest.raises(BadInput, match=r"^\S+: this run cannot go on there: Read-only file system$"):
+    with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
         saved.greeting(Join(0, "", "", ""), [0], "ab")
 
 

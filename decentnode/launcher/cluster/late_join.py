@@ -94,7 +94,7 @@ class LateJoin:
         objections = {
             "the run was asked to stop": self._is_stopping(),
             f"machine {machine} has finished": all(self._membership.members[r].state in ended for r in ranks),
-            f"machine {machine} has come {MOST_TIMES} times, which is the most": times > MOST_TIMES,
+            f"machine {machine} has joined {MOST_TIMES} times, the limit": times > MOST_TIMES,
         }
         scheme = why_not_taken_back(self._experiment.settings.sharing.make(), self._experiment.coupling)
         return scheme or next((reason for reason, holds in objections.items() if holds), "")
@@ -127,7 +127,7 @@ class LateJoin:
             raise RunFailed("no node is started again before the first round, or when the run is to stop")
         # The next number belongs to the next late join of this machine.
         if incarnation % INCARNATIONS == 0:
-            raise RunFailed(f"rank {argument} was started again {INCARNATIONS - 1} times, which is the most")
+            raise RunFailed(f"rank {argument} was started again {INCARNATIONS - 1} times, the limit")
         self.server.start_again(position, incarnation)
         ranks = self._experiment.processes[position].ranks
         return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"
@@ -141,7 +141,7 @@ class LateJoin:
         # Only its own launcher has the fork server of that process.
         if machine != self._machine:
             where = f"machine {machine} ({experiment.mapping.address(machine)})"
-            raise RunFailed(f"rank {argument} is on {where}; ask there")
+            raise RunFailed(f"rank {argument} is on {where}; run the command there")
         if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
             raise RunFailed(f"rank {argument}: {reason}")
         return experiment.home[int(argument)]

@@ -381,7 +381,7 @@ class Rendezvous:
         if not self._greeting.run_id:
             return start
         if self._incarnation == INCARNATIONS[-1]:
-            self._refuse(f"the run was started again {self._incarnation} times, which is the most")
+            self._refuse(f"the run was started again {self._incarnation} times, the limit")
         # The machine with the longest list took part in every start.
         starts = max(self._starts.values(), key=len)
         try:

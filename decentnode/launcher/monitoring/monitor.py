@@ -132,7 +132,7 @@ class RunMonitor:
         ranks = set(self._experiment.processes[position].ranks) & set(self._membership.active)
         now = time.monotonic()
         why = {rank: self.watchdog.doing(rank, now) for rank in sorted(ranks)}
-        return [Failed(rank, f"hung ({doing}) and was ended") for rank, doing in why.items()]
+        return [Failed(rank, f"hung ({doing}) and was killed") for rank, doing in why.items()]
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes the rest of the results, and reports what could not be written; None: no summary."""

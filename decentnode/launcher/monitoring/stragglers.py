@@ -62,7 +62,7 @@ class StragglerTracker:
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
     def news(self, now: float) -> Iterator[Straggler]:
-        """A line for each straggler that does not wait itself, at most one per TELL_EVERY.
+        """A line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
 
         All stragglers with unknown activity share one line. Nothing without new reports.
         """

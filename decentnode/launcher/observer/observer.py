@@ -1,7 +1,7 @@
 """Mean model, consensus distance, and the evaluation of the mean model.
 
 Each machine has one observer, a thread of its launcher that reads the nodes' snapshots. Machine 0 combines
-the partial sums of all machines. No node waits for it longer than `snapshots.PATIENCE`.
+the partial sums of all machines. No node waits for it longer than `Timeouts.snapshot`.
 """
 
 import contextlib
@@ -154,7 +154,7 @@ class ModelObserver(threading.Thread):
                 self._said()
 
     def _arrived(self) -> list[Event]:
-        """All waiting events; if there are none, the first that arrives, or none after LOOK_AGAIN."""
+        """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))

@@ -102,7 +102,7 @@ def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> 
     more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""
     raise StartError(
         "there is no round that all ranks have a checkpoint of; "
-        f"round {latest + 1} is lacking here: {named}{more}"
+        f"round {latest + 1} is missing here: {named}{more}"
     )
 
 

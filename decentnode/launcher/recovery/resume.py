@@ -72,7 +72,7 @@ class RunLock:
                 # Retried, because the processes of a killed launcher end a moment later.
                 if time.monotonic() > limit:
                     os.close(fd)
-                    raise BadInput(f"{run_dir}: this run is under way; stop it first") from None
+                    raise BadInput(f"{run_dir}: this run is in progress; stop it first") from None
             except OSError as error:
                 os.close(fd)
                 raise BadInput(f"{path} cannot be locked: {_reason(error)}") from error
@@ -125,7 +125,7 @@ class ResumePlan:
         if finished >= nodes and self.settings.rounds <= rounds:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
-                "to go on, name more (rounds=N)"
+                "to continue, set more (rounds=N)"
             )
 
     def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
@@ -158,7 +158,7 @@ class ResumePlan:
             copy = folder_of(self.versions[-1], self.run_dir)
             raise BadInput(
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; "
-                f"restore it from {copy}, or go on all the same with --accept-code-change"
+                f"restore it from {copy}, or continue with --accept-code-change"
             )
 
     def _try(self, ranks: Sequence[int]) -> None:
@@ -257,7 +257,7 @@ def _able_to_write(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadInput(f"{run_dir}: this run cannot go on there: {_reason(error)}") from error
+        raise BadInput(f"{run_dir}: this run cannot continue there: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:
@@ -310,7 +310,7 @@ def refuse_changes(before: Settings, after: Settings) -> None:
     # Compared as resolved values, so a different spelling in YAML is no change.
     changed = dict(_differences(_comparable(before), _comparable(after)))
     refused = [
-        f"resume: {key} cannot change from {show(old)} to {show(new)}, which would make another run of it"
+        f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
         for key, (old, new) in changed.items()
         if key in MUST_STAY
         or not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)

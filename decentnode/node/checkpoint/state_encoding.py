@@ -108,7 +108,7 @@ class StateDecoder:
         try:
             state = self._unpack(tree, 0)
         except _SENSELESS as error:
-            raise InvalidState(f"its state makes no sense: {type(error).__name__}: {error}"[:300]) from error
+            raise InvalidState(f"its state is invalid: {type(error).__name__}: {error}"[:300]) from error
         if self._tensors:
             raise InvalidState(f"nothing refers to its tensor {min(self._tensors)!r:.50}")
         return state
