@@ -73,7 +73,7 @@ LARGE_CLASSES = {
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
     "Settings": (0, 25, 40, "one attribute for each key of a configuration"),
     "RoundRecord": (0, 22, 30, "one attribute for each field of a line"),
-    "Lockstep": (10, 19, 140, "options and results of the tests' driver"),
+    "Lockstep": (10, 19, 150, "options and results of the tests' driver"),
 }
 """Methods, attributes and lines that a class may have instead, and why it is no smaller."""
 MOST_MODULES = 13

@@ -69,6 +69,7 @@ class Lockstep:
 
     def __post_init__(self) -> None:
         self.weighted = WeightedGraph(self.graph, self.weights)
+        self.models = self.models.clone()
         n, d = self.models.shape
         self.schemes = [
             bound(self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters)

@@ -73,3 +73,10 @@ def test_invariants_have_names_and_say_who_has_them():
     for invariant, owner in owners.items():
         with pytest.raises(ValueError, match=f"gossip .*{owner}"):
             invariant(Lockstep(Gossip, Ring(4), random_models(4)))
+
+
+def test_the_models_that_a_caller_gives_are_not_changed():
+    models = random_models(4)
+    network = Lockstep(Gossip, Ring(4), models, scribbles=True)
+    network.run(2, lambda i, x: x, 0.1)
+    assert torch.equal(models, random_models(4))
