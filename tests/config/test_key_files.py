@@ -329,7 +329,7 @@ class TestCommand:
         def finding(*overrides):
             return str(doctor.experiment_keys(config.load(experiment, overrides), 1))
 
-        assert finding().startswith("ok    keys           links over TCP are plain (nobody else")
+        assert finding().startswith("ok    keys           links over TCP are plain (only this")
         assert finding(mapping(FAR)).startswith("fail  keys           security: others on the network")
         assert "plain (security: none)" in finding(mapping(FAR), "security=none")
         keys.make_keys(tmp_path / "keys", 2)
