@@ -231,12 +231,14 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run directories, two or more.")],
     target: Annotated[
         float | None,
-        typer.Option(help="Accuracy in percent that costs are counted up to; default: what all reach."),
+        typer.Option(
+            help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
     draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
 ) -> None:
-    """Show runs side by side: a table of accuracy, bytes and time, and figures of the same."""
+    """Show runs side by side: a table of metric, bytes and time, and figures of the same."""
     from decentnode.results import compare as comparison
     from decentnode.results import curves
 

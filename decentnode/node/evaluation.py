@@ -8,7 +8,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
 from decentnode.results.records import RoundRecord, private_megabytes
-from decentnode.training.evaluation import Scores, evaluate
+from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
 
 
@@ -44,7 +44,8 @@ class NodeEvaluation:
         reporter: Reporter, clock: Clock,
     ) -> None:  # fmt: skip
         self.plan = plan
-        self.scores: Scores | None = None
+        self.scores: dict[str, float] = {}
+        """Of the last evaluation, by metric."""
         self.peak_memory_mb = 0.0
         self._training = training
         self._counters = counters
@@ -67,7 +68,7 @@ class NodeEvaluation:
             training.module, self.plan.samples, training.objective.loss, self.plan.batch_size,
             training.vector.layout.channels_last, training.hooks.beat,
         )  # fmt: skip
-        record.test_accuracy, record.test_loss = scores.accuracy, scores.loss
+        record.metrics = scores
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
         # May wait for the observer, but at most for its timeout.
@@ -78,7 +79,7 @@ class NodeEvaluation:
         # After the vector is published: on this report the observer reads it.
         self._reporter.send(
             Evaluated(
-                record.rank, record.round, scores.accuracy, scores.loss, record.loss, self._counters.sent,
+                record.rank, record.round, record.metrics, record.loss, self._counters.sent,
                 self._clock.now() - self._began, published,
             )
         )  # fmt: skip

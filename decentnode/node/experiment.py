@@ -34,10 +34,11 @@ from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.round_scheduler import RoundScheduler
+from decentnode.results.metrics import CLASSIFICATION, REGRESSION, Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
-from decentnode.training.evaluation import Scores, evaluate, load_flat
+from decentnode.training.evaluation import evaluate, load_flat
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.training import Hooks, Shard, Training
 
@@ -106,6 +107,11 @@ class Experiment:
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
         _ = experiment.injector  # its memory must exist before the fork
         return experiment
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What an evaluation measures, the headline first; with one class every answer is right."""
+        return CLASSIFICATION if self.dataset.num_classes > 1 else REGRESSION
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
@@ -276,7 +282,7 @@ class Experiment:
         )  # fmt: skip
 
 
-def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores] | None:
+def average_model_test(experiment: Experiment) -> Callable[[Tensor], dict[str, float]] | None:
     """A test of a vector on the nodes' test samples, with a network of its own.
 
     None if a vector is not a whole model: running statistics that are not mixed differ between nodes.
@@ -287,7 +293,7 @@ def average_model_test(experiment: Experiment) -> Callable[[Tensor], Scores] | N
         return None
     loss = experiment.settings.training.loss.make()
 
-    def test(vector: Tensor) -> Scores:
+    def test(vector: Tensor) -> dict[str, float]:
         load_flat(network, layout, vector)
         return evaluate(
             network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,

@@ -231,7 +231,7 @@ def _last_word(node: Node) -> Finished | Stopped:
 def _finished(node: Node, rounds: int) -> Finished:
     values = node.training.vector.values
     counters, evaluation = node.exchange.endpoint.counters, node.evaluation
-    scores = evaluation.scores if evaluation.plan.is_due(node.round) else None
+    scores = evaluation.scores if evaluation.plan.is_due(node.round) else {}
     return Finished(
         rank=node.rank,
         rounds=rounds,
@@ -240,8 +240,7 @@ def _finished(node: Node, rounds: int) -> Finished:
         bytes_received=counters.received,
         # The last evaluation measured it; the kernel takes 5 ms for that.
         memory_mb=evaluation.peak_memory_mb if scores else private_megabytes(),
-        accuracy=scores.accuracy if scores else None,
-        test_loss=scores.loss if scores else None,
+        metrics=scores,
         refused=dict(node.exchange.refused),
     )
 

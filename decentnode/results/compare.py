@@ -1,18 +1,15 @@
-"""Compares runs: accuracy, bytes and time, at the end and at one target accuracy."""
+"""Compares runs: headline metric, bytes and time, at the end and at one target."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor, isfinite
 from statistics import fmean
 
 from decentnode.core.text import decimal, readable_bytes, readable_seconds
-from decentnode.results.curves import ACCURACY, LOSS, Outcome, Run, different_datasets, spread_of
+from decentnode.results.curves import Outcome, Run, different_datasets, spread_of
+from decentnode.results.metrics import ACCURACY, LOSS, Metric
 from decentnode.results.reader import EvaluationRow
 
-HEADINGS = (
-    "run", "nodes", "rounds", "accuracy %", "lowest", "highest", "points", "loss", "sent per node", "time",
-    "rounds", "sent per node", "time",
-)  # fmt: skip
 FROM_START = 3
 """The last columns: the cost to reach the target."""
 
@@ -22,8 +19,8 @@ class Reached:
     """The columns of one evaluation of a run."""
 
     rounds: int
-    accuracy: float
-    """Percent, mean over nodes."""
+    value: float
+    """The headline metric as people read it, mean over nodes."""
     lowest: float
     highest: float
     loss: float
@@ -32,45 +29,62 @@ class Reached:
 
 
 def compare(runs: Sequence[Run], target: float | None = None) -> Iterator[str]:
-    """A table of the runs, in lines; `points` is the difference of accuracies from the first run.
+    """A table of the runs, in lines; `points` is the difference of the headline metric from the first run.
 
-    `target`: the accuracy in percent of the last columns; by default the best that all runs reach.
+    `target`: the headline metric of the last columns, as shown (accuracy in percent); by default the best
+    that all runs reach.
     A first line warns of runs on different data sets.
     """
     if apart := different_datasets(runs):
-        yield f"These runs are on different data sets, so accuracies and losses do not compare: {apart}"
-    curves = [[_reached(row) for row in run.rows] for run in runs]
-    best = [max(one.accuracy for one in curve) for curve in curves if curve]
-    wanted = floor(10 * min(best)) / 10 if target is None and best else target
-    first = curves[0][-1].accuracy if curves[0] else None
+        yield f"These runs are on different data sets, so their metrics do not compare: {apart}"
+    headline = next((run.headline for run in runs if run.rows), ACCURACY)
+    curves = [[_reached(row, headline) for row in run.rows] for run in runs]
+    wanted = _reached_by_all(curves, headline) if target is None else target
+    first = curves[0][-1].value if curves[0] else None
+    headings = (
+        "run", "nodes", "rounds", headline.name + headline.unit, "lowest", "highest", "points", "loss",
+        "sent per node", "time", "rounds", "sent per node", "time",
+    )  # fmt: skip
     cells = [_cells(run, curve, first, wanted) for run, curve in zip(runs, curves, strict=True)]
-    yield from _aligned([HEADINGS, *cells], "to -" if wanted is None else f"to {wanted:g} %")
+    yield from _aligned([headings, *cells], "to -" if wanted is None else f"to {wanted:g}{headline.unit}")
 
 
-def _reached(row: EvaluationRow) -> Reached:
-    accuracy, loss = spread_of([row], ACCURACY), spread_of([row], LOSS)
+def _reached_by_all(curves: Sequence[Sequence["Reached"]], headline: Metric) -> float | None:
+    """The best value that every curve reaches, rounded to one that is easier to reach."""
+    finite = [[one.value for one in curve if isfinite(one.value)] for curve in curves]
+    best = [headline.best(values) for values in finite if values]
+    if not best:
+        return None
+    if not headline.higher_is_better:
+        return ceil(1e4 * max(best)) / 1e4
+    return floor(10 * min(best)) / 10
+
+
+def _reached(row: EvaluationRow, headline: Metric) -> Reached:
+    values, loss = spread_of([row], headline), spread_of([row], LOSS)
     sent = fmean(row.bytes_sent.values())
-    mean, least, most = (column[0] for column in (accuracy.mean, accuracy.least, accuracy.most))
+    mean, least, most = (column[0] for column in (values.mean, values.least, values.most))
     return Reached(row.round + 1, mean, least, most, loss.mean[0], sent, row.seconds)
 
 
 def _cells(run: Run, curve: Sequence[Reached], first: float | None, wanted: float | None) -> tuple[str, ...]:
     if run.outcome is not None:
-        ended, unknown = run.outcome, ("-",) * len(HEADINGS)
+        ended, unknown = run.outcome, ("-",) * 5
         return (
             run.name,
             str(ended.nodes),
             str(ended.rounds),
-            *unknown[:5],
+            *unknown,
             *_cost(ended),
             *unknown[:FROM_START],
         )
-    last = curve[-1]
-    there = next((one for one in curve if wanted is not None and one.accuracy >= wanted), None)
+    last, reaches = curve[-1], run.headline.reaches
+    there = next((one for one in curve if wanted is not None and reaches(one.value, wanted)), None)
+    digits = ".2f" if run.headline.is_fraction else ".4g"
     return (
-        run.name, str(len(run.rows[-1].accuracy)), str(last.rounds), f"{last.accuracy:.2f}",
-        f"{last.lowest:.2f}", f"{last.highest:.2f}",
-        "-" if first is None else f"{last.accuracy - first:+.2f}", decimal(last.loss),
+        run.name, str(len(run.rows[-1].ranks)), str(last.rounds), f"{last.value:{digits}}",
+        f"{last.lowest:{digits}}", f"{last.highest:{digits}}",
+        "-" if first is None else f"{last.value - first:+{digits}}", decimal(last.loss),
         *_cost(last), *((str(there.rounds), *_cost(there)) if there else ("-",) * FROM_START),
     )  # fmt: skip
 

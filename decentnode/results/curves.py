@@ -10,7 +10,15 @@ from typing import Any
 import yaml
 
 from decentnode.errors import BadInput
-from decentnode.results.reader import MOST_SHOWN, NOT_OURS, EvaluationRow, read_evaluations, read_value
+from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.reader import (
+    MOST_SHOWN,
+    NOT_OURS,
+    EvaluationRow,
+    read_evaluations,
+    read_metrics,
+    read_value,
+)
 
 PLACES = ("path", "partition")
 MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
@@ -38,6 +46,13 @@ class Run:
     """How a run without evaluations ended; None for others."""
     dataset: dict[str, Any] = field(default_factory=dict)
     """Name and options of the data set, without the place of its files; empty where unknown."""
+    metrics: Sequence[Metric] = CLASSIFICATION
+    """What its evaluations measured; the first is the headline metric."""
+
+    @property
+    def headline(self) -> Metric:
+        """The metric that the run is judged by."""
+        return self.metrics[0]
 
     @property
     def distances(self) -> dict[int, float]:
@@ -61,18 +76,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """The vertical axis: a number of each node, and the one of the average model where it is known."""
-
-    key: str
-    name: str
-    unit: str
-    of: Callable[[EvaluationRow], Sequence[float | None]]
-    of_average: Callable[[EvaluationRow], float | None]
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
 class Spread:
     """The nodes' numbers after each evaluation; nan where one of them is not a number."""
 
@@ -84,13 +87,6 @@ class Spread:
     """The number of the average model."""
 
 
-ACCURACY = Quantity(
-    "accuracy", "test accuracy", " (%)", lambda row: [*row.accuracy.values()],
-    lambda row: row.average_model_accuracy, scale=100.0,
-)  # fmt: skip
-LOSS = Quantity(
-    "loss", "test loss", "", lambda row: [*row.test_loss.values()], lambda row: row.average_model_loss
-)
 ROUNDS = Axis("rounds", "rounds", "round", lambda row: row.round + 1)
 SECONDS = Axis("seconds", "time", "seconds", lambda row: row.seconds)
 BYTES = Axis("bytes", "bytes sent", "bytes sent per node", lambda row: fmean(row.bytes_sent.values()))
@@ -104,11 +100,12 @@ def bytes_axis(runs: Sequence[Run]) -> Axis:
     return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
 
 
-def spread_of(rows: Sequence[EvaluationRow], quantity: Quantity) -> Spread:
-    """Mean, standard deviation, least and most over nodes, evaluation by evaluation."""
-    spreads = [_spread([_scaled(value, quantity) for value in quantity.of(row)]) for row in rows]
+def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
+    """Mean, standard deviation, least and most over nodes, evaluation by evaluation, as people read them."""
+    spreads = [_spread([_scaled(value, metric) for value in row.values(metric.name)]) for row in rows]
     mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
-    return Spread(mean, std, least, most, [_scaled(quantity.of_average(row), quantity) for row in rows])
+    average = [_scaled(row.of_average(metric.name), metric) for row in rows]
+    return Spread(mean, std, least, most, average)
 
 
 def _spread(values: list[float]) -> tuple[float, float, float, float]:
@@ -117,18 +114,23 @@ def _spread(values: list[float]) -> tuple[float, float, float, float]:
     return fmean(values), pstdev(values), min(values), max(values)
 
 
-def _scaled(value: float | None, quantity: Quantity) -> float:
-    return nan if value is None else quantity.scale * value
+def _scaled(value: float | None, metric: Metric) -> float:
+    return nan if value is None else metric.scale * value
 
 
-def last_accuracies(run: Run) -> list[float]:
-    """The nodes' accuracies in percent at the last evaluation, ascending."""
-    return sorted(ACCURACY.scale * value for value in run.rows[-1].accuracy.values())
+def last_values(run: Run) -> list[float]:
+    """The nodes' headline metric at the last evaluation, as people read it, the worst first; finite ones."""
+    known = [value for value in run.rows[-1].values(run.headline.name) if value is not None]
+    return sorted((run.headline.scale * value for value in known), reverse=not run.headline.higher_is_better)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in these directories, with different names; raises BadInput."""
     runs = [_read(path) for path in paths]
+    judged = {run.headline.name: run.name for run in runs if run.rows}
+    if len(judged) > 1:
+        by = ", ".join(f"{name} by {metric}" for metric, name in judged.items())
+        raise BadInput(f"these runs are judged by different metrics, so they do not compare: {by}")
     if len({run.name for run in runs}) == len(runs):
         return runs
     return [replace(run, name=name) for run, name in zip(runs, _short_names(paths), strict=True)]
@@ -148,7 +150,8 @@ def _read(path: Path) -> Run:
     labels = read_value(partition, "labels_per_rank", list[list[int]]) if partition.exists() else []
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{partition}: {NOT_OURS}: labels_per_rank has one number per label for each rank")
-    return Run(name, rows, labels, None if rows else _outcome(summary), _dataset(path / "config.yaml"))
+    outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
+    return Run(name, rows, labels, outcome, dataset, read_metrics(path))
 
 
 def _outcome(summary: Path) -> Outcome:
@@ -170,8 +173,9 @@ def _dataset(config: Path) -> dict[str, Any]:
 
 def _misfits(row: EvaluationRow) -> Iterator[str]:
     """The values of a row that cannot be drawn and that no run writes."""
-    if not row.accuracy or row.accuracy.keys() != row.test_loss.keys() or not row.bytes_sent:
-        yield "accuracy, test_loss and bytes_sent need one entry for each node, at least one"
+    ranks = set(row.ranks)
+    if not ranks or any(set(of) != ranks for of in row.metrics.values()) or not row.bytes_sent:
+        yield "the metrics and bytes_sent need one entry for each node, at least one"
     elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
         yield "round and seconds must be counted from 0"
     elif min(row.bytes_sent.values()) < 0:

@@ -23,20 +23,18 @@ from numpy import linspace
 
 from decentnode.errors import BadInput, ExitCode
 from decentnode.results.curves import (
-    ACCURACY,
-    LOSS,
     ROUNDS,
     SECONDS,
     Axis,
-    Quantity,
     Run,
     Spread,
     bytes_axis,
     different_datasets,
-    last_accuracies,
+    last_values,
     read_runs,
     spread_of,
 )
+from decentnode.results.metrics import LOSS, Metric
 
 # The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -60,10 +58,9 @@ MOST_MARKED = 30
 """Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
 DPI = 130
-ONLY_SINGLE = ("loss_bytes", "loss_seconds")
-"""Left out of the overview, which has six panels."""
 MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
 """Names of the parts of a curve in the legend."""
+LOSS_COSTS = ("loss_bytes", "loss_seconds")
 Panel = Callable[[Axes], None]
 
 
@@ -101,22 +98,24 @@ def _panels(runs: Sequence[Run]) -> dict[str, Panel]:
     """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
-    for quantity in (ACCURACY, LOSS) if tested else ():
+    for metric in (tested[0].headline, LOSS) if tested else ():
         for axis in (ROUNDS, bytes_axis(tested), SECONDS):
-            panels[f"{quantity.key}_{axis.key}"] = _curves(runs, quantity, axis)
+            panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
     if any(run.distances for run in runs):
         panels["consensus_distance"] = lambda axes: _draw_distances(axes, runs)
     if len(runs) == 1 and runs[0].labels:
         panels["labels"] = lambda axes: _draw_labels(axes, runs[0].labels)
     elif tested:
-        panels["accuracy_nodes"] = lambda axes: _draw_nodes(axes, runs)
+        panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs)
     return panels
 
 
 def _overview(runs: Sequence[Run], panels: dict[str, Panel]) -> Figure:
-    """Six panels on one page: accuracy above; loss, agreement and training samples below."""
+    """Six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
-    for place, name in enumerate(name for name in panels if name not in ONLY_SINGLE):
+    # The overview has room for six panels.
+    shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
+    for place, name in enumerate(shown):
         panels[name](figure.add_subplot(2, 3, place + 1))
     figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
     _add_legend(figure, runs)
@@ -142,11 +141,14 @@ def _headline(runs: Sequence[Run]) -> str:
         apart = ", on different data sets" if different_datasets(runs) else ""
         return f"{len(runs)} runs compared{apart}{f'; not evaluated: {untested}' if untested else ''}"
     if (ended := runs[0].outcome) is not None:
-        return f"{runs[0].name}: {ended.nodes} nodes, {ended.rounds} rounds, test accuracy -"
-    accuracy = last_accuracies(runs[0])
-    mean = sum(accuracy) / len(accuracy)
-    reached = f"{len(accuracy)} nodes, round {runs[0].rows[-1].round + 1}, test accuracy {mean:.2f} %"
-    return f"{runs[0].name}: {reached} ({accuracy[0]:.2f} to {accuracy[-1]:.2f})"
+        return f"{runs[0].name}: {ended.nodes} nodes, {ended.rounds} rounds, test {runs[0].headline.name} -"
+    headline, row = runs[0].headline, runs[0].rows[-1]
+    values = spread_of([row], headline)
+    mean, least, most = (
+        headline.number(value[0] / headline.scale) for value in (values.mean, values.least, values.most)
+    )
+    reached = f"{len(row.ranks)} nodes, round {row.round + 1}, test {headline.name} {mean}{headline.unit}"
+    return f"{runs[0].name}: {reached} ({least} to {most})"
 
 
 def _add_legend(figure: Figure, runs: Sequence[Run]) -> None:
@@ -189,10 +191,10 @@ def _styled(runs: Sequence[Run]) -> list[Style]:
     return [Style(*one) for one in zip(runs, colors, markers, names, strict=False)]
 
 
-def _curves(runs: Sequence[Run], quantity: Quantity, axis: Axis) -> Panel:
+def _curves(runs: Sequence[Run], metric: Metric, axis: Axis) -> Panel:
     def draw(axes: Axes) -> None:
         for style in (style for style in _styled(runs) if style.run.rows):
-            x, y = axis.values(style.run.rows), spread_of(style.run.rows, quantity)
+            x, y = axis.values(style.run.rows), spread_of(style.run.rows, metric)
             _draw_spread(axes, x, y, style)
             if any(map(isfinite, y.average)):
                 dashes = INK if len(runs) == 1 else style.color
@@ -200,11 +202,15 @@ def _curves(runs: Sequence[Run], quantity: Quantity, axis: Axis) -> Panel:
                     x, y.average, color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE,
                     marker="_" if len(x) == 1 else "",
                 )  # fmt: skip
-        axes.set(xlabel=axis.label, ylabel=f"{quantity.name}{quantity.unit}")
+        axes.set(xlabel=axis.label, ylabel=_label(metric))
         axes.xaxis.set_major_locator(_locator(axis))
-        axes.set_title(f"{quantity.name.capitalize()} against {axis.name}")
+        axes.set_title(f"Test {metric.name} against {axis.name}")
 
     return draw
+
+
+def _label(metric: Metric) -> str:
+    return f"test {metric.name}{' (%)' if metric.is_fraction else ''}"
 
 
 def _locator(axis: Axis) -> MaxNLocator:
@@ -270,13 +276,14 @@ def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
 
 
 def _draw_nodes(axes: Axes, runs: Sequence[Run]) -> None:
-    """Every node's last accuracy, in ascending order: a horizontal line is a fair result."""
+    """Every node's last headline metric, the worst first: a horizontal line is a fair result."""
     for style in (style for style in _styled(runs) if style.run.rows):
-        accuracy = last_accuracies(style.run)
-        share = [100 * (i + 0.5) / len(accuracy) for i in range(len(accuracy))]
-        _draw_line(axes, share, accuracy, style)
-    axes.set(xlabel="nodes, worst to best (%)", ylabel="test accuracy (%)", xlim=(0, 100))
-    axes.set_title("Accuracy of every node at the end")
+        values = last_values(style.run)
+        share = [100 * (i + 0.5) / len(values) for i in range(len(values))]
+        _draw_line(axes, share, values, style)
+    headline = next(run.headline for run in runs if run.rows)
+    axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline), xlim=(0, 100))
+    axes.set_title(f"{headline.name.capitalize()} of every node at the end")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Reads the files of a run directory without loading torch (docs/results.md)."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -7,10 +8,11 @@ import msgspec
 
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.results.metrics import CLASSIFICATION, Metric
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of all files of a run directory; a change of meaning or a removal raises it."""
-READABLE = (1, SCHEMA)
+READABLE = (1, 2, SCHEMA)
 MOST_SHOWN = 20
 """Unreadable lines that the error names; in a file of another kind every line is unreadable."""
 NOT_OURS = "not written by this version of decentnode"
@@ -24,12 +26,38 @@ class EvaluationRow(msgspec.Struct):
     """Counted from 0."""
     seconds: float
     """Mean over nodes of the time since the start of the run."""
-    accuracy: dict[int, float]
-    test_loss: dict[int, float | None]
-    """None where the loss is not a finite number."""
+    metrics: dict[str, dict[int, float | None]]
+    """By name and rank, of the nodes' models on the test samples; None: not a finite number."""
     train_loss: dict[int, float]
     bytes_sent: dict[int, int]
     """Since the start, by rank."""
+    consensus_distance: float | None = None
+    average_model: dict[str, float | None] | None = None
+    """The metrics of the mean model, by name; None where they are not known."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The nodes that were evaluated."""
+        return [*next(iter(self.metrics.values()), {})]
+
+    def values(self, metric: str) -> list[float | None]:
+        """One number for each node that was evaluated."""
+        return [*self.metrics.get(metric, {}).values()]
+
+    def of_average(self, metric: str) -> float | None:
+        """That number of the mean model; None where it is not known."""
+        return (self.average_model or {}).get(metric)
+
+
+class _OldRow(msgspec.Struct):
+    """A row up to schema 2, in which accuracy and loss had fields of their own."""
+
+    round: int
+    seconds: float
+    accuracy: dict[int, float]
+    test_loss: dict[int, float | None]
+    train_loss: dict[int, float]
+    bytes_sent: dict[int, int]
     consensus_distance: float | None = None
     average_model_accuracy: float | None = None
     average_model_loss: float | None = None
@@ -74,14 +102,18 @@ class CodeVersion(msgspec.Struct, frozen=True):
     """Whether some files differ from the commit."""
 
 
-def read_lines(path: Path, kind: type[T]) -> list[T]:
-    """One object per line; ignores a last line that a kill cut off. Raises BadInput."""
+def read_lines(path: Path, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:
+    """One object per line; ignores a last line that a kill cut off. Raises BadInput.
+
+    `decode`: reads a line that earlier schemas wrote in another form, too.
+    """
+    decode = decode or msgspec.json.Decoder(kind).decode
     content = _read(path)
     found = []
     defects = []
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
-            found.append(msgspec.json.decode(line, type=kind))
+            found.append(decode(line))
         except UNDECODABLE as error:
             defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
     if len(defects) > MOST_SHOWN:
@@ -94,7 +126,27 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
 
 def read_evaluations(path: Path) -> list[EvaluationRow]:
     """The rows of an `evaluations.jsonl`, by round."""
-    return sorted(read_lines(path, EvaluationRow), key=lambda row: row.round)
+    return sorted(read_lines(path, EvaluationRow, _row), key=lambda row: row.round)
+
+
+def _row(line: bytes) -> EvaluationRow:
+    """A line of any schema."""
+    if b'"metrics"' in line:
+        return msgspec.json.decode(line, type=EvaluationRow)
+    old = msgspec.json.decode(line, type=_OldRow)
+    known = old.average_model_accuracy is not None
+    return EvaluationRow(
+        old.round, old.seconds, {"accuracy": {**old.accuracy}, "loss": old.test_loss}, old.train_loss,
+        old.bytes_sent, old.consensus_distance,
+        {"accuracy": old.average_model_accuracy, "loss": old.average_model_loss} if known else None,
+    )  # fmt: skip
+
+
+def read_metrics(run_dir: Path) -> list[Metric]:
+    """The metrics of a run, the headline first; those of a classification where the run does not say."""
+    path = run_dir / "run.json"
+    is_described = path.exists() and "metrics" in read_object(path)
+    return read_value(path, "metrics", list[Metric]) if is_described else [*CLASSIFICATION]
 
 
 def read_events(path: Path) -> list[Event]:
@@ -118,7 +170,7 @@ def read_object(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: not a JSON object: {error}") from error
     schema = content.get("schema")
     if schema not in READABLE:
-        known = " and ".join(map(str, READABLE))
+        known = ", ".join(map(str, READABLE))
         raise BadInput(f"{path}: has schema {schema}; this version of decentnode reads {known}")
     return content
 

@@ -10,6 +10,7 @@ from decentnode.core.atomic_files import sync_folder, write_durably
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.results.metrics import Values
 from decentnode.results.reader import read_lines
 
 
@@ -51,8 +52,8 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     refused: dict[str, int] = msgspec.field(default_factory=dict)
     """Messages that were not used, by reason."""
     memory_mb: float | None = None
-    test_accuracy: float | None = None
-    test_loss: float | None = None
+    metrics: Values = msgspec.field(default_factory=dict)
+    """Of the model after an evaluation, by name; None: not a finite number."""
 
 
 class Records:
@@ -132,7 +133,17 @@ def cut_back(path: Path, round: int) -> None:
 
 def read_records(path: Path) -> list[RoundRecord]:
     """The records of one file; ignores a last line that a kill cut off."""
-    return read_lines(path, RoundRecord)
+    return read_lines(path, RoundRecord, _with_metrics)
+
+
+def _with_metrics(line: bytes) -> RoundRecord:
+    """A line of any schema; up to schema 2 each metric had a field of its own."""
+    record = msgspec.json.decode(line, type=RoundRecord)
+    if not record.metrics and b'"test_accuracy"' in line:
+        old = msgspec.json.decode(line)
+        if old["test_accuracy"] is not None:
+            record.metrics = {"accuracy": old["test_accuracy"], "loss": old.get("test_loss")}
+    return record
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:

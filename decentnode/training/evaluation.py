@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +15,6 @@ BATCH_SIZE = 64
 """The fastest measured for convolutions on a CPU: larger activations exceed its caches."""
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The result of one evaluation."""
-
-    accuracy: float
-    """The fraction of labels that have the highest score, 0..1."""
-    loss: float
-    """The mean over samples."""
-
-
 def evaluate(
     module: nn.Module,
     samples: Samples,
@@ -33,9 +22,10 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
     channels_last: bool = False,
     beat: Callable[[], None] | None = None,
-) -> Scores:
-    """Accuracy and loss over all samples, in evaluation mode; restores the mode of the module.
+) -> dict[str, float]:
+    """The metrics over all samples, by name, in evaluation mode; restores the mode of the module.
 
+    accuracy: the fraction of labels that have the highest score, 0..1; loss: the mean over samples.
     `beat` is called after every batch.
     """
     if not len(samples):
@@ -51,7 +41,7 @@ def evaluate(
             total += objective.total(value.item(), len(indices))
             if beat is not None:
                 beat()
-    return Scores(correct / samples.labels.numel(), total / len(samples))
+    return {"accuracy": correct / samples.labels.numel(), "loss": total / len(samples)}
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def run(scheme: str, partition: str, seed: int, options: argparse.Namespace) -> 
     words += [f"dataset.partition={chosen}", *SCHEMES[scheme], *(SMALL if options.small else [])]
     call(["-m", "decentnode", "run", str(CONFIGS / "compression.yaml"), *words])
     summary = json.loads((folder / "summary.json").read_text())
-    return 100 * summary["test_accuracy"]["mean"], summary["bytes_sent"]
+    return 100 * summary["test"]["accuracy"]["mean"], summary["bytes_sent"]
 
 
 def measure(scheme: str, partition: str, options: argparse.Namespace) -> Outcome:

@@ -82,7 +82,7 @@ def measure(size: Size, repeats: int) -> dict[str, Any]:
         "of_bare": median_ratio([loop.seconds for loop in bare], [run.seconds for run in runs]),
         "startup_seconds": median([run.summary["startup_seconds"] for run in runs]),
         "wall_seconds": median([run.summary["wall_seconds"] for run in runs]),
-        "test_accuracy": median([run.summary["test_accuracy"]["mean"] for run in runs]),
+        "test_accuracy": median([run.summary["test"]["accuracy"]["mean"] for run in runs]),
     }
 
 

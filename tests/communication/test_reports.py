@@ -32,10 +32,11 @@ from decentnode.core.timeouts import Timeouts
 REAL = st.floats(allow_nan=False, allow_infinity=False)
 COUNT = st.integers(0, 2**53)
 WORDS = st.text(max_size=200).filter(lambda text: text.isprintable())
+METRICS = st.dictionaries(WORDS, st.none() | REAL, max_size=3)
 REPORTS = st.one_of(
     st.builds(Ready, COUNT, COUNT),
     st.builds(RoundProgress, COUNT, COUNT, st.none() | REAL, COUNT),
-    st.builds(Evaluated, COUNT, COUNT, REAL, REAL, st.none() | REAL, COUNT, REAL, st.booleans()),
+    st.builds(Evaluated, COUNT, COUNT, METRICS, st.none() | REAL, COUNT, REAL, st.booleans()),
     st.builds(PeerMissing, COUNT, COUNT, COUNT, WORDS),
     st.builds(
         Finished,
@@ -45,8 +46,7 @@ REPORTS = st.one_of(
         COUNT,
         COUNT,
         REAL,
-        accuracy=st.none() | REAL,
-        test_loss=st.none() | REAL,
+        METRICS,
     ),
     st.builds(Failed, COUNT, WORDS, st.booleans()),
     st.builds(Exited, COUNT, st.integers(-64, 255)),

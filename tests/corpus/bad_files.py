@@ -641,7 +641,7 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
             '"train_loss": {"0": 1.0}, "bytes_sent": {"0": 10}}\n'
         },
         [
-            "run/evaluations.jsonl: round 0: accuracy, test_loss and bytes_sent need one "
+            "run/evaluations.jsonl: round 0: the metrics and bytes_sent need one "
             "entry for each node, at least one"
         ],
     ),
@@ -651,7 +651,7 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
             '1.0}, "train_loss": {"0": 1.0}, "bytes_sent": {}}\n'
         },
         [
-            "run/evaluations.jsonl: round 0: accuracy, test_loss and bytes_sent need one "
+            "run/evaluations.jsonl: round 0: the metrics and bytes_sent need one "
             "entry for each node, at least one"
         ],
     ),
@@ -661,7 +661,7 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
             '1.0}, "train_loss": {"0": 1.0}, "bytes_sent": {"0": 10}}\n'
         },
         [
-            "run/evaluations.jsonl: round 0: accuracy, test_loss and bytes_sent need one "
+            "run/evaluations.jsonl: round 0: the metrics and bytes_sent need one "
             "entry for each node, at least one"
         ],
     ),
@@ -715,11 +715,11 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
     ),
     "a summary of tomorrow": (
         {"evaluations.jsonl": ROW, "summary.json": '{"schema": 99, "name": "a"}'},
-        ["run/summary.json: has schema 99; this version of decentnode reads 1 and 2"],
+        ["run/summary.json: has schema 99; this version of decentnode reads 1, 2, 3"],
     ),
     "a summary without a schema": (
         {"evaluations.jsonl": ROW, "summary.json": "{}"},
-        ["run/summary.json: has schema None; this version of decentnode reads 1 and 2"],
+        ["run/summary.json: has schema None; this version of decentnode reads 1, 2, 3"],
     ),
     "a list for a summary": (
         {"evaluations.jsonl": ROW, "summary.json": "[]"},

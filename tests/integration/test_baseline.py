@@ -58,8 +58,8 @@ def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path
     summary = runs[0].summary
     assert summary["model_hash"] == model_hash(models)
     assert summary["bytes_sent"] == sum(node.exchange.endpoint.counters.sent for node in straight.nodes) > 0
-    accuracy = summary["test_accuracy"]
-    assert accuracy["std"] == 0 and accuracy["mean"] == summary["average_model_accuracy"] > 0.5
+    accuracy = summary["test"]["accuracy"]
+    assert accuracy["std"] == 0 and accuracy["mean"] == summary["average_model"]["accuracy"] > 0.5
     rows = read_evaluations(runs[0].run_dir / "evaluations.jsonl")
     assert rows and all(len(set(row.train_loss.values())) == 1 for row in rows)
 

@@ -21,7 +21,7 @@ def test_a_killed_node_is_noticed_and_the_rest_finish(tmp_path):
     summary = run.summary
     assert summary["finished_nodes"] == 15
     assert summary["lost_nodes"] == {"5": "killed by signal 9"}
-    assert summary["test_accuracy"]["min"] > 0.9
+    assert summary["test"]["accuracy"]["min"] > 0.9
     assert run.text.count("continuing without rank 5") == 4
     neighbors = [rank for rank in range(16) if rank != 5 and 5 in lost_peers(run, rank)]
     assert len(neighbors) == 4

@@ -83,7 +83,7 @@ def test_three_machines_with_keys_train_together(network, tmp_path):
     assert [run.wait() for run in runs] == [0, 0, 0], runs[0].text + runs[1].text
     summary = runs[0].summary
     assert summary["finished_nodes"] == 16
-    assert summary["consensus_distance"] > 0 and summary["average_model_accuracy"] > 0.9
+    assert summary["consensus_distance"] > 0 and summary["average_model"]["accuracy"] > 0.9
     assert len({run.summary["run_id"] for run in runs}) == 1
     assert [len(list((run.run_dir / "records").iterdir())) for run in runs] == [6, 5, 5]
     alone = Run(tmp_path / "alone", ["rounds=20"])

@@ -23,7 +23,7 @@ def test_it_learns_as_gossip_does_and_alike_over_all_transports(tmp_path):
     summaries = [run.summary for run in runs[:2]]
     assert len({summary["model_hash"] for summary in summaries}) == 1
     for summary in summaries:
-        assert summary["finished_nodes"] == 16 and summary["test_accuracy"]["mean"] >= 0.95
+        assert summary["finished_nodes"] == 16 and summary["test"]["accuracy"]["mean"] >= 0.95
         # 16 nodes, 4 neighbors, 40 rounds: one masked vector, 16 bytes about who sends, and one header each.
         assert summary["bytes_sent"] == 16 * 4 * 40 * (4 * summary["parameters"] + 16 + 64)
 
@@ -34,7 +34,7 @@ def test_after_a_loss_its_neighbors_skip_two_rounds_and_go_on(tmp_path):
     os.kill(run.pid_of(5), signal.SIGKILL)
     assert run.wait() == 3, run.text
     assert run.summary["finished_nodes"] == 15
-    assert run.summary["test_accuracy"]["min"] > 0.9
+    assert run.summary["test"]["accuracy"]["min"] > 0.9
     logs = [run.run_dir / "logs" / f"{rank:05d}.log" for rank in range(16) if rank != 5]
     skipped = [log.read_text().count("keeps its own model: without rank 5") for log in logs]
     assert sorted(skipped) == [0] * 11 + [2] * 4

@@ -41,7 +41,7 @@ def test_own_text_own_lstm_and_own_graph_train_together(folder, monkeypatch, cap
     run = Run(folder / "run", [grid, "evaluation.every=2"], config=folder / "text.yaml")
     assert run.wait() == 0, run.text
     characters = len(set((folder / "README.md").read_text()))
-    assert run.summary["test_loss"]["max"] < np.log(characters) - 0.5, run.text
+    assert run.summary["test"]["loss"]["max"] < np.log(characters) - 0.5, run.text
     monkeypatch.setattr(sys, "argv", ["show_run.py", str(run.run_dir)])
     exec(compile(blocks("docs/reference/results.md", "python")[0], "show_run.py", "exec"), {})
     shown = capsys.readouterr().out

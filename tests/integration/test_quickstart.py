@@ -20,8 +20,8 @@ def test_quickstart_reaches_its_accuracy_and_cleans_up(quickstart):
     summary = quickstart.summary
     assert summary["finished_nodes"] == summary["nodes"] == 16
     assert summary["lost_nodes"] == {}
-    assert summary["test_accuracy"]["mean"] >= 0.95
-    assert summary["test_accuracy"]["min"] > 0.90
+    assert summary["test"]["accuracy"]["mean"] >= 0.95
+    assert summary["test"]["accuracy"]["min"] > 0.90
     assert summary["startup_seconds"] + summary["wall_seconds"] < 20
     # 16 nodes, 4 neighbors, 40 rounds, one fp32 vector and one header each.
     assert (
@@ -37,11 +37,11 @@ def test_every_node_leaves_one_record_per_round(quickstart):
         assert [r.round for r in records] == list(range(40))
         assert all(r.rank == rank and r.heard == 4 and not r.lost and not r.late for r in records)
         assert all(r.sent_payload == 4 * 4 * parameters and r.sent_header == 4 * 64 for r in records)
-        assert [r.round for r in records if r.test_accuracy is not None] == [9, 19, 29, 39]
+        assert [r.round for r in records if r.metrics] == [9, 19, 29, 39]
     lines = (quickstart.run_dir / "evaluations.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["round"] for row in rows] == [9, 19, 29, 39]
-    assert all(len(row["accuracy"]) == 16 and row["consensus_distance"] > 0 for row in rows)
+    assert all(len(row["metrics"]["accuracy"]) == 16 and row["consensus_distance"] > 0 for row in rows)
 
 
 TRANSPORTS = [

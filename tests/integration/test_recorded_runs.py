@@ -52,7 +52,7 @@ def run(tmp_path_factory):
 def test_a_run_without_any_evaluation_shows_dashes(run, capsys):
     assert not (run.run_dir / "evaluations.jsonl").exists()
     summary = run.summary
-    assert summary["test_accuracy"] is summary["test_loss"] is summary["consensus_distance"] is None
+    assert summary["test"]["accuracy"] is summary["test"]["loss"] is summary["consensus_distance"] is None
     assert summary["peak_memory_mb_per_node"]["min"] > 0
     assert re.search(r"^  test accuracy      -$", run.text, re.MULTILINE)
     commands = (["status", "."], ["plot", "."], ["compare", ".", ".", "--out", "../both"])

@@ -35,8 +35,8 @@ TIMES = (
     "seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds", "memory_mb", "refused",
 )  # fmt: skip
 """What depends on time; messages that a busy machine sends once more are among it."""
-SAME = ("model_hash", "bytes_sent", "bytes_received", "test_accuracy", "test_loss")
-TOGETHER = ("consensus_distance", "average_model_accuracy", "average_model_loss")
+SAME = ("model_hash", "bytes_sent", "bytes_received", "test")
+TOGETHER = ("consensus_distance", "average_model")
 """Machines add their sums in an order of their own."""
 PATIENCE = 100
 """Seconds for what takes a few on a machine that is not busy."""

@@ -25,26 +25,28 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report import live_view
-from decentnode.launcher.report.console import HEADING, LOG_LINES, LiveConsole, evaluation_line
+from decentnode.launcher.report.console import LOG_LINES, LiveConsole, evaluation_line
 from decentnode.launcher.report.live_view import (
     Dashboard,
     LiveScreen,
     Standing,
     screen_for,
 )
+from decentnode.results.metrics import CLASSIFICATION, LOSS
 from decentnode.results.plot_process import Pictures
 from decentnode.results.reader import EvaluationRow
 
 ROW = EvaluationRow(
-    round=9, seconds=2.7, accuracy={0: 0.9, 1: 0.94}, test_loss={0: 0.2, 1: 0.3}, train_loss={},
-    bytes_sent={0: 6_000_000, 1: 6_400_000}, consensus_distance=0.0809, average_model_accuracy=0.95,
-    average_model_loss=0.2,
+    round=9, seconds=2.7, metrics={"accuracy": {0: 0.9, 1: 0.94}, "loss": {0: 0.2, 1: 0.3}}, train_loss={},
+    bytes_sent={0: 6_000_000, 1: 6_400_000}, consensus_distance=0.0809,
+    average_model={"accuracy": 0.95, "loss": 0.2},
 )  # fmt: skip
 EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", rounds=40, evaluation=EvaluationSettings()),
     graph=SimpleNamespace(num_nodes=3),
     processes=(1, 2),
     layout=SimpleNamespace(numel=4810),
+    metrics=CLASSIFICATION,
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
@@ -52,8 +54,9 @@ SUMMARY = {
     "restarted_nodes": {}, "components": [], "not_finite": {},
     "refused_messages": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
-    "test_accuracy": SPREAD, "test_loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158},
-    "average_model_accuracy": 0.975, "average_model_loss": 0.0787, "consensus_distance": 0.0278,
+    "metrics": msgspec.to_builtins(CLASSIFICATION),
+    "test": {"accuracy": SPREAD, "loss": {"mean": 0.08937, "std": 0.0123, "min": 0.0626, "max": 0.1158}},
+    "average_model": {"accuracy": 0.975, "loss": 0.0787}, "consensus_distance": 0.0278,
     "model_hash": "048067", "peak_memory_mb_per_node": {"mean": 13.2, "std": 0.1, "min": 13.0, "max": 13.3},
 }  # fmt: skip
 
@@ -75,12 +78,15 @@ def test_an_evaluation_is_a_line_below_a_heading(output) -> None:
     screen.evaluated(ROW)
     screen.evaluated(ROW)
     line = "    10       92.00   90.00   94.00   95.00  0.2500   0.0809  12.4 MB       2.7 s"
-    assert output.getvalue().splitlines() == [HEADING, line, line]
-    assert len(HEADING) == len(line) <= 80
+    names = " round  accuracy %  lowest highest average    loss distance     sent        time"
+    assert output.getvalue().splitlines() == [names, line, line]
+    assert len(names) == len(line) <= 80
 
 
 def test_what_is_not_known_is_a_dash(output) -> None:
-    LiveConsole(output).evaluated(EvaluationRow(0, 1.0, {0: 0.5}, {0: None}, {}, {0: 0}))
+    LiveConsole(output).evaluated(
+        EvaluationRow(0, 1.0, {"accuracy": {0: 0.5}, "loss": {0: None}}, {}, {0: 0})
+    )
     assert output.getvalue().splitlines()[-1] == (
         "     1       50.00   50.00   50.00       -       -        -      0 B       1.0 s"
     )
@@ -92,14 +98,35 @@ def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
     assert output.getvalue().splitlines()[-1].endswith("  1.9e-08   1.0 GB 12 min 34 s")
 
 
+def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
+    screen = LiveConsole(output)
+    screen.began(SimpleNamespace(**vars(EXPERIMENT) | {"metrics": (LOSS,)}), Path("x"), 1.0)
+    screen.evaluated(ROW)
+    summary = SUMMARY | {
+        "metrics": msgspec.to_builtins((LOSS,)), "test": {"loss": SPREAD}, "average_model": {"loss": 0.5}
+    }  # fmt: skip
+    screen.ended(summary, Path("/runs/x"), Pictures(), ExitCode.OK)
+    lines = output.getvalue().splitlines()
+    assert lines[1].split() == ["round", "loss", "lowest", "highest", "average", "distance", "sent", "time"]
+    assert lines[2].split()[:6] == ["10", "0.2500", "0.2000", "0.3000", "0.2000", "0.0809"]
+    assert lines[5:7] == [
+        "  test loss          0.9700 ± 0.0045, from 0.9611 to 0.9806",
+        "  average model      0.5000",
+    ]
+    dashboard = Dashboard("trial", 40, began=0.0, headline=LOSS)
+    dashboard.evaluated(ROW)
+    dashboard.update(Standing(), now=1.0)
+    assert "0.2000 to 0.3000" in (text := shown(dashboard, 1.0)) and "accuracy" not in text
+
+
 @pytest.mark.parametrize("value", [10.00399, 399.7696, 999.9999, -999.9999, 1e30, -1e-30])
 def test_columns_stay_apart_whatever_the_numbers(value) -> None:
     row = EvaluationRow(
-        10**8, 1e7, {0: 1.0, 1: 1.0}, {0: value, 1: value}, {}, {0: 10**22}, consensus_distance=abs(value),
-        average_model_accuracy=1.0,
+        10**8, 1e7, {"accuracy": {0: 1.0, 1: 1.0}, "loss": {0: value, 1: value}}, {}, {0: 10**22},
+        consensus_distance=abs(value), average_model={"accuracy": 1.0},
     )  # fmt: skip
     cells = ["100000001", "100.00", "100.00", "100.00", "100.00", decimal(value), decimal(abs(value))]
-    assert evaluation_line(row).split() == [*cells, "10000", "EB", "2777", "h", "46", "min"]
+    assert evaluation_line(row, CLASSIFICATION).split() == [*cells, "10000", "EB", "2777", "h", "46", "min"]
 
 
 def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
@@ -135,10 +162,8 @@ trial: all 16 nodes finished 40 rounds (exit code 0)
 
 
 def test_the_end_of_a_run_without_any_result(output) -> None:
-    nothing = dict.fromkeys(
-        ("test_accuracy", "test_loss", "average_model_accuracy", "average_model_loss", "consensus_distance",
-         "peak_memory_mb_per_node")
-    )  # fmt: skip
+    nothing = dict.fromkeys(("average_model", "consensus_distance", "peak_memory_mb_per_node"))
+    nothing["test"] = {"accuracy": None, "loss": None}
     lost = {str(rank): f"rank {rank}, round 2: the loss is nan" for rank in range(12)}
     summary = SUMMARY | nothing | {"finished_nodes": 0, "lost_nodes": lost}
     LiveConsole(output).ended(summary, Path("/runs/x"), Pictures(problem="no luck"), ExitCode.FAILED)
@@ -237,8 +262,8 @@ def membership(*reports) -> MembershipTable:
 def test_the_standing_counts_those_who_still_count() -> None:
     standing = Standing.of(
         membership(
-            RoundProgress(0, 9, 0.5, 100), Evaluated(1, 4, 0.5, 1.0, 1.5, 200, 1.0, True), Failed(2, "gone"),
-            Finished(3, 10, "", 300, 0, 1.0, None, None),
+            RoundProgress(0, 9, 0.5, 100), Evaluated(1, 4, {"loss": 1.0}, 1.5, 200, 1.0, True),
+            Failed(2, "gone"), Finished(3, 10, "", 300, 0, 1.0),
         )
     )  # fmt: skip
     assert (standing.slowest, standing.fastest, standing.done) == (5, 10, pytest.approx(25 / 3))

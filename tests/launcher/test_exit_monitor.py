@@ -14,7 +14,7 @@ from decentnode.launcher.monitoring.watchdog import Condition
 from tests.launcher.test_remote_machines import ROUNDS, Desk
 
 LAST_WORDS = {
-    "finished": Finished(2, ROUNDS, "", 0, 0, 0.0, None, None),
+    "finished": Finished(2, ROUNDS, "", 0, 0, 0.0),
     "stopped": Stopped(2, 7),
     "failed": Failed(2, "RuntimeError: x"),
 }
@@ -90,7 +90,7 @@ def test_how_long_a_process_may_take():
     membership.start()
     timeouts = FailureSettings(deadline=20.0).timeouts
     exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, timeouts)
-    membership.take(Finished(0, ROUNDS, "", 0, 0, 0.0, None, None))
+    membership.take(Finished(0, ROUNDS, "", 0, 0, 0.0))
     assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
     membership.take(Failed(1, "ValueError: no"))
     assert exit_monitor.are_awaited(100.0)

@@ -20,11 +20,11 @@ from tests.launcher.test_remote_machines import Desk
 
 
 def finished(rank, loss=0.3):
-    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, 0.9, loss)
+    return Finished(rank, 10, "ab" * 32, 700, 600, 12.5, {"accuracy": 0.9, "loss": loss})
 
 
 def evaluated(rank, round, loss):
-    return Evaluated(rank, round, 0.1, loss, 0.5, 700, 1.0, True)
+    return Evaluated(rank, round, {"accuracy": 0.1, "loss": loss}, 0.5, 700, 1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finis
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
     membership.start()
     membership.take(Failed(0, "hung (training for 60 s) and was killed"))
-    membership.take(Finished(1, 5, "", 0, 0, 0.0, None, None))
+    membership.take(Finished(1, 5, "", 0, 0, 0.0))
     for rank in range(2):
         assert membership.take(Failed(rank, "killed by the kernel", out_of_memory=True)) == []
     assert exit_code(membership, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST

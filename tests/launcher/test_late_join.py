@@ -118,7 +118,7 @@ def test_who_cannot_take_part_any_more_is_told_why(desk, experiment, tmp_path):
     desk.is_stopping = True
     assert desk.late.answer(join(2)) == []
     desk.is_stopping = False
-    desk.take(*(Finished(rank, 10, accuracy=None, test_loss=None, **FINISHED) for rank in (3, 4, 5)))
+    desk.take(*(Finished(rank, 10, **FINISHED) for rank in (3, 4, 5)))
     assert desk.late.answer(join(2)) == []
     d2 = experiment.settings.sharing
     strict = replace(experiment, settings=replace(experiment.settings, sharing=other_scheme(d2)))
@@ -144,7 +144,7 @@ def test_a_node_is_only_started_again_where_that_makes_sense(desk):
     assert desk.refusal("0") == "rank 0 is running"
     assert desk.refusal("9") == "restart: must be a rank, 0..5, not '9'"
     assert desk.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); run the command there"
-    desk.take(Finished(1, 10, accuracy=None, test_loss=None, **FINISHED), Exited(0, -9))
+    desk.take(Finished(1, 10, **FINISHED), Exited(0, -9))
     assert desk.refusal("1") == "rank 1 has finished"
     for times in range(1, 16):
         assert desk.late.restart("0") == "rank 0: started again"

@@ -45,7 +45,7 @@ from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.troupe import free_ports
 
 FIVE = {0: [4], 1: [4]}
-FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, 0.9, 0.3)
+FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, {"accuracy": 0.9, "loss": 0.3})
 
 
 def membership():
@@ -71,7 +71,7 @@ class TestRoster:
     def test_progress_never_goes_back(self):
         members = membership()
         members.take(RoundProgress(1, 5, 0.5, 100))
-        members.take(Evaluated(1, 4, 0.5, 0.5, None, 80, 0.1, True))
+        members.take(Evaluated(1, 4, {"loss": 0.5}, None, 80, 0.1, True))
         assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
 
     def test_a_failure_is_a_loss_with_its_reason(self):
@@ -677,7 +677,7 @@ def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back
 
 def finished(membership):
     for rank in membership.members:
-        membership.take(Finished(rank, 20, "", 0, 0, 0.0, None, None))
+        membership.take(Finished(rank, 20, "", 0, 0, 0.0))
 
 
 def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():

@@ -27,13 +27,14 @@ from decentnode.launcher.cluster.messages import PartialSum, VectorAck
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer import observer as module
 from decentnode.launcher.observer.observer import ModelObserver
-from decentnode.training.evaluation import Scores
 
 ELEMENTS = 50
 
+SCORES = {"accuracy": 0.75, "loss": 1.5}
+
 
 def evaluated(rank, round, published=True):
-    return Evaluated(rank, round, 0.5, 0.5, None, 0, 0.1, published)
+    return Evaluated(rank, round, {"loss": 0.5}, None, 0, 0.1, published)
 
 
 def vectors(count, seed=0):
@@ -82,12 +83,12 @@ class Machine:
 
 def test_mean_and_distance_are_those_of_numpy():
     models, means = vectors(4), []
-    test = lambda vector: means.append(vector.clone()) or Scores(0.75, 1.5)
+    test = lambda vector: means.append(vector.clone()) or SCORES
     with Machine(range(4), test=test) as machine:
         for rank in (2, 0, 3, 1):
             machine.show(rank, 7, models[rank])
         seen = machine.next()
-    assert (seen.round, seen.nodes, seen.average_model) == (7, 4, Scores(0.75, 1.5))
+    assert (seen.round, seen.nodes, seen.average_model) == (7, 4, SCORES)
     assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
     assert np.allclose(means[0].numpy(), models.double().numpy().mean(0), rtol=0, atol=1e-15)
 
@@ -170,11 +171,11 @@ def test_a_node_that_was_started_again_counts_from_its_first_evaluation_on_and_n
 
 
 def test_who_has_finished_since_it_was_evaluated_is_not_left_out():
-    models, ended = vectors(3), {"accuracy": None, "test_loss": None}
+    models = vectors(3)
     machine = Machine(range(3))
     for rank in range(3):  # all of it before the observer looks
         machine.show(rank, 9, models[rank])
-        machine.take(RoundProgress(rank, 9, None, 0), Finished(rank, 10, "", 0, 0, 0.0, **ended))
+        machine.take(RoundProgress(rank, 9, None, 0), Finished(rank, 10, "", 0, 0, 0.0))
     with machine:
         assert machine.next().nodes == 3
 

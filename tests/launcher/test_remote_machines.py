@@ -116,9 +116,9 @@ FALSE = {
     "no such round": (Checkpointed(2, 10**9), "range"),
     "a wait of no length": (Waiting(2, 1, [0], math.nan), "range"),
     "a wait without end": (Waiting(2, 1, [0], math.inf), "range"),
-    "an accuracy that JSON cannot say": (Evaluated(2, 1, math.nan, 0.5, 0.5, 1, 0.5, True), "range"),
-    "a time that JSON cannot say": (Evaluated(2, 1, 0.5, 0.5, 0.5, 1, -math.inf, True), "range"),
-    "more rounds than there are": (Finished(2, ROUNDS + 1, "", 0, 0, 0.0, None, None), "range"),
+    "an accuracy that JSON cannot say": (Evaluated(2, 1, {"accuracy": math.nan}, 0.5, 1, 0.5, True), "range"),
+    "a time that JSON cannot say": (Evaluated(2, 1, {"accuracy": 0.5}, 0.5, 1, -math.inf, True), "range"),
+    "more rounds than there are": (Finished(2, ROUNDS + 1, "", 0, 0, 0.0), "range"),
 }
 
 
@@ -267,7 +267,7 @@ class TestSilence:
         desk.hear(RelayedReports(1, [Failed(2, "ValueError: no")]))
         assert desk.launcher.membership.members[2].error == "ValueError: no"
         self.silence(desk, 2)
-        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0)]))
         assert desk.state(3) is MemberState.FINISHED
         assert desk.launcher.membership.active == [0, 1, 4, 5]
 
@@ -291,7 +291,7 @@ class TestSilence:
             RelayedReports(1, [Failed(2, "ValueError: no")]), RelayedReports(2, [Failed(4, "ValueError: no")])
         )
         assert expected[-1] == {0, 2}
-        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0, None, None), Failed(5, "no")]))
+        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0), Failed(5, "no")]))
         assert expected[-1] == {0, 2}, "what its last nodes have shown is still on its way"
         self.silence(desk, 2)
         assert expected[-1] == {0}
@@ -314,7 +314,7 @@ class TestSilence:
         return there
 
     def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
-        desk.hear(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0, None, None)]))
+        desk.hear(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0)]))
         assert self.contribute(desk, b"first") == [1, 2], "who has finished observes the last round, too"
         self.silence(desk, 2)
         assert self.contribute(desk, b"second") == [1]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
 from decentnode.results import records
+from decentnode.results.metrics import CLASSIFICATION
 from decentnode.results.reader import SCHEMA, CodeVersion
 from decentnode.results.records import cut_back
 
@@ -65,6 +67,11 @@ def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("resuming") / "trial.yaml"
     path.write_text(CONFIG)
     return path
+
+
+def loaded(digest: str) -> SimpleNamespace:
+    """An experiment whose samples have this hash."""
+    return SimpleNamespace(dataset_digest=digest, metrics=CLASSIFICATION)
 
 
 def digest(path, *overrides):
@@ -228,7 +235,7 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
 
 
 def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machine(saved):
-    write_state(saved.run_dir, Start(run_id=9), "ab" * 16)
+    write_state(saved.run_dir, Start(run_id=9), loaded("ab" * 16))
     saved.lock.release()
     past = ResumePlan(saved.run_dir)
     assert past.greeting(Join(0, "", "", "ab" * 16), [0], "ab").offers == {0: [9]}
@@ -243,7 +250,7 @@ def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machi
 
 def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved):
     began = CodeVersion(0, "12" * 32, {"phd.py": "a", "lab/nets.py": "b"})
-    write_state(saved.run_dir, Start(run_id=9), "ab", [CodeVersion(0, "0" * 64, {}), began])
+    write_state(saved.run_dir, Start(run_id=9), loaded("ab"), [CodeVersion(0, "0" * 64, {}), began])
     saved.lock.release()
     line = (
         f"{saved.run_dir}: the code is not that of this run: phd.py; restore it from "
@@ -295,7 +302,7 @@ def contents(directory):
 
 def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritable):
     with pytest.raises(BadInput, match=r"run\.json cannot be written: Read-only file system$"):
-        write_state(tmp_path, Start(run_id=0), "ab")
+        write_state(tmp_path, Start(run_id=0), loaded("ab"))
 
 
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):

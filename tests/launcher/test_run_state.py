@@ -38,7 +38,7 @@ def late(tmp_path):
             checkpoint.save(found.lineage.directory, rank, round, {"seconds": 1.5}, found.lineage.stamp)
         lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
         (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
-    rows = [EvaluationRow(round, 0.0, {}, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
+    rows = [EvaluationRow(round, 0.0, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
     (tmp_path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
     yield found
     found.lock.release()
@@ -114,7 +114,7 @@ def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
     assert late.take(Rejoined(0, 2)) == ""  # of another machine
     assert late.take(Rejoined(2, 6)) == ""
     assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
-    late.take(Evaluated(2, 7, 0.5, 1.0, None, 0, 0.0, published=False))
+    late.take(Evaluated(2, 7, {"loss": 1.0}, None, 0, 0.0, published=False))
     late.take(Rejoined(3, 5))
     assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
 

@@ -44,7 +44,7 @@ def test_by_default_it_is_the_canonical_problem(x):
 def test_at_the_optimum_the_mean_of_all_is_47_twelfths():
     loaded = Quadratic().load(0)
     scores = evaluate(module_for(loaded, OPTIMUM8), loaded.test, nn.NLLLoss())
-    assert (scores.accuracy, scores.loss) == (1.0, pytest.approx(47 / 12, rel=1e-6))
+    assert (scores["accuracy"], scores["loss"]) == (1.0, pytest.approx(47 / 12, rel=1e-6))
 
 
 def test_in_several_dimensions_it_is_the_squared_distance():
@@ -94,5 +94,5 @@ def test_rank_i_gets_function_i():
 def test_the_shipped_configuration_ends_at_the_optimum(tmp_path):
     tracking = Run(tmp_path / "tracking", config=CONFIG)
     assert tracking.wait() == 0, tracking.text
-    assert tracking.summary["test_loss"]["mean"] == pytest.approx(47 / 12, abs=1e-5)
+    assert tracking.summary["test"]["loss"]["mean"] == pytest.approx(47 / 12, abs=1e-5)
     assert tracking.summary["consensus_distance"] <= 1e-5

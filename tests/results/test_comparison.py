@@ -3,9 +3,11 @@
 import pytest
 
 from decentnode.cli import app as cli
+from decentnode.errors import BadInput
 from decentnode.results import curves
 from decentnode.results.compare import compare
 from decentnode.results.curves import Run
+from decentnode.results.metrics import LOSS
 from decentnode.results.reader import EvaluationRow
 from tests.results.test_figures import make_run
 
@@ -13,8 +15,10 @@ from tests.results.test_figures import make_run
 def row(round, accuracy, sent, seconds, loss=0.5):
     ranks = range(len(accuracy))
     return EvaluationRow(
-        round=round, seconds=seconds, accuracy=dict(zip(ranks, accuracy, strict=True)),
-        test_loss=dict.fromkeys(ranks, loss), train_loss={}, bytes_sent=dict.fromkeys(ranks, sent),
+        round=round, seconds=seconds, train_loss={}, bytes_sent=dict.fromkeys(ranks, sent),
+        metrics={
+            "accuracy": dict(zip(ranks, accuracy, strict=True)), "loss": dict.fromkeys(ranks, loss)
+        },
     )  # fmt: skip
 
 
@@ -42,6 +46,32 @@ def test_a_target_of_ones_own_that_one_run_never_reaches():
     assert slow[-3:] == ["-", "-", "-"] and " ".join(quick).endswith("40 12.0 MB 4 min 00 s")
 
 
+def test_a_run_that_is_judged_by_its_loss_is_better_when_it_is_lower():
+    low, high = (
+        [
+            EvaluationRow(9, 1.0, {"loss": {0: first}}, {}, {0: 9}),
+            EvaluationRow(19, 2.0, {"loss": {0: last}}, {}, {0: 18}),
+        ]
+        for first, last in ((3.0, 1.23456), (4.0, 2.5))
+    )
+    heading, (low, high) = cells([Run("low", low, [], metrics=[LOSS]), Run("high", high, [], metrics=[LOSS])])
+    assert heading.strip("-") == "to 2.5"
+    assert low[3:7] == ["1.235", "1.235", "1.235", "+0"] and low[-5:] == ["20", "18", "B", "2.0", "s"]
+    assert high[3] == "2.5" and high[6] == "+1.265"
+
+
+def test_runs_that_are_judged_by_different_metrics_are_refused(tmp_path):
+    paths = [make_run(tmp_path / name, *SLOW, name=name) for name in "ab"]
+    (paths[1] / "run.json").write_text(
+        '{"schema": 3, "metrics": [{"name": "loss", "higher_is_better": false}]}'
+    )
+    with pytest.raises(BadInput) as told:
+        curves.read_runs(paths)
+    assert str(told.value) == (
+        "these runs are judged by different metrics, so they do not compare: a by accuracy, b by loss"
+    )
+
+
 def test_one_command_shows_the_table_and_draws(tmp_path, capsys):
     runs = [str(make_run(tmp_path / name, *rows, name=name)) for name, rows in (("a", SLOW), ("b", QUICK))]
     with pytest.raises(SystemExit) as ended:
@@ -65,7 +95,7 @@ def test_runs_on_different_data_sets_are_told_in_one_line(tmp_path, capsys):
     assert len(list(compare(runs[:2]))) == 4
     first, *table = compare(runs)
     assert first == (
-        "These runs are on different data sets, so accuracies and losses do not compare: "
+        "These runs are on different data sets, so their metrics do not compare: "
         "a, b on digits; c on idx (variant: mnist)"
     )
     assert len(table) == 5

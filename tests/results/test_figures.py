@@ -16,6 +16,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.results import curves
 from decentnode.results import plots as figures
+from decentnode.results.metrics import ACCURACY, LOSS
 from decentnode.results.plot_process import make_figures
 from decentnode.results.reader import EvaluationRow
 from decentnode.results.records import write_atomically
@@ -29,8 +30,10 @@ SINGLE = {
 def row(round: int, *accuracy: float, **fields) -> EvaluationRow:
     ranks = range(len(accuracy))
     return EvaluationRow(
-        round=round, seconds=1.5 * round, accuracy=dict(zip(ranks, accuracy, strict=True)),
-        test_loss={rank: 1.0 + rank for rank in ranks}, train_loss={},
+        round=round, seconds=1.5 * round, train_loss={},
+        metrics={
+            "accuracy": dict(zip(ranks, accuracy, strict=True)), "loss": {rank: 1.0 + rank for rank in ranks}
+        },
         bytes_sent={rank: 4_000_000 for rank in ranks}, **fields,
     )  # fmt: skip
 
@@ -47,13 +50,13 @@ def make_run(path: Path, *rows: EvaluationRow, name: str = "trial") -> Path:
 def run(tmp_path) -> Path:
     return make_run(
         tmp_path / "a",
-        row(9, 0.5, 0.7, consensus_distance=0.5, average_model_accuracy=0.8, average_model_loss=0.25),
-        row(19, 0.6, 1.0, consensus_distance=0.05, average_model_accuracy=0.9, average_model_loss=0.125),
+        row(9, 0.5, 0.7, consensus_distance=0.5, average_model={"accuracy": 0.8, "loss": 0.25}),
+        row(19, 0.6, 1.0, consensus_distance=0.05, average_model={"accuracy": 0.9, "loss": 0.125}),
     )
 
 
 def test_a_spread_is_mean_deviation_and_ends_in_percent(run) -> None:
-    found = curves.spread_of(curves.read_runs([run])[0].rows, curves.ACCURACY)
+    found = curves.spread_of(curves.read_runs([run])[0].rows, ACCURACY)
     assert found.mean == pytest.approx([60, 80])
     assert found.std == pytest.approx([10, 20])
     assert (found.least, found.most) == (pytest.approx([50, 60]), pytest.approx([70, 100]))
@@ -62,8 +65,8 @@ def test_a_spread_is_mean_deviation_and_ends_in_percent(run) -> None:
 
 def test_one_loss_that_is_not_finite_leaves_a_gap() -> None:
     diverged = row(1, 0.1, 0.2)
-    diverged.test_loss[1] = None
-    found = curves.spread_of([row(0, 0.5, 0.5), diverged], curves.LOSS)
+    diverged.metrics["loss"][1] = None
+    found = curves.spread_of([row(0, 0.5, 0.5), diverged], LOSS)
     assert found.mean[0] == 1.5
     assert isnan(found.mean[1])
     assert isnan(found.most[1])
@@ -73,7 +76,7 @@ def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
     rows = [row(0, 0.5, 0.5)]
     axis = curves.bytes_axis([curves.Run("", rows, [])])
     assert (axis.label, axis.values(rows)) == ("MB sent per node", [4.0])
-    silent = EvaluationRow(0, 0.0, {0: 0.5}, {0: 1.0}, {}, {0: 0})
+    silent = EvaluationRow(0, 0.0, {"accuracy": {0: 0.5}}, {}, {0: 0})
     assert curves.bytes_axis([curves.Run("", [silent], [])]).label == "bytes sent per node"
 
 
@@ -99,7 +102,7 @@ def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
 
 
 def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
-    only = make_run(tmp_path / "only", row(9, 0.5, 0.7, average_model_accuracy=0.8))
+    only = make_run(tmp_path / "only", row(9, 0.5, 0.7, average_model={"accuracy": 0.8}))
     with matplotlib.rc_context(figures.STYLE):
         axes = Figure().add_subplot()
         figures._panels(curves.read_runs([only]))["accuracy_rounds"](axes)

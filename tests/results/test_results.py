@@ -28,9 +28,9 @@ from decentnode.launcher.report.summary import (
     unused_directory,
 )
 from decentnode.node.experiment import Experiment
+from decentnode.results.metrics import CLASSIFICATION
 from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
 from decentnode.results.records import Records, RoundRecord, read_records, write_atomically
-from decentnode.training.evaluation import Scores
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 CONFIG = """
@@ -48,15 +48,17 @@ EXPERIMENT = SimpleNamespace(
     layout=SimpleNamespace(numel=100),
     processes=[SimpleNamespace(ranks=(rank,)) for rank in range(3)],
     home={0: 0, 1: 1, 2: 2},
+    metrics=CLASSIFICATION,
 )
 
 
 def evaluated(rank: int, round: int, accuracy: float = 0.5, loss: float | None = 1.0) -> Evaluated:
-    return Evaluated(rank, round, accuracy, loss, 0.25 * rank, 100 * (rank + 1), 2.0 + rank, True)
+    metrics = {"accuracy": accuracy, "loss": loss}
+    return Evaluated(rank, round, metrics, 0.25 * rank, 100 * (rank + 1), 2.0 + rank, True)
 
 
 def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
-    return Finished(rank, 10, f"{rank:064x}", 1000, 900, 12.0 + rank, accuracy, loss)
+    return Finished(rank, 10, f"{rank:064x}", 1000, 900, 12.0 + rank, {"accuracy": accuracy, "loss": loss})
 
 
 def summary(*reports) -> dict:
@@ -125,13 +127,32 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path_factory, cut) -> None:
     assert read_records(path) == [RoundRecord(0, 0)]
 
 
+def test_lines_of_schema_2_are_read_as_those_of_today(tmp_path) -> None:
+    """A metric had a field of its own then."""
+    (tmp_path / "evaluations.jsonl").write_text(
+        '{"round": 3, "seconds": 1.5, "accuracy": {"0": 0.5}, "test_loss": {"0": null}, "train_loss": {}, '
+        '"bytes_sent": {"0": 9}, "consensus_distance": 0.25, "average_model_accuracy": 0.75, '
+        '"average_model_loss": 2.0}\n'
+    )
+    (row,) = read_evaluations(tmp_path / "evaluations.jsonl")
+    metrics = {"accuracy": {0: 0.5}, "loss": {0: None}}
+    assert row == EvaluationRow(3, 1.5, metrics, {}, {0: 9}, 0.25, {"accuracy": 0.75, "loss": 2.0})
+    (tmp_path / "00000.jsonl").write_text(
+        '{"rank": 0, "round": 0, "test_accuracy": 0.5, "test_loss": 1.5}\n'
+        '{"rank": 0, "round": 1, "test_accuracy": null, "test_loss": null}\n{"rank": 0, "round": 2}\n'
+    )
+    tested, *others = read_records(tmp_path / "00000.jsonl")
+    assert tested.metrics == {"accuracy": 0.5, "loss": 1.5}
+    assert [record.metrics for record in others] == [{}, {}]
+
+
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(accuracy=st.dictionaries(st.integers(0, 5000), finite), distance=st.none() | finite)
 def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, distance) -> None:
     path = tmp_path_factory.mktemp("run") / "evaluations.jsonl"
-    row = EvaluationRow(3, 1.5, accuracy, {}, {}, {}, distance)
+    row = EvaluationRow(3, 1.5, {"accuracy": accuracy}, {}, {}, distance)
     path.write_bytes(msgspec.json.encode(row) + b"\n")
     assert read_evaluations(path) == [row]
 
@@ -142,12 +163,12 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
     evaluations.add(evaluated(0, 4))
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
-    evaluations.observe(Observation(4, 2, 0.125, Scores(0.75, 0.5)))
+    evaluations.observe(Observation(4, 2, 0.125, {"accuracy": 0.75, "loss": 0.5}))
     rows = evaluations.complete({0: 3, 1: 3}, observed=True)
     expected = EvaluationRow(
-        round=4, seconds=2.5, accuracy={0: 0.5, 1: 0.5}, test_loss={0: 1.0, 1: 1.0},
+        round=4, seconds=2.5, metrics={"accuracy": {0: 0.5, 1: 0.5}, "loss": {0: 1.0, 1: 1.0}},
         train_loss={0: 0.0, 1: 0.25}, bytes_sent={0: 100, 1: 200}, consensus_distance=0.125,
-        average_model_accuracy=0.75, average_model_loss=0.5,
+        average_model={"accuracy": 0.75, "loss": 0.5},
     )  # fmt: skip
     assert rows == [expected] == read_evaluations(tmp_path / "evaluations.jsonl")
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
@@ -158,10 +179,10 @@ def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -
     for round, nodes in enumerate((3, 2)):
         for rank in range(3):
             evaluations.add(evaluated(rank, round))
-        evaluations.observe(Observation(round, nodes, 0.5, Scores(0.75, 1.5)))
+        evaluations.observe(Observation(round, nodes, 0.5, {"accuracy": 0.75, "loss": 1.5}))
     whole, part = evaluations.complete(dict.fromkeys(range(3), -1), observed=True)
-    assert (whole.consensus_distance, whole.average_model_accuracy) == (0.5, 0.75)
-    assert (part.consensus_distance, part.average_model_accuracy, len(part.accuracy)) == (None, None, 3)
+    assert (whole.consensus_distance, whole.of_average("accuracy")) == (0.5, 0.75)
+    assert (part.consensus_distance, part.average_model, part.ranks) == (None, None, [0, 1, 2])
 
 
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
@@ -187,7 +208,7 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
     for late in (evaluated(0, 14), evaluated(2, 14)):
         evaluations.add(late)
         evaluations.complete({}, observed=False)
-    assert [[*row.accuracy] for row in evaluations.rows] == [[0]]
+    assert [row.ranks for row in evaluations.rows] == [[0]]
     resumed = EvaluationLog(tmp_path / "evaluations.jsonl")
     resumed.go_on(evaluations.rows.copy())
     resumed.add(evaluated(2, 14))
@@ -197,7 +218,7 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
 def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
     evaluations, rows = (
         EvaluationLog(tmp_path / "evaluations.jsonl"),
-        [EvaluationRow(4, 1.0, {}, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {}, {})],
+        [EvaluationRow(4, 1.0, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {})],
     )
     evaluations.go_on(rows)
     evaluations.add(evaluated(0, 9))
@@ -212,19 +233,19 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, distance in ((39, 0.25), (14, 0.5)):
         evaluations.add(evaluated(0, round))
-        evaluations.observe(Observation(round, 1, distance, Scores(distance, 2 * distance)))
+        evaluations.observe(Observation(round, 1, distance, {"accuracy": distance, "loss": 2 * distance}))
         evaluations.complete({0: round}, observed=True)
     assert [row.round for row in evaluations.rows] == [39, 14]
     found = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, Timing(1.0, 2.0))
-    names = ("consensus_distance", "average_model_accuracy", "average_model_loss")
-    assert [found[name] for name in names] == [0.25, 0.25, 0.5]
+    assert found["consensus_distance"] == 0.25
+    assert found["average_model"] == {"accuracy": 0.25, "loss": 0.5}
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     evaluations.add(msgspec.json.decode(msgspec.json.encode(evaluated(0, 0, loss=inf)), type=Evaluated))
     evaluations.complete({0: 0}, observed=False)
-    assert read_evaluations(tmp_path / "evaluations.jsonl")[0].test_loss == {0: None}
+    assert read_evaluations(tmp_path / "evaluations.jsonl")[0].metrics["loss"] == {0: None}
 
 
 def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
@@ -239,10 +260,10 @@ def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
     assert found["components"] == [[0], [2]]
     assert (found["bytes_sent"], found["bytes_received"]) == (2000, 1800)
     assert (found["startup_seconds"], found["wall_seconds"]) == (1.235, 9.877)
-    accuracy = found["test_accuracy"]
+    accuracy = found["test"]["accuracy"]
     assert accuracy == pytest.approx({"mean": 0.7, "std": 0.1, "min": 0.6, "max": 0.8})
     assert found["peak_memory_mb_per_node"]["max"] == 14.0
-    assert found["average_model_accuracy"] is None
+    assert found["average_model"] is None
     write_atomically(tmp_path / "summary.json", found)
     assert read_object(tmp_path / "summary.json") == found
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
@@ -257,13 +278,18 @@ def test_what_was_refused_is_summed_up_by_reason() -> None:
 
 def test_one_diverged_node_is_not_averaged_away() -> None:
     found = summary(finished(0, 0.8, 0.5), finished(1, 0.1, None))
-    assert found["test_loss"] is None
-    assert found["test_accuracy"]["min"] == 0.1
+    assert found["test"]["loss"] is None
+    assert found["test"]["accuracy"]["min"] == 0.1
 
 
 def test_a_spread_is_that_of_the_population() -> None:
-    assert spread([1.0, 2.0, 3.0, 6.0]) == {"mean": 3.0, "std": sqrt(3.5), "min": 1.0, "max": 6.0}
-    assert spread([]) is None
+    assert spread(dict(enumerate([1.0, 2.0, 3.0, 6.0]))) == {
+        "mean": 3.0,
+        "std": sqrt(3.5),
+        "min": 1.0,
+        "max": 6.0,
+    }
+    assert spread({}) is None
 
 
 def test_the_hash_of_all_models_depends_on_rank_and_content() -> None:
@@ -280,9 +306,9 @@ def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
 
 def test_another_schema_is_refused(tmp_path) -> None:
     path = tmp_path / "summary.json"
-    write_atomically(path, {"schema": 3})
+    write_atomically(path, {"schema": 4})
     with pytest.raises(
-        BadInput, match=re.escape(f"{path}: has schema 3; this version of decentnode reads 1 and 2")
+        BadInput, match=re.escape(f"{path}: has schema 4; this version of decentnode reads 1, 2, 3")
     ):
         read_object(path)
 

@@ -61,7 +61,7 @@ def test_every_transport_gives_the_same_models_at_the_bytes_of_the_dtype(dtype, 
         assert summary["model_hash"] == model_hash(digests), communication
         assert summary["bytes_sent"] == summary["bytes_received"] == nodes.bytes_sent
         assert summary["consensus_distance"] == pytest.approx(distance, rel=1e-9)
-        assert summary["average_model_loss"] < 2.3
+        assert summary["average_model"]["loss"] < 2.3
 
 
 @pytest.mark.parametrize(("dtype", "sharing"), [("float64", "gossip"), ("bfloat16", "choco")])

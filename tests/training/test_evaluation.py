@@ -12,7 +12,7 @@ from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models import Mlp, ResNet18, initial_model
 from decentnode.node.experiment import Experiment, average_model_test
-from decentnode.training.evaluation import Scores, evaluate, load_flat
+from decentnode.training.evaluation import evaluate, load_flat
 from decentnode.training.objective import Objective
 
 
@@ -42,8 +42,8 @@ def test_evaluation_equals_one_big_batch_in_evaluation_mode(batch_size, reductio
     assert [part.training for part in module.modules()] == [True, False, True, True]
     output = module.eval()(samples.inputs)
     expected = nn.functional.cross_entropy(output, samples.labels).item()
-    assert scores.accuracy == (output.argmax(1) == samples.labels).double().mean().item()
-    assert scores.loss == pytest.approx(expected, rel=1e-5)
+    assert scores["accuracy"] == (output.argmax(1) == samples.labels).double().mean().item()
+    assert scores["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_evaluation_changes_nothing():
@@ -59,7 +59,7 @@ def test_accuracy_counts_the_highest_score():
     samples = Samples(torch.eye(4), torch.tensor([0, 1, 2, 0]))
     scores = evaluate(nn.Sequential(nn.Linear(4, 4)).apply(as_identity), samples, nn.CrossEntropyLoss())
     right, wrong = -math.log(math.e / (math.e + 3)), -math.log(1 / (math.e + 3))
-    assert scores == Scores(0.75, pytest.approx((3 * right + wrong) / 4))
+    assert scores == {"accuracy": 0.75, "loss": pytest.approx((3 * right + wrong) / 4)}
 
 
 def as_identity(part):
@@ -118,4 +118,4 @@ def test_a_mean_of_parameters_without_their_statistics_is_not_tested(tmp_path, o
     test = average_model_test(experiment)
     assert (test is not None) == is_model
     if test is not None:
-        assert 0 <= test(torch.zeros(experiment.layout.numel)).accuracy <= 1
+        assert 0 <= test(torch.zeros(experiment.layout.numel))["accuracy"] <= 1

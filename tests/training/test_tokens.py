@@ -34,7 +34,7 @@ def test_a_label_per_token_is_learned_from_ids(loss, tmp_path, monkeypatch):
     assert inputs.dtype == labels.dtype == torch.int64 and labels.shape == (3, 5)
     run = Nodes(experiment, tmp_path / "nodes").begin().run(0, 20)
     for node in run.nodes:
-        assert node.evaluation.scores.accuracy == 1.0
+        assert node.evaluation.scores["accuracy"] == 1.0
         assert node.training.loss < 0.1
     partition = json.loads((make_run_directory(experiment, 0) / "partition.json").read_text())
     assert partition["samples_per_rank"] == [30, 30]

@@ -4,8 +4,10 @@ import asyncio
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
@@ -33,38 +35,31 @@ class Message(Protocol):
         """The payload, or the reason why it cannot be used."""
 
 
-class ExchangeOwner(Protocol):
+@dataclass(eq=False)
+class ExchangeOwner:
     """What an exchange needs from its mailbox."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other node shares the event loop."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that broke the transport."""
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Held while an exchange changes."""
-
-    @property
-    def timer(self) -> RetransmissionTimer:
-        """When to request what is missing."""
-
-    @property
-    def look(self) -> Callable[[], None] | None:
-        """Makes another thread do what is due while the node waits; None where no message can be lost."""
-
-    @property
-    def attend(self) -> Callable[["ExchangeHandle", float], bool] | None:
-        """Waits up to so many seconds and receives by itself; None: other threads receive."""
-
-    def release(self, handle: "ExchangeHandle") -> None:
-        """Acknowledges every message of a finished exchange."""
+    acknowledge: Callable[[int, Message], None]
+    """Called with source and message when a source's memory is free again."""
+    alone: bool = False
+    """Whether no other node shares the event loop, so `await` may block the thread, which is faster."""
+    failure: BaseException | None = None
+    """The error that broke the transport."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages that cannot be used, by reason."""
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    """Held while an exchange changes."""
+    timer: RetransmissionTimer = field(default_factory=RetransmissionTimer)
+    """When to request what is missing; it runs while the node waits."""
+    look: Callable[[], None] | None = None
+    """Makes another thread do what is due while the node waits; None where no message can be lost."""
+    attend: Callable[["ExchangeHandle", float], bool] | None = None
+    """Waits up to so many seconds and receives by itself; None: other threads receive."""
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
+        with self.lock:
+            self.refused[reason] += 1
 
 
 class ExchangeHandle:
@@ -136,8 +131,10 @@ class ExchangeHandle:
         return not any(message.is_void for message in self.arrived.values())
 
     def release(self) -> None:
-        """Acknowledges the messages of this exchange: their senders may write that memory again."""
-        self._mailbox.release(self)
+        """Acknowledges the messages of this exchange, once: their senders may write that memory again."""
+        arrived, self.arrived = self.arrived, {}
+        for source, message in arrived.items():
+            self._mailbox.acknowledge(source, message)
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""

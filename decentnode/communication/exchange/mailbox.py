@@ -6,61 +6,39 @@ travels in parts, each part has its own memory, and all of this holds for each p
 opens and releases exchanges in the order of their keys.
 """
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
-from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
+from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message
 from decentnode.communication.exchange.peer_progress import PeerProgress
-from decentnode.communication.exchange.retransmission import RetransmissionTimer
 from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.errors import PeerError, PeerLost, left
 
 MOST_PARKED = 4
 
 
-@dataclass
-class MailboxTransport:
-    """Hooks that do nothing by default."""
-
-    send_again: Callable[[int, Key], bool] = lambda peer, key: False
-    """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
-    ask_for: Callable[[int, Key], None] = lambda peer, key: None
-    """Requests a peer's lost payload of an exchange."""
-    look: Callable[[], None] | None = None
-    """Makes another thread do what is due while the node waits; None where no message can be lost."""
-    make_void: Callable[[int], None] = lambda peer: None
-    """Invalidates, for a peer that timed out, the memory it may still read."""
-    give_model: Callable[[], None] = lambda: None
-    """Sends this node's model to the peers that requested it."""
-    wanted: set[int] = field(default_factory=set)
-    """Peers that have requested this node's model."""
-    attend: Callable[[ExchangeHandle, float], bool] | None = None
-    """Waits for an exchange and receives by itself; None: another thread receives."""
-
-
-class Mailbox(MailboxTransport):
-    """The arrivals of one node. `acknowledge(source, message)` is called when a source's memory is free
-    again.
-
-    `alone`: no other node shares the event loop, so `await` may block the thread, which is faster.
-    """
+class Mailbox(ExchangeOwner):
+    """The arrivals of one node. The hooks of its transport do nothing by default."""
 
     def __init__(
         self, rank: int, acknowledge: Callable[[int, Message], None], alone: bool = False,
         numbered_from: int = 0,
     ) -> None:  # fmt: skip
         """`numbered_from`: the exchanges of this node have higher numbers than this one."""
-        super().__init__()
+        super().__init__(acknowledge, alone)
+        self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
+        """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
+        self.ask_for: Callable[[int, Key], None] = lambda peer, key: None
+        """Requests a peer's lost payload of an exchange."""
+        self.make_void: Callable[[int], None] = lambda peer: None
+        """Invalidates, for a peer that timed out, the memory it may still read."""
+        self.give_model: Callable[[], None] = lambda: None
+        """Sends this node's model to the peers that requested it."""
+        self.wanted: set[int] = set()
+        """Peers that have requested this node's model."""
         self.rank = rank
-        self.alone = alone
-        self.failure: BaseException | None = None
-        self.lock = threading.RLock()
         self.gone: dict[int, PeerError] = {}
-        self.refused: Counter[str] = Counter()
         self.left: set[int] = set()
         """Peers that finished; they rejoin only as a new process."""
         self.ended = False
@@ -75,7 +53,6 @@ class Mailbox(MailboxTransport):
         """By peer the latest exchange whose payload was requested: it may arrive twice."""
         self.rejoined: dict[int, int] = {}
         """By rejoining peer the round from which both ends start with empty state of each other."""
-        self._acknowledge = acknowledge
         self._returning: dict[int, int] = {}
         self._agreed: dict[int, int] = {}
         """By peer the round of the last agreement to rejoin."""
@@ -87,8 +64,6 @@ class Mailbox(MailboxTransport):
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
         self._signs = PeerProgress()
-        self.timer = RetransmissionTimer()
-        """Runs while the node waits."""
 
     @property
     def position(self) -> Key:
@@ -216,11 +191,6 @@ class Mailbox(MailboxTransport):
             else:
                 self.refuse("too many ahead")
 
-    def refuse(self, reason: str) -> None:
-        """Counts a message that cannot be used."""
-        with self.lock:
-            self.refused[reason] += 1
-
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
         """Records that `reader` has released everything up to `seq`, in one part or in all."""
         with self.lock:
@@ -328,12 +298,6 @@ class Mailbox(MailboxTransport):
             self._signs.forgive(seconds)
             for handle in self._open.values():
                 handle.opened += seconds
-
-    def release(self, handle: ExchangeHandle) -> None:
-        """Acknowledges every message of a finished exchange; a second call does nothing."""
-        arrived, handle.arrived = handle.arrived, {}
-        for source, message in arrived.items():
-            self._acknowledge(source, message)
 
     def is_read(self) -> bool:
         """True when no live peer has unread payloads of this node."""

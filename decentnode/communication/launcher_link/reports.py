@@ -10,6 +10,7 @@ import os
 import struct
 import termios
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -49,9 +50,8 @@ class RoundProgress(OfRound, frozen=True, tag="progress"):
 class Evaluated(OfRound, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`; `published`: its vector is there for the observer."""
 
-    accuracy: float
-    test_loss: float | None
-    """None if it is not a finite number, which JSON cannot represent."""
+    metrics: Mapping[str, float | None]
+    """By name; None if it is not a finite number, which JSON cannot represent."""
     train_loss: float | None
     bytes_sent: int
     seconds: float
@@ -143,8 +143,8 @@ class Finished(OfNode, frozen=True, tag="finished"):
     bytes_sent: int
     bytes_received: int
     memory_mb: float
-    accuracy: float | None
-    test_loss: float | None
+    metrics: Mapping[str, float | None] = {}
+    """As after `Evaluated`; empty if the last round was not evaluated."""
     refused: dict[str, int] = {}
     """Messages that were refused, by reason."""
 

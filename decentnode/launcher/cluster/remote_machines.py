@@ -207,7 +207,8 @@ class RemoteMachines:
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
         # A NaN in one report would spread into the means of the summary.
-        is_finite = all(isfinite(told) for told in astuple(report) if isinstance(told, float))
+        told = [*astuple(report), *getattr(report, "metrics", {}).values()]
+        is_finite = all(isfinite(number) for number in told if isinstance(number, float))
         return "" if is_known and is_due and is_possible and is_finite else RANGE
 
     def _speaks_for(self, machine: int, other: int) -> bool:

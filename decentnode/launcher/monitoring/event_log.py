@@ -21,6 +21,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.core.line_file import WARN_INTERVAL, LineFile
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
+from decentnode.results.metrics import LOSS
 from decentnode.results.reader import Event
 
 
@@ -75,7 +76,7 @@ class EventLog:
             case Rejected():
                 text = f"{_where(report)}: discarded the payload of rank {report.peer}: {report.reason}"
                 self.say("refused", text, report.rank, report.round, report.peer)
-            case Evaluated() if report.test_loss is None and self._is_finite:
+            case Evaluated() if report.metrics.get(LOSS.name, 0.0) is None and self._is_finite:
                 # One line, because usually all nodes follow.
                 self._is_finite = False
                 self.say(

@@ -24,6 +24,7 @@ from decentnode.communication.launcher_link.reports import (  # fmt: skip
     Stopped,
 )
 from decentnode.core.text import how_it_ended
+from decentnode.results.metrics import LOSS, Values
 
 
 class MemberState(StrEnum):
@@ -63,9 +64,11 @@ class Member:
         """Whether it may still report."""
         return self.state in (MemberState.STARTING, MemberState.RUNNING)
 
-    def note_test(self, loss: float | None, round: int) -> None:
-        """Records the test loss after this round; None: not a finite number."""
-        if loss is not None:
+    def note_test(self, metrics: Values, round: int) -> None:
+        """Records whether the test loss after this round is a finite number; no metrics: not tested."""
+        if not metrics:
+            return
+        if metrics.get(LOSS.name, 0.0) is not None:
             self.not_finite = None
         elif self.not_finite is None:
             self.not_finite = round
@@ -92,7 +95,7 @@ class MembershipTable:
                 member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
                 if isinstance(report, Evaluated):
                     member.loss = report.train_loss
-                    member.note_test(report.test_loss, report.round)
+                    member.note_test(report.metrics, report.round)
                 else:
                     member.loss = report.loss
             case PeerMissing():
@@ -117,8 +120,7 @@ class MembershipTable:
                 # Also for a lost node: its machine may only have been silent.
                 member.state, member.finished = MemberState.FINISHED, report
                 member.round, member.bytes_sent = report.rounds - 1, report.bytes_sent
-                if report.accuracy is not None:
-                    member.note_test(report.test_loss, member.round)
+                member.note_test(report.metrics, member.round)
             case Stopped():
                 member = self._heard(report.rank)
                 member.state, member.round = MemberState.STOPPED, report.rounds - 1

@@ -19,7 +19,6 @@ from decentnode.communication.launcher_link.reports import Evaluated
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import MeanVector, PartialDistance, PartialSum, VectorAck
-from decentnode.training.evaluation import Scores
 
 Contribution = PartialSum | MeanVector | PartialDistance
 Event = Evaluated | Contribution | VectorAck | None
@@ -41,8 +40,8 @@ class Observation:
     """Number of models."""
     consensus_distance: float | None
     """Mean over nodes of |x_i - mean|, over |mean|; None without models."""
-    average_model: Scores | None
-    """Scores of the mean model on the test set, if requested."""
+    average_model: dict[str, float] | None
+    """Metrics of the mean model on the test set, if requested."""
 
 
 @dataclass
@@ -78,7 +77,7 @@ class ModelObserver(threading.Thread):
         reporting: Callable[[], Mapping[int, int]],
         machine: int,
         send: Callable[[Contribution], object],
-        test: Callable[[Tensor], Scores] | None,
+        test: Callable[[Tensor], dict[str, float]] | None,
         said: Callable[[], object] = lambda: None,
     ) -> None:
         """`send` sends contributions (to machine 0, or from there to all); `test` evaluates a vector.

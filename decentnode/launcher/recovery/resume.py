@@ -235,14 +235,17 @@ class ResumePlan:
         write_durably(self.config, [config.dump(self.settings).encode()])
 
 
-def write_state(run_dir: Path, start: Start, dataset: str, versions: Sequence[CodeVersion] = ()) -> None:
-    """Writes `run.json`: the run, its dataset, and its starts; raises BadInput.
+def write_state(
+    run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = ()
+) -> None:
+    """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
 
     `versions`: the versions of the code it used, the newest last.
     """
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
-        "starts": start.starts, "dataset": dataset, "code": msgspec.to_builtins(versions),
+        "starts": start.starts, "dataset": experiment.dataset_digest,
+        "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
     }  # fmt: skip
     path = run_dir / "run.json"
     try:

@@ -66,7 +66,7 @@ class RunState:
         self._may_undo = bool(start.late)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
-        write_state(self._run_dir, start, self._experiment.dataset_digest, self._versions(start.round))
+        write_state(self._run_dir, start, self._experiment, self._versions(start.round))
 
     def _versions(self, round: int) -> list[CodeVersion]:
         """Versions of the code up to this start, with a copy of the last; raises BadInput."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import UnsupportedOperation
 from pathlib import Path
 from statistics import fmean
@@ -10,17 +10,17 @@ from typing import Any, TextIO
 
 from decentnode.core.polling import ready
 from decentnode.core.streams import silence
-from decentnode.core.text import counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.core.text import counted, decimal, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.node.experiment import Experiment
+from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric
 from decentnode.results.plot_process import Pictures
 from decentnode.results.reader import EvaluationRow
 
 LOG_LINES, MOST_LETTERS = 30, 1000
-HEADING = " round  accuracy %  lowest highest average    loss distance     sent        time"
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always visible."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
@@ -36,10 +36,11 @@ class LiveConsole:
         self.output = output
         self._evaluations = 0
         self._is_read = True
+        self._metrics: Sequence[Metric] = CLASSIFICATION
 
     def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
         """The first round has started, `startup` seconds after the command."""
-        settings = experiment.settings
+        settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
         size = f"{experiment.layout.numel:,} parameters"
@@ -51,9 +52,9 @@ class LiveConsole:
     def evaluated(self, row: EvaluationRow) -> None:
         """All nodes were evaluated after a round."""
         if self._evaluations % HEADING_EVERY == 0:
-            self.line(HEADING, "bold")
+            self.line(heading(self._metrics), "bold")
         self._evaluations += 1
-        self.line(evaluation_line(row))
+        self.line(evaluation_line(row, self._metrics))
 
     def note(self, text: str) -> None:
         """Shows one line about an event."""
@@ -107,17 +108,28 @@ class LiveConsole:
         print(text, file=self.output, flush=True)
 
 
-def evaluation_line(row: EvaluationRow) -> str:
-    """The values below HEADING."""
-    accuracy, losses = list(row.accuracy.values()), list(row.test_loss.values())
+def heading(metrics: Sequence[Metric]) -> str:
+    """The names above the columns of `evaluation_line`."""
+    first = f"{metrics[0].name}{metrics[0].unit}"
+    loss = "    loss" if LOSS in metrics[1:] else ""
+    return f" round {first:>11}  lowest highest average{loss} distance     sent        time"
+
+
+def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
+    """The columns of one evaluation: the headline metric of the nodes, the mean of their loss, the cost."""
+    first, *others = metrics
+    values = row.values(first.name)
+    known = [value for value in values if value is not None]
+    spread = (fmean(known), min(known), max(known)) if len(known) == len(values) else (None, None, None)
+    losses = row.values(LOSS.name)
     loss = fmean(value for value in losses if value is not None) if None not in losses else None
     columns = (
         (6, str(row.round + 1)),
-        (11, percent(fmean(accuracy))),
-        (7, percent(min(accuracy))),
-        (7, percent(max(accuracy))),
-        (7, percent(row.average_model_accuracy)),
-        (7, decimal(loss)),
+        (max(11, len(first.name + first.unit)), first.number(spread[0])),
+        (7, first.number(spread[1])),
+        (7, first.number(spread[2])),
+        (7, first.number(row.of_average(first.name))),
+        *([(7, decimal(loss))] if LOSS in others else []),
         (8, decimal(row.consensus_distance)),
         (8, readable_bytes(sum(row.bytes_sent.values()))),
         (11, readable_seconds(row.seconds)),

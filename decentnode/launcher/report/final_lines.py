@@ -5,9 +5,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from decentnode.core.text import counted, decimal, percent, ranks_in_words, readable_bytes, readable_seconds
+import msgspec
+
+from decentnode.core.text import counted, decimal, ranks_in_words, readable_bytes, readable_seconds
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.results.metrics import Metric
 from decentnode.results.plot_process import Pictures
 
 MOST_LOST = 10
@@ -101,18 +104,17 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
 
 
 def _quality(summary: dict[str, Any]) -> Lines:
-    accuracy, loss = summary["test_accuracy"], summary["test_loss"]
-    if summary["finished_nodes"] and not accuracy:
-        yield "test accuracy", "-"
-    if accuracy:
-        mean, std, least, most = (percent(accuracy[key]) for key in ("mean", "std", "min", "max"))
-        yield "test accuracy", f"{mean} % ± {std}, from {least} to {most}"
-    if loss:
-        mean, std, least, most = (decimal(loss[key]) for key in ("mean", "std", "min", "max"))
-        yield "test loss", f"{mean} ± {std}, from {least} to {most}"
-    if summary["average_model_accuracy"] is not None:
-        of_average = decimal(summary["average_model_loss"])
-        yield "average model", f"{percent(summary['average_model_accuracy'])} %, loss {of_average}"
+    metrics = msgspec.convert(summary["metrics"], list[Metric])
+    for metric in metrics:
+        found = summary["test"][metric.name]
+        if found:
+            mean, std, least, most = (metric.number(found[key]) for key in ("mean", "std", "min", "max"))
+            yield f"test {metric.name}", f"{mean}{metric.unit} ± {std}, from {least} to {most}"
+        elif metric is metrics[0] and summary["finished_nodes"]:
+            yield f"test {metric.name}", "-"
+    if average := summary["average_model"]:
+        others = [f", {metric.name} {metric.text(average.get(metric.name))}" for metric in metrics[1:]]
+        yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:
         yield "consensus distance", decimal(summary["consensus_distance"])
 

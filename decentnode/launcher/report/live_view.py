@@ -16,11 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from decentnode.core.streams import silence
-from decentnode.core.text import clock_time, decimal, percent, readable_bytes
+from decentnode.core.text import clock_time, decimal, readable_bytes
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
+from decentnode.results.metrics import ACCURACY, LOSS, Metric
 from decentnode.results.reader import EvaluationRow
 
 DRAW_INTERVAL = 0.25
@@ -77,6 +78,7 @@ class Dashboard:
     """Rounds done before this start, in a resumed run."""
     is_tested: bool = True
     """Whether the run has any evaluation."""
+    headline: Metric = ACCURACY
     row: EvaluationRow | None = None
     standing: Standing = field(default_factory=Standing)
     _sent: deque[tuple[float, int]] = field(default_factory=deque)
@@ -144,18 +146,21 @@ class Dashboard:
 
     def _quality(self) -> list[tuple[str | Text, ...]]:
         row, training = self.row, f"{decimal(self.standing.loss)} training"
+        headline = self.headline
         if row is None:
             return [
-                ("accuracy", Text("not tested yet", "dim") if self.is_tested else "-", "", ""),
+                (headline.name, Text("not tested yet", "dim") if self.is_tested else "-", "", ""),
                 ("loss", training, "", ""),
             ]
-        accuracy = list(row.accuracy.values())
-        losses = [value for value in row.test_loss.values() if value is not None]
+        values = [value for value in row.values(headline.name) if value is not None]
+        least, most = (headline.number(edge(values, default=None)) for edge in (min, max))
+        losses = [value for value in row.values(LOSS.name) if value is not None]
         return [
             (
-                "accuracy", Text(f"{percent(fmean(accuracy))} %", "bold"),
-                f"{percent(min(accuracy))} to {percent(max(accuracy))}",
-                f"average model {percent(row.average_model_accuracy)} %",
+                f"test {LOSS.name}" if headline == LOSS else headline.name,
+                Text(headline.text(fmean(values) if values else None), "bold"),
+                f"{least} to {most}",
+                f"average model {headline.text(row.of_average(headline.name))}",
             ),
             (
                 "loss", training, f"{decimal(fmean(losses) if losses else None)} test",
@@ -179,7 +184,13 @@ class LiveScreen(LiveConsole):
         super().began(experiment, run_dir, startup)
         settings = experiment.settings
         is_tested = settings.evaluation.happens(settings.rounds)
-        self.dashboard = Dashboard(settings.name, settings.rounds, time.monotonic(), is_tested=is_tested)
+        self.dashboard = Dashboard(
+            settings.name,
+            settings.rounds,
+            time.monotonic(),
+            is_tested=is_tested,
+            headline=experiment.metrics[0],
+        )
         with self.dropping():
             if not self.has_room(Timeouts.console_line):
                 return

@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -19,6 +19,7 @@ from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.results.metrics import Values
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 
@@ -103,13 +104,11 @@ class EvaluationLog:
         return EvaluationRow(
             round=round,
             seconds=fmean(r.seconds for r in reports.values()),
-            accuracy={rank: r.accuracy for rank, r in reports.items()},
-            test_loss={rank: r.test_loss for rank, r in reports.items()},
+            metrics=by_name({rank: r.metrics for rank, r in reports.items()}),
             train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
             bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},
             consensus_distance=seen.consensus_distance if seen else None,
-            average_model_accuracy=average.accuracy if average else None,
-            average_model_loss=average.loss if average else None,
+            average_model={**average} if average else None,
         )
 
 
@@ -193,6 +192,7 @@ def summarize(
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.last
+    by_rank = by_name({rank: f.metrics for rank, f in finished.items()})
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -217,19 +217,24 @@ def summarize(
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
-        "test_accuracy": spread([f.accuracy for f in finished.values() if f.accuracy is not None]),
-        "test_loss": spread([f.test_loss for f in finished.values() if f.accuracy is not None]),
-        "average_model_accuracy": last.average_model_accuracy if last else None,
-        "average_model_loss": last.average_model_loss if last else None,
+        "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
+        "test": {metric.name: spread(by_rank.get(metric.name, {})) for metric in experiment.metrics},
+        "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
-        "peak_memory_mb_per_node": spread([f.memory_mb for f in finished.values()]),
+        "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
 
 
-def spread(values: Sequence[float | None]) -> dict[str, float] | None:
+def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:
+    """The nodes' metrics, by name and rank instead of rank and name."""
+    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    return {name: {rank: v[name] for rank, v in metrics.items() if name in v} for name in names}
+
+
+def spread(values: Mapping[int, float | None]) -> dict[str, float] | None:
     """Mean, standard deviation, minimum and maximum; None without values, or if one is not finite."""
-    known = [value for value in values if value is not None]
+    known = [value for value in values.values() if value is not None]
     if not known or len(known) < len(values):
         return None
     return {"mean": fmean(known), "std": pstdev(known), "min": min(known), "max": max(known)}

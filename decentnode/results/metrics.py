@@ -1,0 +1,51 @@
+"""The metrics of an evaluation, by name; the first of a run is its headline metric."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from decentnode.core.text import decimal, percent
+
+Values = Mapping[str, float | None]
+"""A number for each metric; None where it is not finite, because JSON has no such numbers."""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One number that an evaluation gives for a model."""
+
+    name: str
+    higher_is_better: bool
+    is_fraction: bool = False
+    """Whether it is a number from 0 to 1 that people read in percent."""
+
+    @property
+    def scale(self) -> float:
+        """The factor from the files to what people read."""
+        return 100.0 if self.is_fraction else 1.0
+
+    @property
+    def unit(self) -> str:
+        """What follows the number: ` %`, or nothing."""
+        return " %" if self.is_fraction else ""
+
+    def number(self, value: float | None) -> str:
+        """The value without its unit; a dash if unknown."""
+        return percent(value) if self.is_fraction else decimal(value)
+
+    def text(self, value: float | None) -> str:
+        """The value with its unit; a dash if unknown."""
+        return self.number(value) + ("" if value is None else self.unit)
+
+    def best(self, values: Sequence[float]) -> float:
+        """The best of these values; there is at least one."""
+        return max(values) if self.higher_is_better else min(values)
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether the value is as good as the target."""
+        return value >= target if self.higher_is_better else value <= target
+
+
+ACCURACY = Metric("accuracy", higher_is_better=True, is_fraction=True)
+LOSS = Metric("loss", higher_is_better=False)
+CLASSIFICATION = (ACCURACY, LOSS)
+REGRESSION = (LOSS,)
