@@ -7,12 +7,17 @@ if TYPE_CHECKING:
     from decentnode.results.model_files import model_rounds, read_model
     from decentnode.results.reader import read_evaluations, read_events, read_object
     from decentnode.results.records import read_records
+    from decentnode.results.run import Run
+    from decentnode.results.study import Study
 
 __all__ = [
+    "Run", "Study",
     "model_rounds", "read_evaluations", "read_events", "read_model", "read_object", "read_records",
 ]  # fmt: skip
 
 _HOMES = {
+    "Run": "decentnode.results.run",
+    "Study": "decentnode.results.study",
     "model_rounds": "decentnode.results.model_files",
     "read_evaluations": "decentnode.results.reader",
     "read_events": "decentnode.results.reader",

@@ -6,7 +6,7 @@ from math import ceil, floor, isfinite
 from statistics import fmean
 
 from decentnode.core.text import decimal, readable_bytes, readable_seconds
-from decentnode.results.curves import Outcome, Run, different_datasets, spread_of
+from decentnode.results.curves import Outcome, RunCurves, different_datasets, spread_of
 from decentnode.results.metrics import ACCURACY, LOSS, Metric
 from decentnode.results.reader import EvaluationRow
 
@@ -28,7 +28,7 @@ class Reached:
     seconds: float
 
 
-def compare(runs: Sequence[Run], target: float | None = None) -> Iterator[str]:
+def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[str]:
     """A table of the runs, in lines; `points` is the difference of the headline metric from the first run.
 
     `target`: the headline metric of the last columns, as shown (accuracy in percent); by default the best
@@ -67,7 +67,9 @@ def _reached(row: EvaluationRow, headline: Metric) -> Reached:
     return Reached(row.round + 1, mean, least, most, loss.mean[0], sent, row.seconds)
 
 
-def _cells(run: Run, curve: Sequence[Reached], first: float | None, wanted: float | None) -> tuple[str, ...]:
+def _cells(
+    run: RunCurves, curve: Sequence[Reached], first: float | None, wanted: float | None
+) -> tuple[str, ...]:
     if run.outcome is not None:
         ended, unknown = run.outcome, ("-",) * 5
         return (

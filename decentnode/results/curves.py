@@ -35,7 +35,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCurves:
     """One run, from the files in its directory."""
 
     name: str
@@ -93,7 +93,7 @@ BYTES = Axis("bytes", "bytes sent", "bytes sent per node", lambda row: fmean(row
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
-def bytes_axis(runs: Sequence[Run]) -> Axis:
+def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
     """The bytes sent per node, in the unit that suits the largest of these runs."""
     most = max(sent for run in runs for sent in BYTES.values(run.rows))
     unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
@@ -118,13 +118,13 @@ def _scaled(value: float | None, metric: Metric) -> float:
     return nan if value is None else metric.scale * value
 
 
-def last_values(run: Run) -> list[float]:
+def last_values(run: RunCurves) -> list[float]:
     """The nodes' headline metric at the last evaluation, as people read it, the worst first; finite ones."""
     known = [value for value in run.rows[-1].values(run.headline.name) if value is not None]
     return sorted((run.headline.scale * value for value in known), reverse=not run.headline.higher_is_better)
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
     """The runs in these directories, with different names; raises BadInput."""
     runs = [_read(path) for path in paths]
     judged = {run.headline.name: run.name for run in runs if run.rows}
@@ -136,7 +136,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return [replace(run, name=name) for run, name in zip(runs, _short_names(paths), strict=True)]
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> RunCurves:
     file, summary, partition = (path / f for f in ("evaluations.jsonl", "summary.json", "partition.json"))
     # Only a summary shows that a run had no evaluations. Without one they may follow.
     rows = read_evaluations(file) if file.exists() or not summary.exists() else []
@@ -151,7 +151,7 @@ def _read(path: Path) -> Run:
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{partition}: {NOT_OURS}: labels_per_rank has one number per label for each rank")
     outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    return Run(name, rows, labels, outcome, dataset, read_metrics(path))
+    return RunCurves(name, rows, labels, outcome, dataset, read_metrics(path))
 
 
 def _outcome(summary: Path) -> Outcome:
@@ -191,7 +191,7 @@ def _short_names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(p[shared:]) for p in parts]
 
 
-def different_datasets(runs: Sequence[Run]) -> str:
+def different_datasets(runs: Sequence[RunCurves]) -> str:
     """Which run is on which data set; empty where all known ones are the same."""
     known = [run for run in runs if run.dataset]
     options = sorted({option for run in known for option in run.dataset})

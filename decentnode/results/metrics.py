@@ -40,6 +40,10 @@ class Metric(msgspec.Struct, frozen=True):
         """The best of these values; there is at least one."""
         return max(values) if self.higher_is_better else min(values)
 
+    def worst(self, values: Sequence[float]) -> float:
+        """The worst of these values; there is at least one."""
+        return min(values) if self.higher_is_better else max(values)
+
     def reaches(self, value: float, target: float) -> bool:
         """Whether the value is as good as the target."""
         return value >= target if self.higher_is_better else value <= target

@@ -26,7 +26,7 @@ from decentnode.results.curves import (
     ROUNDS,
     SECONDS,
     Axis,
-    Run,
+    RunCurves,
     Spread,
     bytes_axis,
     different_datasets,
@@ -94,7 +94,7 @@ def plot(runs: Sequence[Path], out: Path) -> list[Path]:
         raise BadInput(f"{out}: the pictures cannot be written: {error.strerror}") from error
 
 
-def _panels(runs: Sequence[Run]) -> dict[str, Panel]:
+def _panels(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
@@ -110,7 +110,7 @@ def _panels(runs: Sequence[Run]) -> dict[str, Panel]:
     return panels
 
 
-def _overview(runs: Sequence[Run], panels: dict[str, Panel]) -> Figure:
+def _overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     """Six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
@@ -122,7 +122,7 @@ def _overview(runs: Sequence[Run], panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def _single(runs: Sequence[Run], panel: Panel) -> Figure:
+def _single(runs: Sequence[RunCurves], panel: Panel) -> Figure:
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     panel(figure.add_subplot())
     _add_legend(figure, runs)
@@ -135,7 +135,7 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _headline(runs: Sequence[Run]) -> str:
+def _headline(runs: Sequence[RunCurves]) -> str:
     if len(runs) > 1:
         untested = ", ".join(run.name for run in runs if not run.rows)
         apart = ", on different data sets" if different_datasets(runs) else ""
@@ -151,7 +151,7 @@ def _headline(runs: Sequence[Run]) -> str:
     return f"{runs[0].name}: {reached} ({least} to {most})"
 
 
-def _add_legend(figure: Figure, runs: Sequence[Run]) -> None:
+def _add_legend(figure: Figure, runs: Sequence[RunCurves]) -> None:
     """One legend for all panels, below them: the runs and the parts of a curve that some panel has."""
     shown = {str(artist.get_label()) for axes in figure.axes for artist in axes.get_children()}
     keys = [key for key in _keys(runs) if key.get_label() in shown]
@@ -160,7 +160,7 @@ def _add_legend(figure: Figure, runs: Sequence[Run]) -> None:
         figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), most))
 
 
-def _keys(runs: Sequence[Run]) -> list[Line2D | Patch]:
+def _keys(runs: Sequence[RunCurves]) -> list[Line2D | Patch]:
     styled = _styled(runs)
     band, dashes = (styled[0].color, INK) if len(runs) == 1 else (PALE, PALE)
     return [
@@ -176,14 +176,14 @@ def _keys(runs: Sequence[Run]) -> list[Line2D | Patch]:
 class Style:
     """How a run is drawn, the same in all panels."""
 
-    run: Run
+    run: RunCurves
     color: Any
     marker: str
     name: str
     """The name in the legend; empty for a single run."""
 
 
-def _styled(runs: Sequence[Run]) -> list[Style]:
+def _styled(runs: Sequence[RunCurves]) -> list[Style]:
     """Each run with a color of its own."""
     colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
     names = [""] if len(runs) == 1 else [run.name for run in runs]
@@ -191,7 +191,7 @@ def _styled(runs: Sequence[Run]) -> list[Style]:
     return [Style(*one) for one in zip(runs, colors, markers, names, strict=False)]
 
 
-def _curves(runs: Sequence[Run], metric: Metric, axis: Axis) -> Panel:
+def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
     def draw(axes: Axes) -> None:
         for style in (style for style in _styled(runs) if style.run.rows):
             x, y = axis.values(style.run.rows), spread_of(style.run.rows, metric)
@@ -243,7 +243,7 @@ def _marker(marker: str, x: Sequence[float]) -> str:
     return marker if len(x) <= MOST_MARKED else ""
 
 
-def _draw_distances(axes: Axes, runs: Sequence[Run]) -> None:
+def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:
     """Consensus distance, on a logarithmic scale."""
     for style in _styled(runs):
         if distances := style.run.distances:
@@ -275,7 +275,7 @@ def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
     axes.set_title("Labels of each node")
 
 
-def _draw_nodes(axes: Axes, runs: Sequence[Run]) -> None:
+def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
     """Every node's last headline metric, the worst first: a horizontal line is a fair result."""
     for style in (style for style in _styled(runs) if style.run.rows):
         values = last_values(style.run)

@@ -6,7 +6,7 @@ from decentnode.cli import app as cli
 from decentnode.errors import BadInput
 from decentnode.results import curves
 from decentnode.results.compare import compare
-from decentnode.results.curves import Run
+from decentnode.results.curves import RunCurves
 from decentnode.results.metrics import LOSS
 from decentnode.results.reader import EvaluationRow
 from tests.results.test_figures import make_run
@@ -33,7 +33,7 @@ def cells(runs, target=None):
 
 
 def test_the_last_evaluation_and_the_first_that_reaches_what_all_reach():
-    heading, (slow, quick) = cells([Run("slow", SLOW, []), Run("quick", QUICK, [])])
+    heading, (slow, quick) = cells([RunCurves("slow", SLOW, []), RunCurves("quick", QUICK, [])])
     assert heading.strip("-") == "to 85 %"
     assert " ".join(slow) == "slow 2 20 85.00 80.00 90.00 +0.00 0.5000 2.0 MB 20.0 s 20 2.0 MB 20.0 s"
     cost = "12.0 MB 4 min 00 s"
@@ -41,7 +41,7 @@ def test_the_last_evaluation_and_the_first_that_reaches_what_all_reach():
 
 
 def test_a_target_of_ones_own_that_one_run_never_reaches():
-    heading, (slow, quick) = cells([Run("slow", SLOW, []), Run("quick", QUICK, [])], target=90)
+    heading, (slow, quick) = cells([RunCurves("slow", SLOW, []), RunCurves("quick", QUICK, [])], target=90)
     assert heading.strip("-") == "to 90 %"
     assert slow[-3:] == ["-", "-", "-"] and " ".join(quick).endswith("40 12.0 MB 4 min 00 s")
 
@@ -54,7 +54,9 @@ def test_a_run_that_is_judged_by_its_loss_is_better_when_it_is_lower():
         ]
         for first, last in ((3.0, 1.23456), (4.0, 2.5))
     )
-    heading, (low, high) = cells([Run("low", low, [], metrics=[LOSS]), Run("high", high, [], metrics=[LOSS])])
+    heading, (low, high) = cells(
+        [RunCurves("low", low, [], metrics=[LOSS]), RunCurves("high", high, [], metrics=[LOSS])]
+    )
     assert heading.strip("-") == "to 2.5"
     assert low[3:7] == ["1.235", "1.235", "1.235", "+0"] and low[-5:] == ["20", "18", "B", "2.0", "s"]
     assert high[3] == "2.5" and high[6] == "+1.265"

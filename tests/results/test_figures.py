@@ -74,10 +74,10 @@ def test_one_loss_that_is_not_finite_leaves_a_gap() -> None:
 
 def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
     rows = [row(0, 0.5, 0.5)]
-    axis = curves.bytes_axis([curves.Run("", rows, [])])
+    axis = curves.bytes_axis([curves.RunCurves("", rows, [])])
     assert (axis.label, axis.values(rows)) == ("MB sent per node", [4.0])
     silent = EvaluationRow(0, 0.0, {"accuracy": {0: 0.5}}, {}, {0: 0})
-    assert curves.bytes_axis([curves.Run("", [silent], [])]).label == "bytes sent per node"
+    assert curves.bytes_axis([curves.RunCurves("", [silent], [])]).label == "bytes sent per node"
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path) -> None:
@@ -171,7 +171,7 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
 
 @pytest.mark.parametrize("count", [2, 7, 8, 40])
 def test_every_run_has_a_color_of_its_own(count) -> None:
-    runs = [curves.Run(str(i), [row(0, 0.5)], []) for i in range(count)]
+    runs = [curves.RunCurves(str(i), [row(0, 0.5)], []) for i in range(count)]
     assert len({to_hex(style.color) for style in figures._styled(runs)}) == count
 
 

@@ -1,0 +1,221 @@
+"""Many runs together: variants with a run per seed, their table, and how they differ."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decentnode.errors import BadInput
+from decentnode.results.extra import need
+from decentnode.results.metrics import Metric
+from decentnode.results.run import FINISHED, Run
+from decentnode.results.statistics import (
+    Comparison,
+    Interval,
+    compare_pairs,
+    first_crossing,
+    interval,
+    value_at,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
+"""Keys that do not make another variant."""
+Measure = Callable[[Run], float]
+"""One number of a run; nan where it has none."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Runs that differ in nothing but the seed."""
+
+    name: str
+    axes: dict[str, str]
+    """What makes it differ from the other variants: labels by axis, or values by key."""
+    runs: list[Run]
+    """By seed. Only those that finished count in tables."""
+
+    @property
+    def finished(self) -> list[Run]:
+        """The runs that finished and were evaluated."""
+        return [run for run in self.runs if run.state == FINISHED and run.rows]
+
+    @property
+    def had_the_machine_alone(self) -> bool:
+        """Whether seconds of its runs compare: no other run of the sweep ran at the same time."""
+        return all(run.entry is None or run.entry.alone for run in self.finished)
+
+    def over_seeds(self, measure: Measure) -> Interval:
+        """Mean and interval of a number over the finished runs."""
+        return interval([measure(run) for run in self.finished])
+
+
+class Study:
+    """The runs below some directories, grouped by what differs between them.
+
+        table = Study("runs/compression").table()
+
+    A directory may be that of a study, or of a single run.
+    """
+
+    def __init__(self, *directories: str | Path) -> None:
+        """Raises BadInput if there is no run, or if runs are judged by different metrics."""
+        self.directories = [Path(directory) for directory in directories]
+        self.runs = [run for directory in self.directories for run in _runs_in(directory)]
+        judged = {run.headline.name: run for run in self.runs}
+        if len(judged) > 1:
+            by = ", ".join(f"{run.directory} by {name}" for name, run in judged.items())
+            raise BadInput(f"these runs are judged by different metrics, so they do not compare: {by}")
+
+    @property
+    def name(self) -> str:
+        """The name of its directory, or of its first run."""
+        single = len(self.directories) == 1
+        return self.directories[0].resolve().name if single else f"{len(self.runs)} runs"
+
+    @property
+    def headline(self) -> Metric:
+        """The metric that its runs are judged by."""
+        return self.runs[0].headline
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """The variants, in the order in which their first runs are found."""
+        groups: dict[str, list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(_identity(run), []).append(run)
+        together = [sorted(runs, key=lambda run: run.seed) for runs in groups.values()]
+        axes = _axes([runs[0] for runs in together])
+        names = [_name(runs[0], found) for runs, found in zip(together, axes, strict=True)]
+        taken = Counter(names)
+        names = [
+            name if taken[name] == 1 else f"{name} ({runs[0].directory})"
+            for name, runs in zip(names, together, strict=True)
+        ]
+        return [Variant(*one) for one in zip(names, axes, together, strict=True)]
+
+    @property
+    def compared(self) -> list[Variant]:
+        """The variants with at least one finished run that was evaluated."""
+        return [variant for variant in self.variants if variant.finished]
+
+    @property
+    def equal_bytes(self) -> float:
+        """The smallest final number of bytes per node among the finished runs; nan without any."""
+        return self._smallest(lambda run: run.bytes_per_node[-1])
+
+    @property
+    def equal_seconds(self) -> float:
+        """The smallest final time among the finished runs; nan without any."""
+        return self._smallest(lambda run: run.seconds[-1])
+
+    def _smallest(self, measure: Measure) -> float:
+        return min((measure(run) for variant in self.compared for run in variant.finished), default=nan)
+
+    @property
+    def default_target(self) -> float:
+        """The best value that every variant reaches in the mean over its seeds; nan without any."""
+        best = [variant.over_seeds(self.measures()["best"]).mean for variant in self.compared]
+        return self.headline.worst(best) if best else nan
+
+    def measures(self, target: float | None = None) -> dict[str, Measure]:
+        """The numbers of a run that the table shows, by name; values as people read them."""
+        headline = self.headline
+        rising = headline.higher_is_better
+        bytes_limit, seconds_limit = self.equal_bytes, self.equal_seconds
+        found: dict[str, Measure] = {
+            "end": lambda run: run.curve()[-1],
+            "best": lambda run: headline.best([value for value in run.curve() if isfinite(value)] or [nan]),
+            "at_equal_bytes": lambda run: value_at(bytes_limit, run.bytes_per_node, run.curve()),
+            "at_equal_seconds": lambda run: value_at(seconds_limit, run.seconds, run.curve()),
+            "bytes": lambda run: run.bytes_per_node[-1],
+            "seconds": lambda run: run.seconds[-1],
+        }
+        if target is not None:
+            found["bytes_to_target"] = lambda run: first_crossing(
+                target, run.bytes_per_node, run.curve(), rising
+            )
+            found["seconds_to_target"] = lambda run: first_crossing(target, run.seconds, run.curve(), rising)
+        return found
+
+    def table(self, target: float | None = None) -> "DataFrame":
+        """One row for each variant: its axes, and mean and interval over seeds of each measure; needs pandas.
+
+        `target`: the headline metric, as people read it, that bytes and seconds are counted up to; default:
+        the best that every variant reaches. Columns NAME and NAME_half: the mean and half of its 95 %
+        interval. `alone`: whether seconds compare.
+        """
+        wanted = self.default_target if target is None else target
+        measures = self.measures(wanted)
+        rows = []
+        for variant in self.compared:
+            found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
+            figures = {
+                key: value
+                for name, one in found.items()
+                for key, value in ((name, one.mean), (f"{name}_half", one.half))
+            }
+            seeds, alone = len(variant.finished), variant.had_the_machine_alone
+            rows.append({"variant": variant.name, **variant.axes, "seeds": seeds, **figures, "alone": alone})
+        return need("pandas").DataFrame(rows)
+
+    def comparisons(self, name: str = "end") -> list[Comparison]:
+        """Paired tests between all variants over the seeds that they share, by one of the measures."""
+        measure = self.measures(self.default_target)[name]
+        return compare_pairs(
+            {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared}
+        )
+
+    def to_frame(self) -> "DataFrame":
+        """The frames of all runs below each other, with a column `variant`; needs pandas."""
+        frames = [
+            run.to_frame().assign(variant=variant.name) for variant in self.variants for run in variant.runs
+        ]
+        return need("pandas").concat(frames, ignore_index=True)
+
+
+def _runs_in(directory: Path) -> Iterator[Run]:
+    """The runs in a directory and below, by path, without attempts that a sweep has moved aside."""
+    paths = sorted(path.parent for path in directory.rglob("config.yaml"))
+    found = [path for path in paths if "." not in path.name or path == directory]
+    if not found:
+        raise BadInput(f"{directory}: holds no run; name the directory of a run or of a study")
+    yield from map(Run, found)
+
+
+def _identity(run: Run) -> str:
+    """Equal for runs of one variant."""
+    settings = {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """What makes each of these runs differ from the others: labels of a sweep, or the differing keys."""
+    entries = [run.entry for run in runs]
+    if all(entries):
+        return [dict(entry.axes) if entry else {} for entry in entries]
+    flat = [dict(_flat(run.settings)) for run in runs]
+    keys = dict.fromkeys(key for each in flat for key in each if key.split(".")[0] not in OF_ONE_RUN)
+    differing = [key for key in keys if len({each.get(key) for each in flat}) > 1]
+    return [{key: each[key] for key in differing if key in each} for each in flat]
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value, default=str).strip('"')
+
+
+def _name(run: Run, axes: dict[str, str]) -> str:
+    if run.entry is not None:
+        return run.entry.variant
+    named = axes.get("sharing.name")
+    return named or ", ".join(f"{key}={value}" for key, value in axes.items()) or run.name

@@ -1,0 +1,125 @@
+"""Runs as a study sees them: states, variants, tables, differences."""
+
+import fcntl
+from math import isnan
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from decentnode.errors import BadInput
+from decentnode.results import Run, Study
+from decentnode.results.metrics import CLASSIFICATION, LOSS
+from decentnode.results.reader import SCHEMA, EvaluationRow
+from decentnode.results.records import write_atomically
+from decentnode.results.run_entry import RunEntry
+
+
+def make_run(
+    path: Path, accuracies: list[tuple[float, float]], seed: int = 0, sharing: str = "gossip",
+    sent: int = 1000, done: bool = True, entry: RunEntry | None = None, metrics=CLASSIFICATION,
+) -> Path:  # fmt: skip
+    """A run of two nodes with an evaluation of both after every tenth round, a second apart."""
+    path.mkdir(parents=True)
+    settings = {
+        "name": "trial",
+        "seed": seed,
+        "run_dir": str(path),
+        "sharing": {"name": sharing},
+        "rounds": 30,
+    }
+    (path / "config.yaml").write_text(yaml.safe_dump(settings))
+    rows = [
+        EvaluationRow(
+            10 * i + 9, 1.0 + i, {"accuracy": dict(enumerate(both)), "loss": {0: 0.5, 1: None}}, {0: 0.25},
+            {0: sent * (i + 1), 1: 3 * sent * (i + 1)}, 0.125,
+        )
+        for i, both in enumerate(accuracies)
+    ]  # fmt: skip
+    (path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    described = [msgspec.to_builtins(metric) for metric in metrics]
+    write_atomically(path / "run.json", {"schema": SCHEMA, "metrics": described})
+    if done:
+        write_atomically(path / "summary.json", {"schema": SCHEMA, "nodes": 2, "finished_nodes": 2})
+    if entry is not None:
+        entry.save(path)
+    return path
+
+
+def recorded(variant: str, seed: int, alone: bool = True) -> RunEntry:
+    return RunEntry("trial", variant, {"scheme": variant}, seed, alone, 3.0, 2.0, 0)
+
+
+def test_a_run_is_a_tidy_table(tmp_path):
+    run = Run(make_run(tmp_path / "a", [(0.5, 0.7), (0.8, 0.9)], seed=3))
+    assert (run.name, run.seed, run.state, run.headline.name) == ("trial", 3, "finished", "accuracy")
+    assert run.curve() == pytest.approx([60.0, 85.0]) and isnan(run.curve(LOSS)[0])
+    assert (run.rounds, run.bytes_per_node, run.seconds) == ([10, 20], [2000.0, 4000.0], [1.0, 2.0])
+    frame = run.to_frame()
+    assert frame.shape == (4, 10)
+    last = frame.iloc[-1]
+    assert (last["rank"], last["round"], last["accuracy"], last["bytes_sent"]) == (1, 20, 0.9, 6000)
+    assert isnan(last["loss"]) and isnan(last["train_loss"]) and frame["train_loss"][0] == 0.25
+
+
+def test_a_run_in_progress_holds_its_lock(tmp_path):
+    path = make_run(tmp_path / "a", [(0.5, 0.7)], done=False)
+    assert Run(path).state == "incomplete"
+    with (path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert Run(path).state == "running"
+    assert Run(path).state == "incomplete"
+
+
+def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_path):
+    for seed, gain in enumerate((0.0, 0.02, 0.04)):
+        for variant, sent, last in (("choco", 1000, 0.8), ("gossip", 4000, 0.9)):
+            make_run(
+                tmp_path / variant / f"seed-{seed}", [(0.5, 0.5), (last + gain, last + gain)], seed, variant,
+                sent, entry=recorded(variant, seed, alone=variant == "choco"),
+            )  # fmt: skip
+    make_run(tmp_path / "choco" / "seed-3", [(0.1, 0.1)], 3, "choco", done=False)
+    make_run(tmp_path / "choco" / "seed-0.failed-1", [(0.1, 0.1)], 0, "choco")
+    study = Study(tmp_path)
+    assert [(variant.name, len(variant.runs), len(variant.finished)) for variant in study.variants] == [
+        ("choco", 4, 3), ("gossip", 3, 3),
+    ]  # fmt: skip
+    assert study.equal_bytes == 4000.0, "choco's two nodes send 2000 bytes on average in ten rounds"
+    table = study.table().set_index("variant")
+    assert table.loc["choco", "end"] == pytest.approx(82.0)
+    assert table.loc["choco", "end_half"] == pytest.approx(4.302652729911275 * 2 / 3**0.5)
+    assert table.loc["gossip", "scheme"] == "gossip" and list(table["alone"]) == [True, False]
+    # Gossip has sent 8000 bytes at its first evaluation, so nothing is known of it at 4000.
+    assert table.loc["choco", "at_equal_bytes"] == pytest.approx(82.0)
+    assert isnan(table.loc["gossip", "at_equal_bytes"])
+    assert study.default_target == pytest.approx(82.0)
+    cheap = study.table(target=65.0).set_index("variant")
+    assert cheap.loc["gossip", "seconds_to_target"] == pytest.approx(1 + (15 / 40 + 15 / 42 + 15 / 44) / 3)
+    (one,) = study.comparisons()
+    assert (one.first, one.second) == ("choco", "gossip")
+    assert one.difference.mean == pytest.approx(-10.0) and one.adjusted_t < 1e-9
+    frame = study.to_frame()
+    assert len(frame) == 26 and set(frame["variant"]) == {"choco", "gossip"}
+
+
+def test_runs_of_their_own_are_grouped_by_what_differs(tmp_path):
+    paths = [
+        make_run(tmp_path / name, [(0.5, 0.5)], seed, sharing)
+        for name, seed, sharing in (("a", 0, "gossip"), ("b", 1, "gossip"), ("c", 0, "choco"))
+    ]
+    study = Study(*paths)
+    assert [(variant.name, variant.axes, len(variant.runs)) for variant in study.variants] == [
+        ("gossip", {"sharing.name": "gossip"}, 2), ("choco", {"sharing.name": "choco"}, 1),
+    ]  # fmt: skip
+
+
+def test_what_is_no_study_is_said_in_one_line(tmp_path):
+    with pytest.raises(BadInput, match="holds no run; name the directory of a run or of a study"):
+        Study(tmp_path)
+    with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):
+        Run(tmp_path)
+    first = make_run(tmp_path / "a", [(0.5, 0.5)])
+    second = make_run(tmp_path / "b", [(0.5, 0.5)], metrics=(LOSS,))
+    with pytest.raises(BadInput, match="judged by different metrics, so they do not compare"):
+        Study(first, second)
