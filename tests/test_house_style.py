@@ -367,8 +367,9 @@ MAY_IMPORT = {
     "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph"},
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"},
+    "studies": GROUND | {"results", "launcher", "node", "config", "graph"},
     "testing": GROUND | RESEARCH | {"config", "node", "parallel", "results"},
-    "cli": GROUND | RESEARCH | {"config", "node", "parallel", "results", "launcher"},
+    "cli": GROUND | RESEARCH | {"config", "node", "parallel", "results", "launcher", "studies"},
 }
 """Which packages each package may import, lazy and type-only imports included (docs/architecture.md)."""
 

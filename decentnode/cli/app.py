@@ -250,6 +250,30 @@ def compare(
 
 
 @app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html, in the directory of a study.")
+    ] = None,
+    paper: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write tables and figures for a paper there.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
+        ),
+    ] = None,
+) -> None:
+    """Show a study, or runs, as one HTML page: tables over seeds, tests, curves, and how to repeat them."""
+    from decentnode.studies.report import command
+
+    print_lines(command.report(runs, out, paper, target))
+
+
+@app.command()
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite
+from math import isfinite
 from statistics import fmean
 
 from decentnode.core.text import decimal, readable_bytes, readable_seconds
@@ -53,11 +53,7 @@ def _reached_by_all(curves: Sequence[Sequence["Reached"]], headline: Metric) -> 
     """The best value that every curve reaches, rounded to one that is easier to reach."""
     finite = [[one.value for one in curve if isfinite(one.value)] for curve in curves]
     best = [headline.best(values) for values in finite if values]
-    if not best:
-        return None
-    if not headline.higher_is_better:
-        return ceil(1e4 * max(best)) / 1e4
-    return floor(10 * min(best)) / 10
+    return headline.easier(headline.worst(best)) if best else None
 
 
 def _reached(row: EvaluationRow, headline: Metric) -> Reached:

@@ -1,6 +1,7 @@
 """The metrics of an evaluation, by name; the first of a run is its headline metric."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil, floor, isfinite
 
 import msgspec
 
@@ -43,6 +44,13 @@ class Metric(msgspec.Struct, frozen=True):
     def worst(self, values: Sequence[float]) -> float:
         """The worst of these values; there is at least one."""
         return min(values) if self.higher_is_better else max(values)
+
+    def easier(self, value: float) -> float:
+        """The value, rounded to a target that is not harder to reach, as people read both."""
+        if not isfinite(value):
+            return value
+        parts = 10 if self.is_fraction else 10_000
+        return (floor(parts * value) if self.higher_is_better else ceil(parts * value)) / parts
 
     def reaches(self, value: float, target: float) -> bool:
         """Whether the value is as good as the target."""

@@ -34,13 +34,11 @@ from decentnode.results.curves import (
     read_runs,
     spread_of,
 )
+from decentnode.results.look import MARKERS, PALETTE
 from decentnode.results.metrics import LOSS, Metric
 
-# The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 MANY_COLORS = matplotlib.colormaps["turbo"]
 """The colors where there are more runs than colors in the palette."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK, PALE = "#222222", "#777777"
 STYLE: dict[Any, Any] = {
     "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titleweight": "bold",

@@ -120,9 +120,9 @@ class Study:
 
     @property
     def default_target(self) -> float:
-        """The best value that every variant reaches in the mean over its seeds; nan without any."""
-        best = [variant.over_seeds(self.measures()["best"]).mean for variant in self.compared]
-        return self.headline.worst(best) if best else nan
+        """The best value that every finished run reaches, rounded to one that is easier; nan without any."""
+        best = [self.measures()["best"](run) for variant in self.compared for run in variant.finished]
+        return self.headline.easier(self.headline.worst(best)) if best else nan
 
     def measures(self, target: float | None = None) -> dict[str, Measure]:
         """The numbers of a run that the table shows, by name; values as people read them."""

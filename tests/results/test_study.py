@@ -93,7 +93,7 @@ def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_pat
     # Gossip has sent 8000 bytes at its first evaluation, so nothing is known of it at 4000.
     assert table.loc["choco", "at_equal_bytes"] == pytest.approx(82.0)
     assert isnan(table.loc["gossip", "at_equal_bytes"])
-    assert study.default_target == pytest.approx(82.0)
+    assert study.default_target == pytest.approx(80.0), "the worst run's best"
     cheap = study.table(target=65.0).set_index("variant")
     assert cheap.loc["gossip", "seconds_to_target"] == pytest.approx(1 + (15 / 40 + 15 / 42 + 15 / 44) / 3)
     (one,) = study.comparisons()

@@ -1,0 +1,33 @@
+"""How variants and runs look, the same in every figure: color, marker and dashes."""
+
+from dataclasses import dataclass
+
+# The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+"""The same markers, as plotly names them."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""As plotly names them; they tell curves apart in print without colors."""
+PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
+    "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1)), "dashdot": "-.", "longdash": (0, (9, 3)),
+}  # fmt: skip
+"""The same dashes for matplotlib."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One curve's look."""
+
+    color: str
+    marker: str
+    symbol: str
+    dash: str
+
+
+def look(place: int) -> Look:
+    """The look of the variant at this place; it repeats after as many as there are combinations."""
+    return Look(
+        PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
+        DASHES[place % len(DASHES)],
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What the runs of a study show together: a page, tables and figures for a paper."""

@@ -1,0 +1,136 @@
+"""The charts of the page, as plotly's JSON: curves with bands, spreads, partition and graph."""
+
+from collections.abc import Iterator, Sequence
+from math import cos, isfinite, pi, sin
+from typing import Any
+
+from decentnode.results import Run, Study, read_object
+from decentnode.results.look import PALETTE, Look, look
+from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.study import Variant
+from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
+
+Chart = dict[str, Any]
+"""`data` and `layout` of a plotly figure."""
+AXIS_TITLES = {"rounds": "round", "bytes": "bytes sent per node", "seconds": "seconds"}
+BAND_OPACITY = 0.18
+MOST_MARKED = 30
+"""Curves with more points than this have no markers."""
+
+
+def looks(study: Study) -> dict[str, Look]:
+    """The look of each variant, the same in all charts."""
+    return {variant.name: look(place) for place, variant in enumerate(study.variants)}
+
+
+def curve_charts(study: Study) -> dict[str, Chart]:
+    """A chart for each metric and axis, named `METRIC_AXIS`; seconds only where they compare."""
+    metrics = [study.headline, *([LOSS] if study.headline != LOSS else [])]
+    styles, charts = looks(study), {}
+    alone = all(variant.had_the_machine_alone for variant in study.compared)
+    for metric in metrics:
+        bands = {variant.name: metric_band(variant, metric) for variant in study.compared}
+        for axis in AXES:
+            title = AXIS_TITLES[axis]
+            if axis == "seconds" and not alone:
+                title += " (runs shared the machine: do not compare)"
+            traces = [t for name, band in bands.items() for t in _traces(name, band, axis, styles[name])]
+            charts[f"{metric.name}_{axis}"] = {"data": traces, "layout": _layout(title, label(metric))}
+    return charts
+
+
+def label(metric: Metric) -> str:
+    """The metric with its unit, for an axis."""
+    return f"test {metric.name}{' (%)' if metric.is_fraction else ''}"
+
+
+def distance_chart(study: Study) -> Chart:
+    """The consensus distance against rounds, on a logarithmic scale."""
+    styles = looks(study)
+    traces = [
+        trace
+        for variant in study.compared
+        for trace in _traces(variant.name, distance_band(variant), "rounds", styles[variant.name])
+    ]
+    layout = _layout("round", "distance to the mean model, relative")
+    layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
+    return {"data": traces, "layout": layout}
+
+
+def _traces(name: str, band: Band, axis: str, style: Look) -> Iterator[dict[str, Any]]:
+    x = band.x[axis]
+    if band.has_interval:
+        # One closed outline: there along the upper edge, and back along the lower one.
+        yield {
+            "x": [*x, *reversed(x)], "y": [*band.high, *reversed(band.low)], "fill": "toself",
+            "fillcolor": style.color, "opacity": BAND_OPACITY, "line": {"width": 0}, "hoverinfo": "skip",
+            "legendgroup": name, "showlegend": False, "mode": "lines",
+        }  # fmt: skip
+    yield {
+        "x": x, "y": _finite(band.mean), "name": name, "legendgroup": name,
+        "mode": "lines+markers" if len(x) <= MOST_MARKED else "lines",
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "marker": {"symbol": style.symbol, "size": 6},
+    }  # fmt: skip
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [value if isfinite(value) else None for value in values]
+
+
+def _layout(x: str, y: str) -> dict[str, Any]:
+    return {
+        "xaxis": {"title": {"text": x}, "exponentformat": "SI"}, "yaxis": {"title": {"text": y}},
+        "margin": {"t": 20, "r": 20, "b": 50, "l": 70}, "height": 430, "hovermode": "closest",
+        "legend": {"orientation": "h", "y": -0.2}, "paper_bgcolor": "white", "plot_bgcolor": "white",
+    }  # fmt: skip
+
+
+def spread_chart(study: Study) -> Chart:
+    """Every node's headline metric at the end, of all seeds."""
+    headline, styles = study.headline, looks(study)
+    traces = [
+        {
+            "type": "box", "name": variant.name, "boxpoints": "all", "pointpos": 0, "jitter": 0.5,
+            "y": [headline.scale * value for value in _last_values(variant, headline)],
+            "marker": {"color": styles[variant.name].color, "size": 4}, "showlegend": False,
+        }
+        for variant in study.compared
+    ]  # fmt: skip
+    return {"data": traces, "layout": _layout("", f"{label(headline)} of each node")}
+
+
+def _last_values(variant: Variant, headline: Metric) -> list[float]:
+    values = [value for run in variant.finished for value in run.rows[-1].values(headline.name)]
+    return [value for value in values if value is not None]
+
+
+def partition_chart(run: Run) -> Chart | None:
+    """How many training samples of each label every node has; None where that is not known."""
+    path = run.directory / "partition.json"
+    labels = read_object(path).get("labels_per_rank") if path.exists() else None
+    if not labels:
+        return None
+    heat = {"type": "heatmap", "z": labels, "colorscale": "Blues", "reversescale": True, "zmin": 0}
+    return {"data": [heat], "layout": _layout("label", "rank")}
+
+
+def graph_chart(
+    edges: Sequence[tuple[int, int]], nodes: int, places: dict[int, tuple[float, float]]
+) -> Chart:
+    """The nodes of a graph at these places, in [-1, 1] x [-1, 1]; without places on a circle."""
+    at = places or {i: (cos(2 * pi * i / nodes), sin(2 * pi * i / nodes)) for i in range(nodes)}
+    lines: dict[str, list[float | None]] = {"x": [], "y": []}
+    for a, b in edges:
+        for axis, i in (("x", 0), ("y", 1)):
+            lines[axis] += [at[a][i], at[b][i], None]
+    hidden = {"visible": False}
+    layout = _layout("", "") | {"xaxis": hidden, "yaxis": hidden | {"scaleanchor": "x"}, "showlegend": False}
+    nodes_drawn = {
+        "x": [at[i][0] for i in range(nodes)], "y": [at[i][1] for i in range(nodes)],
+        "text": [str(i) for i in range(nodes)], "textposition": "middle center", "hoverinfo": "text",
+        "mode": "markers+text", "textfont": {"color": "white", "size": 10},
+        "marker": {"size": 20, "color": PALETTE[0]},
+    }  # fmt: skip
+    edges_drawn = {**lines, "mode": "lines", "line": {"color": "#999999", "width": 1}, "hoverinfo": "skip"}
+    return {"data": [edges_drawn, nodes_drawn], "layout": layout}

@@ -1,0 +1,43 @@
+"""`decentnode report`: the page of a study, and its tables and figures for a paper."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from decentnode.core.atomic_files import write_durably
+from decentnode.core.text import counted
+from decentnode.errors import BadInput
+from decentnode.results import Study
+from decentnode.results.run import FINISHED
+from decentnode.studies.report.page import page
+
+FILE = "report.html"
+
+
+def report(
+    directories: Sequence[Path], out: Path | None, paper: Path | None, target: float | None
+) -> Iterator[str]:
+    """Writes the page, and the files for a paper if a folder is given; yields what to tell the user.
+
+    Raises BadInput.
+    """
+    study = Study(*directories)
+    path = out or (directories[0] / FILE if len(directories) == 1 else Path(FILE))
+    unfinished = [run for run in study.runs if run.state != FINISHED]
+    try:
+        write_durably(path, [page(study, target).encode()])
+        written = _paper(study, paper, target) if paper else []
+    except OSError as error:
+        raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
+    for run in unfinished:
+        yield f"{run.directory}: {run.state}, so it does not count"
+    yield f"{counted(len(study.runs), 'run')} of {counted(len(study.variants), 'variant')}: {path}"
+    yield from map(str, written)
+
+
+def _paper(study: Study, folder: Path, target: float | None) -> list[Path]:
+    if not study.compared:
+        raise BadInput(f"{study.directories[0]}: no run has finished yet, so there is nothing for a paper")
+    # Imported here, because only this needs matplotlib.
+    from decentnode.studies.report import paper
+
+    return paper.write(study, folder, study.default_target if target is None else target)

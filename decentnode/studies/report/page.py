@@ -1,0 +1,128 @@
+"""The page of a report: one HTML file with everything inside, which no network is needed for."""
+
+import json
+import shlex
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import networkx as nx  # type: ignore[import-untyped]
+
+from decentnode.config import loader as config
+from decentnode.core.version import __version__
+from decentnode.errors import BadInput
+from decentnode.results import Run, Study, read_object
+from decentnode.results.extra import need
+from decentnode.results.run import FINISHED
+from decentnode.results.study import OF_ONE_RUN
+from decentnode.studies.report import charts, tables
+from decentnode.studies.report.tables import Table
+
+FILES = Path(__file__).parent / "files"
+MOST_DRAWN = 200
+"""Nodes of the largest graph that is drawn."""
+
+
+def page(study: Study, target: float | None = None) -> str:
+    """The HTML of a report; raises BadInput for files that decentnode has not written.
+
+    `target`: the headline metric, as people read it, that costs are counted up to; default: what all reach.
+    """
+    content = page_content(study, study.default_target if target is None else target)
+    environment = need("jinja2").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((FILES / "page.html").read_text())
+    return str(
+        template.render(
+            content,
+            charts_json=as_script(content["charts"]),
+            style=(FILES / "page.css").read_text(),
+            script=(FILES / "page.js").read_text(),
+            plotly=need("plotly.offline").get_plotlyjs(),
+        )
+    )
+
+
+def page_content(study: Study, target: float) -> dict[str, Any]:
+    """What the page shows, as plain values: tables, charts and the runs with their states."""
+    found: dict[str, Any] = {
+        "name": study.name, "version": __version__, "headline": study.headline.name,
+        "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
+        "differences": None,
+        "runs": [_run(variant.name, run) for variant in study.variants for run in variant.runs],
+        "charts": charts.curve_charts(study) if study.compared else {}, "curves": [], "axes": [],
+    }  # fmt: skip
+    if study.compared:
+        found["curves"] = list(dict.fromkeys(name.rsplit("_", 1)[0] for name in found["charts"]))
+        found["axes"] = list(dict.fromkeys(name.rsplit("_", 1)[1] for name in found["charts"]))
+        found["charts"]["spread"] = charts.spread_chart(study)
+        found["charts"]["distance"] = charts.distance_chart(study)
+    if comparisons := study.comparisons():
+        found["differences"] = asdict_table(tables.difference_table(comparisons, study.headline))
+    first = study.runs[0]
+    if partition := charts.partition_chart(first):
+        found["charts"]["partition"] = partition
+    if graph := _graph_chart(first):
+        found["charts"]["graph"] = graph
+    found["settings"] = {
+        variant.name: json.dumps(_own_settings(variant.runs[0]), indent=2, default=str)
+        for variant in study.variants
+    }
+    return found
+
+
+def asdict_table(table: Table) -> dict[str, Any]:
+    """The table as plain values; a number that is not finite is None."""
+    content = asdict(table)
+    for cell in (cell for row in content["rows"] for cell in row):
+        cell.update({key: None for key in ("value", "half") if not isfinite(cell[key])})
+    return content
+
+
+def as_script(value: object) -> str:
+    """JSON that may stand inside a script element; numbers that are not finite are null."""
+    text = json.dumps(value, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _run(variant: str, run: Run) -> dict[str, Any]:
+    summary = run.summary
+    return {
+        "variant": variant, "seed": run.seed, "state": run.state, "is_counted": run.state == FINISHED,
+        "round": run.rows[-1].round + 1 if run.rows else 0,
+        "directory": str(run.directory),
+        "command": f"decentnode run {shlex.quote(str(run.directory / 'config.yaml'))} run_dir=NEW_DIRECTORY",
+        "version": summary.get("version", ""), "torch": summary.get("torch_version", ""),
+        "model_hash": summary.get("model_hash", ""), "code": _code(run),
+    }  # fmt: skip
+
+
+def _code(run: Run) -> str:
+    """The hash of the plug-ins and, where it is recorded, of decentnode itself."""
+    path = run.directory / "run.json"
+    versions = read_object(path).get("code") if path.exists() else None
+    if not versions:
+        return ""
+    newest = versions[-1]
+    return " ".join(str(newest[key])[:12] for key in ("digest", "package") if newest.get(key))
+
+
+def _own_settings(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
+
+
+def _graph_chart(run: Run) -> charts.Chart | None:
+    """The graph of a run; None where its configuration cannot be loaded here, or it is too large."""
+    try:
+        graph = config.load(run.directory / "config.yaml").graph.make()
+    except BadInput:
+        return None
+    if graph.num_nodes > MOST_DRAWN:
+        return None
+    edges = [(a, b) for a in range(graph.num_nodes) for b in graph.partners(a) if a < b]
+    drawn = nx.Graph(edges)
+    drawn.add_nodes_from(range(graph.num_nodes))
+    places = nx.kamada_kawai_layout(drawn) if nx.is_connected(drawn) else {}
+    return charts.graph_chart(
+        edges, graph.num_nodes, {i: (float(x), float(y)) for i, (x, y) in places.items()}
+    )

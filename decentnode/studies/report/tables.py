@@ -1,0 +1,190 @@
+"""The tables of a report as text, for the page and for papers: LaTeX, Markdown and CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+
+from decentnode.core.text import readable_bytes, readable_seconds
+from decentnode.results import Study
+from decentnode.results.metrics import Metric
+from decentnode.results.statistics import Comparison, Interval
+from decentnode.results.study import Measure, Variant
+
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, and the number that it sorts by."""
+
+    text: str
+    value: float = nan
+    half: float = nan
+    """Half the 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows; the first column holds names."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[Cell]]
+    notes: list[str]
+    """What a reader must know, below the table."""
+
+
+def main_table(study: Study, target: float) -> Table:
+    """The headline metric of each variant, and what it costs; `target` as people read it."""
+    headline, measures = study.headline, study.measures(target)
+    unit = headline.unit.strip()
+    of = f"{headline.name}{f' ({unit})' if unit else ''}"
+    limit = readable_bytes(study.equal_bytes) if study.compared else UNKNOWN
+    shown = f"{target:.4g}{headline.unit}"
+    headings = [
+        "variant", "seeds", f"{of} at the end", "best", f"at {limit}", "at equal time", "sent per node",
+        "time", f"bytes to {shown}", f"time to {shown}",
+    ]  # fmt: skip
+    rows = [_row(variant, headline, measures) for variant in study.compared]
+    notes = [
+        "Mean over seeds ± half of the 95 % confidence interval (Student's t).",
+        f"At equal bytes and time: between evaluations, at the smallest final total of all runs ({limit} and "
+        f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
+    ]
+    if not all(variant.had_the_machine_alone for variant in study.compared):
+        notes.append(
+            "Seconds in parentheses are of runs that shared the machine with others: do not compare."
+        )
+    return Table(f"{headline.name} and cost", headings, rows, notes)
+
+
+def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> list[Cell]:
+    found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
+    alone = variant.had_the_machine_alone
+    return [
+        Cell(variant.name),
+        Cell(str(len(variant.finished)), len(variant.finished)),
+        *(number(found[name], headline) for name in ("end", "best", "at_equal_bytes")),
+        _shared(number(found["at_equal_seconds"], headline), alone),
+        of_bytes(found["bytes"]),
+        _shared(of_seconds(found["seconds"]), alone),
+        of_bytes(found["bytes_to_target"]),
+        _shared(of_seconds(found["seconds_to_target"]), alone),
+    ]
+
+
+def _shared(cell: Cell, alone: bool) -> Cell:
+    return cell if alone or cell.text == UNKNOWN else Cell(f"({cell.text})", cell.value, cell.half)
+
+
+def number(found: Interval, metric: Metric) -> Cell:
+    """A value of the metric, as people read it, with its interval."""
+    if not isfinite(found.mean):
+        return Cell(UNKNOWN)
+    digits = ".2f" if metric.is_fraction else ".4g"
+    half = f" ± {found.half:{'.2f' if metric.is_fraction else '.2g'}}" if isfinite(found.half) else ""
+    return Cell(f"{found.mean:{digits}}{half}", found.mean, found.half)
+
+
+def of_bytes(found: Interval) -> Cell:
+    """A number of bytes."""
+    known = isfinite(found.mean)
+    return Cell(readable_bytes(found.mean), found.mean, found.half) if known else Cell(UNKNOWN)
+
+
+def of_seconds(found: Interval) -> Cell:
+    """A time."""
+    known = isfinite(found.mean)
+    return Cell(readable_seconds(found.mean), found.mean, found.half) if known else Cell(UNKNOWN)
+
+
+def difference_table(comparisons: Sequence[Comparison], headline: Metric) -> Table:
+    """How variants differ at the end: first the difference with its interval, then the p-values."""
+    rows = [
+        [
+            Cell(f"{one.first} - {one.second}"),
+            Cell(str(one.difference.count), one.difference.count),
+            number(one.difference, headline),
+            _p_value(one.t_test), _p_value(one.adjusted_t), _p_value(one.rank_test),
+            _p_value(one.adjusted_rank),
+        ]
+        for one in comparisons
+    ]  # fmt: skip
+    unit = " (points)" if headline.is_fraction else ""
+    return Table(
+        f"differences in {headline.name}",
+        [
+            "pair", "seeds", f"difference{unit}", "t-test", "t-test, Holm", "rank test", "rank test, Holm",
+        ],
+        rows,
+        [
+            "Mean of the differences over the seeds that both have ± half of the 95 % interval; two-sided "
+            "p-values of the paired t-test and of Wilcoxon's signed-rank test (from six seeds on), and the "
+            "same after Holm's correction over all pairs.",
+        ],
+    )  # fmt: skip
+
+
+def _p_value(p: float) -> Cell:
+    if not isfinite(p):
+        return Cell(UNKNOWN)
+    return Cell("< 0.0001" if p < 1e-4 else f"{p:.4f}", p)
+
+
+def as_markdown(table: Table) -> str:
+    """The table in Markdown."""
+    lines = [
+        _markdown_row(table.headings),
+        _markdown_row([":--", *["--:"] * (len(table.headings) - 1)]),
+        *(_markdown_row([cell.text for cell in row]) for row in table.rows),
+    ]
+    return "\n".join([*lines, "", *table.notes, ""])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def as_csv(table: Table) -> str:
+    """The table as comma-separated values, with the numbers that the texts were made from."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    numeric = [any(isfinite(row[i].value) for row in table.rows) for i in range(len(table.headings))]
+    halves = [any(isfinite(row[i].half) for row in table.rows) for i in range(len(table.headings))]
+    columns = [
+        (i, part) for i, half in enumerate(halves) for part in (("value", "half") if half else ("value",))
+    ]
+    writer.writerow([table.headings[i] + (" ±" if part == "half" else "") for i, part in columns])
+    for row in table.rows:
+        writer.writerow([_plain(row[i], part, numeric[i]) for i, part in columns])
+    return text.getvalue()
+
+
+def _plain(cell: Cell, part: str, is_numeric: bool) -> str:
+    if not is_numeric:
+        return cell.text
+    value = cell.half if part == "half" else cell.value
+    return f"{value:.10g}" if isfinite(value) else ""
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": "$<$", ">": "$>$",
+}  # fmt: skip
+
+
+def as_latex(table: Table) -> str:
+    """The table in LaTeX, for \\usepackage{booktabs}."""
+    columns = "l" + "r" * (len(table.headings) - 1)
+    body = [[cell.text for cell in row] for row in table.rows]
+    lines = [
+        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.headings), r"\midrule",
+        *map(_latex_row, body), r"\bottomrule", r"\end{tabular}",
+    ]  # fmt: skip
+    return "\n".join([*(f"% {note}" for note in table.notes), *lines, ""])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join("".join(LATEX.get(letter, letter) for letter in cell) for cell in cells) + r" \\"

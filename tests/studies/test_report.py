@@ -1,0 +1,166 @@
+"""The report of a study: its page without a browser, its tables, and the files for a paper."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from decentnode.cli import app as cli
+from decentnode.results import Study
+from decentnode.results.metrics import ACCURACY
+from decentnode.studies.report import tables
+from decentnode.studies.report.bands import distance_band, metric_band
+from decentnode.studies.report.page import as_script, page, page_content
+from tests.results.test_study import make_run, recorded
+
+ODD = "<b>&top_k"
+
+
+class Page(HTMLParser):
+    """What a page loads, its tables, buttons and charts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.charts: list[str] = []
+        self.values: list[str] = []
+        self.data = ""
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.loaded += [given[name] for name in ("src", "href", "data", "action") if given.get(name)]
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.values += [given["data-value"]] if "data-value" in given else []
+        if "data-chart" in given:
+            self.charts.append(given["data-chart"])
+        self._open = given.get("id", "") if tag == "script" else tag
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open == "charts":
+            self.data += data
+        elif self._open in ("td", "th", "code") and self.tables and self.tables[-1]:
+            self.tables[-1][-1][-1] += data
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    """Two variants with three seeds, one with a name that HTML must escape, and a run in progress."""
+    folder = tmp_path / "trial"
+    for seed, gain in enumerate((0.0, 0.02, 0.04)):
+        for name, variant, sent, last in (("odd", ODD, 1000, 0.8), ("gossip", "gossip", 1500, 0.9)):
+            make_run(
+                folder / name / f"seed-{seed}", [(0.5, 0.5), (0.6, 0.7), (last + gain, last + gain)], seed,
+                variant, sent, entry=recorded(variant, seed, alone=variant == ODD),
+            )  # fmt: skip
+    make_run(folder / "odd" / "seed-3", [(0.1, 0.1)], 3, ODD, done=False, entry=recorded(ODD, 3))
+    return folder
+
+
+def test_a_page_holds_everything_and_loads_nothing(directory):
+    text = page(Study(directory))
+    found = Page(text)
+    assert found.loaded == ["data:,"]
+    main, differences, runs = found.tables
+    assert main[0][:3] == ["variant", "seeds", "accuracy (%) at the end"]
+    rows = {row[0]: row for row in main[1:]}
+    assert rows[ODD][1:4] == ["3", "82.00 ± 4.97", "82.00 ± 4.97"]
+    assert rows["gossip"][7] == "(3.0 s)", "its seconds are of a shared machine"
+    assert differences[1][:3] == [f"gossip - {ODD}", "3", "10.00 ± 0.00"]
+    assert [row[:4] for row in runs[1:] if row[2] != "finished"] == [[ODD, "3", "incomplete", "10"]]
+    charts = json.loads(found.data)
+    assert set(found.charts) == {"spread", "distance"} <= charts.keys()
+    curves = {
+        f"{metric}_{axis}" for metric in ("accuracy", "loss") for axis in ("rounds", "bytes", "seconds")
+    }
+    assert curves <= charts.keys()
+    band, line = charts["accuracy_bytes"]["data"][:2]
+    assert line["x"] == [3000.0, 6000.0, 9000.0] and line["y"] == pytest.approx([50.0, 65.0, 92.0])
+    assert len(band["x"]) == 6 and band["y"][2] > line["y"][2] > band["y"][3]
+    assert "do not compare" in charts["accuracy_seconds"]["layout"]["xaxis"]["title"]["text"]
+    assert charts["loss_rounds"]["data"][0]["y"] == [None, None, None], "the loss of a node is not finite"
+    assert "NaN" not in found.data and "<b>" not in found.data
+    assert "https://" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_a_study_that_has_just_begun_has_a_page(tmp_path):
+    make_run(tmp_path / "only", [], done=False)
+    content = page_content(Study(tmp_path), float("nan"))
+    assert content["curves"] == [] and [run["state"] for run in content["runs"]] == ["incomplete"]
+    assert Page(page(Study(tmp_path))).tables[-1][1][2] == "incomplete"
+
+
+def test_what_stands_in_a_script_cannot_end_it():
+    assert "</script" not in as_script({"name": "</script><script>alert(1)</script>"})
+    assert json.loads(as_script([ODD])) == [ODD]
+
+
+def test_bands_are_those_of_the_rounds_that_all_seeds_have(directory):
+    make_run(directory / "odd" / "seed-9", [(0.5, 0.5)], 9, ODD, entry=recorded(ODD, 9))
+    variant = next(v for v in Study(directory).variants if v.name == ODD)
+    assert metric_band(variant, ACCURACY).rounds == [10] and len(variant.finished) == 4
+    gossip = next(v for v in Study(directory).variants if v.name == "gossip")
+    band = distance_band(gossip)
+    assert band.mean == pytest.approx([0.125] * 3) and band.low == pytest.approx([0.125] * 3)
+
+
+def test_tables_for_papers_say_the_same_in_three_formats(directory):
+    study = Study(directory)
+    table = tables.main_table(study, 70.0)
+    markdown, latex = tables.as_markdown(table), tables.as_latex(table)
+    assert r"| 82.00 ± 4.97 |" in markdown and markdown.startswith("| variant | seeds |")
+    assert r"$<$b$>$\&top\_k & 3 & 82.00 $\pm$ 4.97" in latex and r"accuracy (\%)" in latex
+    rows = list(csv.DictReader(tables.as_csv(table).splitlines()))
+    ours = next(row for row in rows if row["variant"] == ODD)
+    assert float(ours["accuracy (%) at the end"]) == pytest.approx(82.0)
+    assert float(ours["accuracy (%) at the end ±"]) == pytest.approx(4.302652729911275 * 2 / 3**0.5)
+    # 65 % at 4000 bytes and 80 to 84 % at 6000.
+    expected = sum(4000 + 2000 * 5 / (15 + gain) for gain in (0, 2, 4)) / 3
+    assert float(ours["bytes to 70 %"]) == pytest.approx(expected)
+
+
+def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
+    paper = tmp_path / "paper"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(directory), "--paper", str(paper)])
+    said = capsys.readouterr().out.splitlines()
+    assert not ended.value.code
+    assert said[0] == f"{directory / 'odd' / 'seed-3'}: incomplete, so it does not count"
+    assert said[1] == f"7 runs of 2 variants: {directory / 'report.html'}"
+    assert (directory / "report.html").stat().st_size > 1_000_000, "the charting library is inside"
+    names = {path.name for path in paper.iterdir()}
+    assert {"results.tex", "results.md", "results.csv", "differences.tex", "accuracy_bytes.pdf"} <= names
+    assert "accuracy_seconds.pdf" not in names, "runs shared the machine"
+    first = (paper / "accuracy_rounds.svg").read_bytes()
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(directory), "--paper", str(paper)])
+    assert (paper / "accuracy_rounds.svg").read_bytes() == first, "the same data give the same file"
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for words, expected in (
+        ([str(empty)], f"{empty}: holds no run; name the directory of a run or of a study"),
+        (
+            [str(make_run(tmp_path / "a", [], done=False)), "--paper", str(tmp_path / "p")],
+            "no run has finished",
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["report", *words])
+        told = capsys.readouterr().err.strip()
+        assert ended.value.code == 2 and expected in told and "\n" not in told
