@@ -1,30 +1,63 @@
 """One run as a study sees it: settings, state, curves of the headline metric, a tidy table."""
 
 import fcntl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
-from decentnode.errors import BadInput
+from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results.extra import need
 from decentnode.results.metrics import Metric
 from decentnode.results.reader import (
     NOT_OURS,
+    SCHEMA,
     EvaluationRow,
     read_evaluations,
     read_metrics,
     read_object,
 )
-from decentnode.results.run_entry import RunEntry, read_entry
+from decentnode.results.records import write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
+ENTRY = "study.json"
+"""What a sweep records of a run, in its directory, once the run has ended."""
+
+
+class RunEntry(msgspec.Struct):
+    """The content of a run's `study.json`."""
+
+    study: str
+    variant: str
+    axes: Mapping[str, str]
+    """The label of the variant on each axis."""
+    seed: int
+    alone: bool
+    """Whether no other run of the sweep had the machine meanwhile; otherwise its seconds mean little."""
+    wall_seconds: float
+    """Of the whole process, with start and end."""
+    cpu_seconds: float
+    """Processor time of all its processes."""
+    exit_code: int
+
+    def save(self, run_dir: Path) -> None:
+        """Writes the file; raises OSError."""
+        write_atomically(run_dir / ENTRY, {"schema": SCHEMA, **msgspec.to_builtins(self)})
+
+
+def read_entry(run_dir: Path) -> RunEntry | None:
+    """The entry of a run; None where there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode((run_dir / ENTRY).read_bytes(), type=RunEntry)
+    except (OSError, *UNDECODABLE):
+        return None
 
 
 class Run:

@@ -13,7 +13,7 @@ from decentnode.results import Run, Study
 from decentnode.results.metrics import CLASSIFICATION, LOSS
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
-from decentnode.results.run_entry import RunEntry
+from decentnode.results.run import RunEntry
 
 
 def make_run(
