@@ -228,7 +228,9 @@ def plot(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run directories, two or more.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN|STUDY...", help="Directories of runs, or of studies.")
+    ],
     target: Annotated[
         float | None,
         typer.Option(
@@ -238,15 +240,16 @@ def compare(
     out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
     draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
 ) -> None:
-    """Show runs side by side: a table of metric, bytes and time, and figures of the same."""
+    """Show runs side by side, seeds of a variant together: metric, bytes and time, and figures."""
     from decentnode.results import compare as comparison
-    from decentnode.results import curves
+    from decentnode.results.study import read_variants
 
-    print_lines(comparison.compare(curves.read_runs(runs), target))
+    found = read_variants(runs)
+    print_lines(comparison.compare(found, target))
     if draw:
         from decentnode.results import plots as figures
 
-        print_lines(["", *map(str, figures.plot(runs, out))])
+        print_lines(["", *map(str, figures.draw(found, out))])
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The curves of a run: its evaluations, each the mean over nodes with its spread."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.results.metrics import CLASSIFICATION, Metric
 from decentnode.results.reader import (
@@ -134,6 +135,41 @@ def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
     if len({run.name for run in runs}) == len(runs):
         return runs
     return [replace(run, name=name) for run, name in zip(runs, _short_names(paths), strict=True)]
+
+
+def together(name: str, runs: Sequence[RunCurves]) -> RunCurves:
+    """The curves of some runs as if their nodes were of one run, after the rounds that all of them have."""
+    tested = [run for run in runs if run.rows]
+    if not tested:
+        return replace(runs[0], name=name)
+    by_round = [{row.round: row for row in run.rows} for run in tested]
+    shared = sorted(set.intersection(*(set(rows) for rows in by_round)))
+    rows = [_joined([rows[round] for rows in by_round]) for round in shared]
+    return replace(tested[0], name=f"{name} ({counted(len(tested), 'seed')})", rows=rows)
+
+
+def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
+    """One row with the nodes of all; the numbers of the mean models are averaged."""
+    ranks = 1 + max(rank for row in rows for rank in (*row.ranks, *row.bytes_sent))
+
+    def join(parts: Sequence[Mapping[int, Any]]) -> dict[int, Any]:
+        return {i * ranks + rank: value for i, part in enumerate(parts) for rank, value in part.items()}
+
+    names = rows[0].metrics
+    averages = {name: [row.of_average(name) for row in rows] for name in names}
+    return EvaluationRow(
+        rows[0].round, fmean(row.seconds for row in rows),
+        {name: join([row.metrics[name] for row in rows]) for name in names},
+        join([row.train_loss for row in rows]), join([row.bytes_sent for row in rows]),
+        _mean_of_known([row.consensus_distance for row in rows]),
+        {name: _mean_of_known(values) for name, values in averages.items()},
+    )  # fmt: skip
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean, or None if one of them is not known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _read(path: Path) -> RunCurves:

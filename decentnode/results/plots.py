@@ -79,7 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def plot(runs: Sequence[Path], out: Path) -> list[Path]:
     """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`."""
-    found = read_runs(runs)
+    return draw(read_runs(runs), out)
+
+
+def draw(found: Sequence[RunCurves], out: Path) -> list[Path]:
+    """Draws runs that were read; the same pictures, and the same errors."""
     panels = _panels(found)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)

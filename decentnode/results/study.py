@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decentnode.errors import BadInput
+from decentnode.results.curves import RunCurves, read_runs, together
 from decentnode.results.extra import need
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED, Run
@@ -180,10 +181,44 @@ class Study:
         return need("pandas").concat(frames, ignore_index=True)
 
 
-def _runs_in(directory: Path) -> Iterator[Run]:
-    """The runs in a directory and below, by path, without attempts that a sweep has moved aside."""
+def read_variants(paths: Sequence[Path]) -> list[RunCurves]:
+    """The curves of runs, those that differ only in the seed together; raises BadInput.
+
+    `paths`: directories of runs, or of studies. Runs of a single variant, and repetitions of one seed, stay
+    apart.
+    """
+    directories = [
+        run for path in paths for run in ([path] if _is_run(path) else _directories_in(path) or [path])
+    ]
+    found = dict(zip(directories, read_runs(directories), strict=True))
+    if len(found) < len(directories) or not all((path / "config.yaml").exists() for path in found):
+        return read_runs(directories)
+    variants = Study(*directories).variants
+    seeds = [[run.seed for run in variant.runs] for variant in variants]
+    if len(variants) < 2 or any(len(set(each)) < len(each) for each in seeds):
+        return [*found.values()]
+    return [
+        together(variant.name, [found[run.directory] for run in variant.runs])
+        if len(variant.runs) > 1
+        else found[variant.runs[0].directory]
+        for variant in variants
+    ]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether this is a run, or at least no directory of a study."""
+    return not path.is_dir() or (path / "evaluations.jsonl").exists() or (path / "config.yaml").exists()
+
+
+def _directories_in(directory: Path) -> list[Path]:
+    """The directories of the runs below, by path, without attempts that a sweep has moved aside."""
     paths = sorted(path.parent for path in directory.rglob("config.yaml"))
-    found = [path for path in paths if "." not in path.name or path == directory]
+    return [path for path in paths if "." not in path.name or path == directory]
+
+
+def _runs_in(directory: Path) -> Iterator[Run]:
+    """The runs in a directory and below; raises BadInput if there is none."""
+    found = _directories_in(directory)
     if not found:
         raise BadInput(f"{directory}: holds no run; name the directory of a run or of a study")
     yield from map(Run, found)

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 import yaml
 
+from decentnode.cli import app as cli
 from decentnode.errors import BadInput
 from decentnode.results import Run, Study
 from decentnode.results.metrics import CLASSIFICATION, LOSS
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 from decentnode.results.run import RunEntry
+from decentnode.results.study import read_variants
 
 
 def make_run(
@@ -41,7 +43,8 @@ def make_run(
     described = [msgspec.to_builtins(metric) for metric in metrics]
     write_atomically(path / "run.json", {"schema": SCHEMA, "metrics": described})
     if done:
-        write_atomically(path / "summary.json", {"schema": SCHEMA, "nodes": 2, "finished_nodes": 2})
+        ended = {"schema": SCHEMA, "name": "trial", "nodes": 2, "finished_nodes": 2}
+        write_atomically(path / "summary.json", ended)
     if entry is not None:
         entry.save(path)
     return path
@@ -112,6 +115,21 @@ def test_runs_of_their_own_are_grouped_by_what_differs(tmp_path):
     assert [(variant.name, variant.axes, len(variant.runs)) for variant in study.variants] == [
         ("gossip", {"sharing.name": "gossip"}, 2), ("choco", {"sharing.name": "choco"}, 1),
     ]  # fmt: skip
+
+
+def test_compare_puts_seeds_of_a_variant_together(tmp_path, capsys):
+    for seed, value in ((0, 0.8), (1, 0.9)):
+        for name in ("choco", "gossip"):
+            make_run(tmp_path / name / f"seed-{seed}", [(0.5, 0.5), (value, value + 0.04)], seed, name)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", str(tmp_path), "--out", str(tmp_path / "out")])
+    rows = capsys.readouterr().out.splitlines()
+    assert not ended.value.code and (tmp_path / "out" / "overview.png").exists()
+    assert rows[2].split()[:8] == ["choco", "(2", "seeds)", "4", "20", "87.00", "80.00", "94.00"]
+    both = [run.rows[-1] for run in read_variants([tmp_path / "choco" / f"seed-{seed}" for seed in (0, 1)])]
+    assert [row.ranks for row in both] == [[0, 1], [0, 1]], "one variant alone: its seeds side by side"
+    again = read_variants([tmp_path / "choco" / "seed-0"] * 2)
+    assert len(again) == 2
 
 
 def test_what_is_no_study_is_said_in_one_line(tmp_path):
