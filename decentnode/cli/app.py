@@ -133,9 +133,18 @@ def validate(
     config: ConfigPath,
     overrides: Overrides = None,
     load: Annotated[bool, typer.Option(help="Load the dataset and make one dry round, too.")] = True,
+    resolved: Annotated[
+        bool,
+        typer.Option("--resolved", help="Print it as YAML with its bases and defaults; loads no dataset."),
+    ] = False,
 ) -> None:
     """Check a configuration; shows every defect at once."""
     settings = read(config, overrides)
+    if resolved:
+        from decentnode.config.loader import dump
+
+        print_lines(dump(settings).splitlines())
+        return
     from decentnode.config.error_locations import with_locations
     from decentnode.graph.declared import doubts
     from decentnode.node import dry_round
@@ -361,9 +370,9 @@ def schema() -> None:
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
     """An experiment's settings; reports a file that cannot be read before the slow imports."""
-    from decentnode.config import yaml_source
+    from decentnode.config.sources import extends
 
-    document = yaml_source.read(config)
+    document = extends.read(config)
     import_torch()
     from decentnode.config.error_locations import plugin_errors_as_bad_input
     from decentnode.config.loader import understand

@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.config import overrides as command_line
-from decentnode.config import yaml_source
 from decentnode.config.sections import SECTIONS
+from decentnode.config.sources import extends
 from decentnode.config.yaml_source import Key
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import (
@@ -61,7 +61,7 @@ def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
 def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
     """The same defects, with places if they name a key; unchanged if the file cannot be read any more."""
     try:
-        document = yaml_source.read(path)
+        document = extends.read(path)
         for override in overrides:
             command_line.apply(document, override)
     except ConfigError:

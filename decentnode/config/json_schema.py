@@ -1,11 +1,11 @@
 """The JSON schema of configurations, with which editors complete and check them."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, parameters_for
 from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
 from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
+from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.config.type_check import REQUIRED, json_schema, parameters_of
 from decentnode.core import registry
@@ -13,14 +13,25 @@ from decentnode.core.registry import Registry
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-REQUIRED_KEYS = ("rounds", "graph", "dataset", "model", "training")
+REQUIRED_KEYS = ["rounds", "graph", "dataset", "model", "training"]
 
 
 def schema() -> Schema:
     """The schema of a whole configuration, with the options of every registered plug-in."""
     builder = SchemaBuilder()
-    top = builder.object(scalar_parameters("quickstart"), builder.sections(), REQUIRED_KEYS)
-    return {"$schema": DIALECT, "title": "decentnode configuration", **top, "$defs": builder.definitions}
+    top = builder.object(scalar_parameters("quickstart"), builder.sections())
+    top["properties"] |= {EXTENDS: {"type": ["string", "null"]}}
+    # What a configuration leaves out may stand in the one that it extends.
+    del top["required"]
+    whole = {"required": REQUIRED_KEYS, "properties": {"training": {"required": ["optimizer"]}}}
+    alone = {"if": {"required": [EXTENDS]}, "else": whole}
+    return {
+        "$schema": DIALECT,
+        "title": "decentnode configuration",
+        **top,
+        **alone,
+        "$defs": builder.definitions,
+    }
 
 
 class SchemaBuilder:
@@ -60,7 +71,7 @@ class SchemaBuilder:
         shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
         section: Schema = self.plugin(registry.TRAININGS, "local", shared)["anyOf"][1]
         section["properties"] |= shared
-        return section | {"required": ["optimizer"]}
+        return section
 
     def plugin(self, kind: Registry, default: str = "", generic: Schema | None = None) -> Schema:
         """A plug-in by its name alone, or a mapping whose `name` selects the other keys."""
@@ -79,16 +90,14 @@ class SchemaBuilder:
         section = {"type": "object", "properties": {"name": named}, "allOf": choices}
         return {"anyOf": [{"type": "string"} | named, section]}
 
-    def object(
-        self, parameters: Parameters, more: Schema | None = None, required: Iterable[str] = ()
-    ) -> Schema:
+    def object(self, parameters: Parameters, more: Schema | None = None) -> Schema:
         """A mapping with these parameters and no other keys than those in `more`."""
         properties = {name: self.value(*parameter) for name, parameter in parameters.items()} | (more or {})
         needed = [name for name, (_, default) in parameters.items() if default is REQUIRED]
         return {
             "type": "object",
             "properties": properties,
-            "required": list(dict.fromkeys([*needed, *required])),
+            "required": needed,
             "additionalProperties": False,
         }
 

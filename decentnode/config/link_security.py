@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -85,8 +86,11 @@ def needs_keys(settings: Settings) -> bool:
     return used and not all(is_loopback(machine.address) for machine in mapping.machines)
 
 
-def keys_beside(settings: Settings, folder: Path) -> Literal["auto", "none"] | KeyFolder:
-    """`settings.security`, where `auto` becomes the keys beside the configuration if the run needs them."""
-    found = folder / KEY_FOLDER
-    wanted = settings.security == "auto" and found.exists() and needs_keys(settings)
-    return KeyFolder(found) if wanted else settings.security
+def keys_beside(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:
+    """`settings.security`, where `auto` becomes the keys beside the configuration if the run needs them.
+
+    `folders`: those of the configuration and of the files that it extends; the first with keys counts.
+    """
+    found = next((folder / KEY_FOLDER for folder in folders if (folder / KEY_FOLDER).exists()), None)
+    wanted = settings.security == "auto" and found is not None and needs_keys(settings)
+    return KeyFolder(found) if found is not None and wanted else settings.security

@@ -17,6 +17,7 @@ from decentnode.config.link_security import keys_beside
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SHARING_KEYS, SectionParser
 from decentnode.config.settings import KeyFolder, Plugin, Settings
+from decentnode.config.sources import extends
 from decentnode.config.type_check import is_path, parameters_of
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
@@ -29,23 +30,24 @@ PER_HOST = ("run_dir", "machine", "device")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
-    """The settings in a YAML file; raises one ConfigError with every defect of file and overrides."""
-    return understand(yaml_source.read(path), overrides)
+    """The settings in a YAML file and its bases; one ConfigError has every defect, also of overrides."""
+    return understand(extends.read(path), overrides)
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
     """The settings in a file that was read; raises the same errors as `load`."""
-    folder = Path(document.file).resolve().parent
+    folder, *others = [Path(file).resolve().parent for file in (document.file, *document.bases)]
     for override in overrides:
         command_line.apply(document, override)
-    sections = SectionParser(PluginParser(document, folder))
+    parser = PluginParser(document, folder)
+    sections = SectionParser(parser)
     arguments = sections.read()
     check_all(document, sections.made)
     document.raise_any()
     mapping = sections.made["mapping"]
     settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
-    settings = replace(settings, security=keys_beside(settings, folder))
-    if found := path_beside(sections.made["dataset"], folder):
+    settings = replace(settings, security=keys_beside(settings, [folder, *others]))
+    if found := path_beside(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
         # The resolved configuration names the place, so that a resume from another directory finds it.
         options = {**settings.dataset.options, "path": found}
         settings = replace(settings, dataset=replace(settings.dataset, options=options))

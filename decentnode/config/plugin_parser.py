@@ -36,7 +36,10 @@ _WORD = re.compile(r"\w+")
 
 @dataclass
 class PluginParser:
-    """Reads from one document; relative paths start at `folder`, the document's folder."""
+    """Reads from one document; relative paths start at the folder of the file in which they stand.
+
+    `folder` is the document's folder.
+    """
 
     document: Document
     folder: Path
@@ -50,6 +53,11 @@ class PluginParser:
             else:
                 value = value.get(part) if isinstance(value, dict) else None
         return value
+
+    def folder_of(self, key: Key) -> Path:
+        """The folder of the file in which the value stands: the document's, or that of one of its bases."""
+        base = self.document.place(key).file
+        return Path(base).resolve().parent if base else self.folder
 
     def plugin(
         self, key: Key, kind: Registry, default: str = "", generic: Iterable[str] = ()
@@ -108,7 +116,7 @@ class PluginParser:
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:
         """The absolute path; relative to the file, else to the current folder (overrides: vice versa)."""
-        folders = [self.folder, Path.cwd()]
+        folders = [self.folder_of(key), Path.cwd()]
         if self.document.place(key).override:
             folders.reverse()
         try:
@@ -150,7 +158,7 @@ class PluginParser:
     def _find(self, key: Key, kind: Registry, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
         if ":" in name:
-            import_from(Path.cwd(), self.folder)
+            import_from(Path.cwd(), self.folder_of(where))
         try:
             cls = kind.find(name)
         except BadInput as error:

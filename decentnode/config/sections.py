@@ -36,8 +36,9 @@ from decentnode.training.training import Factory, TrainingSettings
 
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
-    "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing", "communication",
-    "evaluation", "failures", "checkpoint", "records", "faults", "security", "device", "run_dir", "machine",
+    "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing",
+    "communication", "evaluation", "failures", "checkpoint", "records", "faults", "security", "device",
+    "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)

@@ -72,10 +72,12 @@ class Dumper(ScalarRules, yaml.SafeDumper):
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The place of a value in the input: a line of the file, or an override of the command line."""
+    """The place of a value in the input: a line of a file, or an override of the command line."""
 
     line: int
     override: Key | None = None
+    file: str = ""
+    """The file, where it is another than the document's: one that this extends."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Defect:
     def render(self, file: str) -> str:
         """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
         if self.place.override is None:
-            where = f"{file}:{self.place.line}"
+            where = f"{self.place.file or file}:{self.place.line}"
             where += f" {key_text(self.key)}" if self.key else ""
         else:
             where = f"command line: {key_text(max(self.key, self.place.override, key=len))}"
@@ -105,6 +107,8 @@ class Document:
     places: dict[Key, SourceLocation] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
     unreadable: set[Key] = field(default_factory=set)
+    bases: list[str] = field(default_factory=list)
+    """The files that it extends, the nearest first."""
 
     def place(self, key: Key) -> SourceLocation:
         """The place of the value; for a missing one, the start of the section around it."""
@@ -118,8 +122,12 @@ class Document:
             self.defects += [Defect(self.place(key), key, line) for line in what]
 
     def lines(self) -> list[str]:
-        """All defects in the file's order, those of the command line last."""
-        ordered = sorted(self.defects, key=lambda d: (d.place.override is not None, d.place.line))
+        """All defects in the file's order, then those of its bases, those of the command line last."""
+        files = ["", *self.bases]
+        ordered = sorted(
+            self.defects,
+            key=lambda d: (d.place.override is not None, files.index(d.place.file), d.place.line),
+        )
         return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
 
     def raise_any(self) -> None:

@@ -17,7 +17,7 @@ from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ConfigError
 from decentnode.models.base import Model
 
-SHIPPED = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
 RING = "4\n0 1\n1 2\n2 3\n3 0\n"
 SMALL = """\
 rounds: 3
@@ -206,11 +206,14 @@ def test_defects_of_file_and_overrides_come_together() -> None:
 # Writing back ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_shipped_configuration_is_right_and_survives_a_dump(path) -> None:
     settings = config.load(path)
     Path("again.yaml").write_text(config.dump(settings))
-    assert config.load("again.yaml") == settings
+    again = config.load("again.yaml")
+    assert again == settings
+    graph = settings.graph.make()
+    assert config.digest(again, again.graph.make()) == config.digest(settings, graph)
 
 
 @pytest.mark.parametrize(

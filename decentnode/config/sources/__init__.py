@@ -1,0 +1,1 @@
+"""Other files that a configuration is made from: those that it extends, and those of decentralizepy."""

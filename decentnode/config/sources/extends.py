@@ -1,0 +1,133 @@
+"""`extends: base.yaml`: a configuration that says only what differs from another one.
+
+Mappings merge key by key; a list, a text or a number replaces. A plug-in under another name replaces the
+whole section, because the options of the other plug-in are not its own. Every value keeps the place where it
+stands, so that errors name that file and relative paths start at that file's folder.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from decentnode.config import yaml_source
+from decentnode.config.type_check import show
+from decentnode.config.yaml_source import Document, Key
+from decentnode.core.registry import near_file
+from decentnode.core.text import quoted
+
+EXTENDS = "extends"
+DEFAULT_NAMES: dict[Key, str] = {
+    ("graph",): "",
+    ("mapping",): "linear",
+    ("dataset",): "",
+    ("dataset", "partition"): "iid",
+    ("model",): "",
+    ("training", "optimizer"): "",
+    ("training", "scheduler"): "",
+    ("training", "loss"): "CrossEntropyLoss",
+    ("sharing",): "gossip",
+    ("sharing", "weights"): "",
+    ("communication",): "zeromq",
+}
+"""The sections of one plug-in, and the plug-in of a section without a name.
+
+`training` is none of them: its keys are valid for every name.
+"""
+
+
+def read(path: str | Path) -> Document:
+    """The values of a YAML file and of all that it extends; raises ConfigError where one cannot be read."""
+    chain = [yaml_source.read(path)]
+    while base := _base_of(chain[-1]):
+        _check_circle(chain, base)
+        chain.append(yaml_source.read(base))
+    merged = chain.pop()
+    while chain:
+        merged = merge(chain.pop(), merged)
+    return merged
+
+
+def _base_of(document: Document) -> Path | None:
+    """The file that a document extends, as a path like its own; takes the key out of the values."""
+    key, given = (EXTENDS,), document.value.pop(EXTENDS, None)
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given:
+        document.add(key, f"must be the path of one configuration, not {show(given)}")
+        document.raise_any()
+    try:
+        found = (Path(document.file).resolve().parent / Path(given).expanduser()).resolve()
+        if not found.exists():
+            document.add(key, f"no such file: {found}{near_file(str(found))}")
+    except (OSError, RuntimeError) as error:  # too long, a loop of links, or an unknown user's home
+        document.add(key, f"no usable path: {quoted(given)}: {error}")
+    document.raise_any()
+    return found if Path(document.file).is_absolute() else Path(os.path.relpath(found))
+
+
+def _check_circle(chain: Sequence[Document], base: Path) -> None:
+    if base.resolve() in [Path(document.file).resolve() for document in chain]:
+        files = " extends ".join([*(document.file for document in chain), str(base)])
+        chain[-1].add((EXTENDS,), f"a circle: {files}; one of them must not extend another")
+        chain[-1].raise_any()
+
+
+def merge(document: Document, base: Document) -> Document:
+    """The document with all that it leaves out from its base."""
+    places = {key: replace(place, file=place.file or base.file) for key, place in base.places.items()}
+    defects = [
+        replace(defect, place=replace(defect.place, file=defect.place.file or base.file))
+        for defect in base.defects
+    ]
+    merged = replace(
+        base,
+        file=document.file,
+        places=places | {(): document.place(())},
+        defects=[*document.defects, *defects],
+        bases=[base.file, *base.bases],
+    )
+    _change(merged, document, (), merged.value, document.value)
+    return merged
+
+
+def _change(
+    merged: Document, document: Document, key: Key, below: dict[str, Any], values: dict[str, Any]
+) -> None:
+    """Writes the document's `values` at `key` over those of the base `below`, with their places."""
+    for name, value in values.items():
+        place = (*key, name)
+        section = _continued(place, below.get(name), value)
+        if section is None:
+            _replace(merged, document, place)
+            below[name] = value
+            continue
+        if isinstance(below[name], str):  # the short form of a plug-in: its place is that of the name
+            merged.places[(*place, "name")] = merged.places[place]
+        if "name" in value or "name" not in section:
+            merged.places[place] = document.places[place]
+        below[name] = section
+        _change(merged, document, place, section, value)
+
+
+def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
+    """The base's section, if `value` changes some of its keys; None if it replaces the whole."""
+    if not isinstance(value, dict):
+        return None
+    default = DEFAULT_NAMES.get(key)
+    if default is not None:
+        below = {"name": below} if isinstance(below, str) else below
+        if isinstance(below, dict) and "name" in value:
+            same = (value["name"] or default) == (below.get("name") or default)
+            return below if same else None
+    return below if isinstance(below, dict) else None
+
+
+def _replace(merged: Document, document: Document, key: Key) -> None:
+    """Takes the places of a value and of all in it from the document, and forgets those of the base."""
+    for old in [place for place in merged.places if place[: len(key)] == key]:
+        del merged.places[old]
+    merged.places |= {place: at for place, at in document.places.items() if place[: len(key)] == key}
+    merged.unreadable = {place for place in merged.unreadable if place[: len(key)] != key}
+    merged.unreadable |= {place for place in document.unreadable if place[: len(key)] == key}
