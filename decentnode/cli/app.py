@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from decentnode.cli.exit import explain, leave
+from decentnode.cli.import_config import import_config
 from decentnode.core.streams import fill_standard_streams, print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
@@ -366,6 +367,9 @@ def schema() -> None:
     from decentnode.config.loader import json_schema
 
     print_lines([json.dumps(json_schema(), indent=2)])
+
+
+app.command("import")(import_config)
 
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":

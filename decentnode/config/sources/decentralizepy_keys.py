@@ -1,0 +1,234 @@
+"""Our names for decentralizepy's keys, classes and flags; docs/from_decentralizepy.md has the same tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from decentnode.config.yaml_source import Key
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The YAML keys that an INI key or a flag becomes; without any, the reason."""
+
+    yaml: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def _to(*yaml: str) -> Counterpart:
+    return Counterpart(yaml)
+
+
+def _none(reason: str) -> Counterpart:
+    return Counterpart(reason=reason)
+
+
+_DATASET_NAME = _to("dataset.name")
+_SAMPLES = _none("runs evaluate on the test set alone; `dataset.test_size` takes a part of it")
+_BY = _to("sharing.transforms[0].by")
+_CODING = _to("sharing.transforms")
+_UNBUILT = _none("their classes are not built in")
+_FIXED = _none("messages have a fixed format")
+_SAVED = _none("`records` count the bytes of values and indices")
+_SERVER = _none("no server samples clients; `sharing: {name: stc, server: 0}` on a `star` has a server")
+
+KEYS: dict[str, dict[str, Counterpart]] = {
+    "DATASET": {
+        "dataset_package": _DATASET_NAME,
+        "dataset_class": _DATASET_NAME,
+        "model_class": _to("model.name"),
+        "train_dir": _to("dataset.path"),
+        "test_dir": _to("dataset.path"),
+        "images_dir": _none(
+            "the datasets here have their images in one folder; an option of your own dataset"
+        ),
+        "sizes": _to("dataset.partition.sizes"),
+        "random_seed": _to("seed"),
+        "only_local": _none("each rank has its own part of one partition"),
+        "test_batch_size": _to("evaluation.batch_size"),
+        "partition_niid": _to("dataset.partition.name"),
+        "alpha": _to("dataset.partition.alpha"),
+        "shards": _to("dataset.partition.labels_per_node"),
+        "validation_source": _SAMPLES,
+        "validation_size": _SAMPLES,
+        "tokenizer": _none("`read` of your own dataset returns ids"),
+    },
+    "OPTIMIZER_PARAMS": {
+        "optimizer_package": _to("training.optimizer.name"),
+        "optimizer_class": _to("training.optimizer.name"),
+    },
+    "TRAIN_PARAMS": {
+        "training_package": _to("training.name"),
+        "training_class": _to("training.name"),
+        "rounds": _to("training.steps_per_round"),
+        "full_epochs": _to("training.epochs_per_round"),
+        "batch_size": _to("training.batch_size"),
+        "shuffle": _none("every epoch is shuffled"),
+        "loss_package": _to("training.loss"),
+        "loss_class": _to("training.loss"),
+        "loss": _to("training.loss"),
+    },
+    "COMMUNICATION": {
+        "comm_package": _to("communication.name"),
+        "comm_class": _to("communication.name"),
+        "addresses_filepath": _to("mapping.machines"),
+        "offset": _to("communication.base_port"),
+        "recv_timeout": _to("failures.deadline"),
+    },
+    "NODE": {
+        "graph_degree": _to("graph.degree"),
+        "timeout": _to("failures.deadline"),
+    },
+    "SHARING": {
+        "sharing_package": _to("sharing.name"),
+        "sharing_class": _to("sharing.name"),
+        "alpha": _to("sharing.transforms[0].fraction"),
+        "alpha_list": _to("sharing.fractions"),
+        "metadata_cap": _to("sharing.metadata_cap"),
+        "wavelet": _to("sharing.wavelet", "sharing.levels"),
+        "level": _to("sharing.wavelet", "sharing.levels"),
+        "accumulation": _BY,
+        "accumulate_averaging_changes": _BY,
+        "change_based_selection": _BY,
+        "change_transformer": _to("sharing.transforms"),
+        "step_size": _to("sharing.gamma"),
+        "layerwise": _to("sharing.transforms[0].per_layer"),
+        "compress": _CODING,
+        "compression_package": _CODING,
+        "compression_class": _CODING,
+        "float_precision": _to("sharing.transforms[0].precision"),
+        "init_alpha": _UNBUILT,
+        "max_alpha": _UNBUILT,
+        "k": _UNBUILT,
+        "change_alpha": _UNBUILT,
+        "change_rounds": _UNBUILT,
+        "lower_bound": _UNBUILT,
+        "metro_hastings": _UNBUILT,
+        "dict_ordered": _FIXED,
+        "pickle": _FIXED,
+        "save_shared": _SAVED,
+        "save_accumulated": _SAVED,
+    },
+}
+"""By section. An optimizer has further keys, all of them its own options."""
+
+FLAGS: dict[str, Counterpart] = {
+    "-ms": _to("mapping.machines"),
+    "-ps": _to("mapping.machines"),
+    "-mid": _to("machine"),
+    "-is": _to("rounds"),
+    "-gf": _to("graph.path", "graph.type"),
+    "-gt": _to("graph.path", "graph.type"),
+    "-ta": _to("evaluation.every"),
+    "-tea": _none("the training loss of each round is recorded"),
+    "-ld": _to("run_dir"),
+    "-wsd": _to("records.models"),
+    "-ll": _none("the console and `logs/` show all that matters"),
+    "-ro": _none("the optimizer keeps its state; plain SGD has none"),
+    "-sm": _SERVER,
+    "-sr": _SERVER,
+    "-wr": _SERVER,
+}
+"""Arguments of the drivers, apart from -cf: the file itself."""
+
+DATASETS: dict[str, Options] = {
+    "CIFAR10": {"name": "cifar10"},
+    "Femnist": {"name": "idx", "variant": "emnist-byclass"},
+}
+MODELS = {"LeNet": "lenet", "LogisticRegression": "logistic_regression", "CNN": "cnn"}
+PARTITIONS = {
+    "False": "iid",
+    "iid": "iid",
+    "simple": "iid",
+    "dirichlet": "dirichlet",
+    "kshard": "shards",
+    "True": "shards",
+}
+TRAININGS = {name: "local" for name in ("Training", "GradientAccumulator", "ChangeAccumulator")}
+COMMUNICATIONS = {"TCP": "zeromq", "TCP_ACK": "zeromq"}
+COMPRESSIONS: dict[str, tuple[str, ...]] = {
+    "Elias": ("elias_gamma",),
+    "EliasFpzip": ("elias_gamma", "fpzip"),
+    "EliasFpzipLossy": ("elias_gamma", "fpzip"),
+    "Lz4Wrapper": ("lz4",),
+    "Quantization": ("uniform",),
+}
+LOSSES = {"cross_entropy": "CrossEntropyLoss", "nll_loss": "NLLLoss", "mse_loss": "MSELoss"}
+"""The functions of torch.nn.functional that `loss` may name, as classes of torch.nn."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a sharing class of decentralizepy becomes: a section `sharing`."""
+
+    name: str
+    fixed: Options = field(default_factory=dict)
+    """Options whatever the INI file says."""
+    transforms: tuple[Options, ...] = ()
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """The place below `sharing` of each INI key."""
+    defaults: Options = field(default_factory=dict)
+    """What decentralizepy takes where the INI file leaves a key out and the default here differs."""
+    required: tuple[str, ...] = ()
+    indices: bool = False
+    """Whether it sends indices, so that a coder of indices fits."""
+    codes_itself: bool = False
+    """Whether its messages are coded already."""
+
+
+RANDOM_FRACTIONS = [0.1, 0.2, 0.3, 0.4, 1.0]
+BASIS_KEYS: dict[str, Key] = {"wavelet": ("transforms", 0, "family"), "level": ("transforms", 0, "levels")}
+
+
+def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: Any) -> Scheme:
+    """Gossip of the values that changed most, after a change of basis or none."""
+    at = len(before)
+    keys: dict[str, Key] = {
+        fraction: ("transforms", at, "fraction"),
+        "metadata_cap": ("transforms", at, "metadata_cap"),
+        "layerwise": ("transforms", at, "per_layer"),
+        "change_based_selection": ("transforms", at, "by"),
+    }
+    defaults = {fraction: default}
+    if before == ("wavelet",):
+        keys |= BASIS_KEYS
+        defaults |= {"wavelet": "haar"}
+    transforms = (*({"name": name} for name in before), {"name": "top_k", **fixed})
+    return Scheme("gossip", {}, transforms, keys, defaults, indices=True)
+
+
+_JWINS = Scheme(
+    "jwins",
+    keys={"alpha_list": ("fractions",), "metadata_cap": ("metadata_cap",)}
+    | {"wavelet": ("wavelet",), "level": ("levels",)},
+    defaults={"alpha_list": RANDOM_FRACTIONS, "metadata_cap": 1.0, "wavelet": "haar"},
+    indices=True,
+)
+SCHEMES: dict[str, Scheme] = {
+    "Sharing": Scheme("gossip"),
+    "PlainAverageSharing": Scheme("gossip", {"weights": "uniform"}),
+    "SubSampling": Scheme(
+        "gossip",
+        transforms=({"name": "random_k"},),
+        keys={"alpha": ("transforms", 0, "fraction"), "layerwise": ("transforms", 0, "per_layer")},
+        defaults={"alpha": 1.0},
+    ),
+    "PartialModel": _top_k(),
+    "TopK": _top_k(),
+    "TopKParams": _top_k(by="magnitude", per_layer=True),
+    "Wavelet": _top_k("wavelet"),
+    "FFT": _top_k("fourier"),
+    "RandomAlpha": _top_k(fraction="alpha_list", default=RANDOM_FRACTIONS),
+    "JWINS": _JWINS,
+    "RandomAlphaWavelet": _JWINS,
+    "Choco": Scheme(
+        "choco",
+        transforms=({"name": "top_k"},),
+        keys={"alpha": ("transforms", 0, "fraction"), "step_size": ("gamma",)},
+        required=("alpha", "step_size"),
+        indices=True,
+    ),
+    "STC": Scheme("stc", keys={"alpha": ("fraction",)}, defaults={"alpha": 1.0}, codes_itself=True),
+}

@@ -1,0 +1,124 @@
+"""The arguments of decentralizepy's drivers, and its list of the machines' addresses."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from decentnode.config.sources.conversion import OWN, Conversion
+from decentnode.config.sources.decentralizepy_keys import FLAGS
+from decentnode.config.yaml_source import SourceLocation
+from decentnode.core.registry import near_file
+from decentnode.core.text import quoted
+from decentnode.errors import BadInput, ConfigError
+
+GRAPH_NAME = re.compile(r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)")
+"""Matches the name of a graph that is a file."""
+HERE = "127.0.0.1"
+
+
+@dataclass
+class Arguments:
+    """What decentralizepy has on the command line of a driver; None and empty: not given."""
+
+    iterations: int | None = None
+    graph: Path | None = None
+    graph_type: str | None = None
+    test_after: int = 5
+    ip: Path | None = None
+    machines: int | None = None
+    processes: tuple[int, ...] = ()
+    """On each machine; one number is for all."""
+    machine_id: int | None = None
+    log_dir: str | None = None
+    weights_store_dir: str | None = None
+    others: Mapping[str, object] = field(default_factory=dict)
+    """Flags without a counterpart by their short names."""
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes on all machines; 0 if unknown."""
+        return sum(self.processes) * (self.machines or 1 if len(self.processes) == 1 else 1)
+
+
+def processes(text: str) -> tuple[int, ...]:
+    """`16` or `16,8`: the processes of each machine, empty if not given; raises BadInput."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() and 0 < int(word[:9]) == int(word) for word in words):
+        raise BadInput(f"--procs-per-machine: numbers of processes, such as 16 or 16,8, not {quoted(text)}")
+    return tuple(map(int, words))
+
+
+def add(made: Conversion, given: Arguments) -> None:
+    """Adds what the arguments say to a conversion; its defects, too."""
+    if given.iterations is None and not made.replaces("rounds"):
+        made.defect(1, ("rounds",), f"in {OWN} an argument of the driver; add --iterations N")
+    made.set_argument(given.iterations, "rounds")
+    made.set_argument(given.test_after, "evaluation", "every")
+    made.set_argument(given.machine_id, "machine")
+    made.set_argument(given.log_dir, "run_dir")
+    made.set_argument(None if given.weights_store_dir is None else {}, "records", "models")
+    _add_graph(made, given)
+    _add_machines(made, given)
+    for flag, value in given.others.items():
+        made.missing.append(f"{flag} {value}: no equivalent, because {FLAGS[flag].reason}")
+        made.missing_keys.append(flag)
+
+
+def _add_graph(made: Conversion, given: Arguments) -> None:
+    if given.graph is None:
+        if not made.replaces("graph") and "graph" not in made.document.value:
+            made.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
+    elif given.graph_type is None and GRAPH_NAME.fullmatch(str(given.graph)):
+        made.set_argument(str(given.graph), "graph")
+        made.resolve(("graph",))
+    else:
+        made.set_argument("file", "graph", "name")
+        made.set_argument(str(given.graph), "graph", "path")
+        made.set_argument(given.graph_type, "graph", "type")
+        made.resolve(("graph", "path"))
+
+
+def _add_machines(made: Conversion, given: Arguments) -> None:
+    named = made.section("COMMUNICATION").get("addresses_filepath")
+    if given.ip is None and (given.machines or 1) == 1:
+        if named is not None:
+            made.note(named, "all nodes run on this machine; for others add --ip, -ms and -ps")
+        if given.processes:
+            made.set_argument({"machines": [{"address": HERE, "nodes": given.nodes}]}, "mapping")
+        return
+    file = given.ip or (made.ini.path.parent / named.text if named is not None else None)
+    if file is None:
+        made.defect(1, ("mapping",), "the addresses of the machines are not named; add --ip FILE.json")
+        return
+    addresses = read_addresses(file)
+    count = given.machines or len(addresses)
+    nodes = given.processes * count if len(given.processes) == 1 else given.processes
+    if count > len(addresses):
+        raise ConfigError(f"{file}: has {len(addresses)} addresses for {count} machines; add the others")
+    if len(nodes) != count:
+        what = f"one number, or one for each of the {count} machines, not {len(nodes)}"
+        raise BadInput(f"--procs-per-machine: must be {what}")
+    machines = [{"address": a, "nodes": n} for a, n in zip(addresses, nodes, strict=False)]
+    made.document.bases.append(str(file))
+    made.put(("mapping",), {"machines": machines}, SourceLocation(1, file=str(file)))
+
+
+def read_addresses(path: Path) -> list[str]:
+    """The addresses in a file {"0": "10.0.0.1", ...}, in the order of the machines; raises ConfigError."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{near_file(str(path))}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(found, dict) or not found or not all(isinstance(one, str) for one in found.values()):
+        example = '{"0": "10.0.0.1", "1": "10.0.0.2"}'
+        raise ConfigError(f"{path}: must be the addresses by machine id, such as {example}")
+    if set(found) != set(map(str, range(len(found)))):
+        given = quoted(", ".join(found))
+        raise ConfigError(f"{path}: the machine ids must be 0..{len(found) - 1}, not {given}")
+    return [found[str(machine)] for machine in range(len(found))]
