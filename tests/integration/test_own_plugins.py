@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from decentnode.config import loader
+from decentnode.config.consistency import TRIAL
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep, random_models
@@ -132,4 +133,5 @@ def test_every_sharing_class_has_a_scheme_and_a_chain(row, folder):
     assert loader.load(folder / "epidemic.yaml").graph.make().period is None
     settings = loader.load(folder / "tutorial.yaml", [quoted(row[1])[0].replace("sharing: ", "sharing=", 1)])
     transforms = [transform.make() for transform in settings.transforms]
-    assert settings.sharing.make().make_chain(transforms, 1000).layout.max_bytes > 0
+    chain = settings.sharing.make().make_chain(transforms, TRIAL.numel, torch.float32, TRIAL)
+    assert chain.layout.max_bytes > 0
