@@ -39,7 +39,7 @@ def convert(path: Path, arguments: Arguments, replaced: Sequence[str] = ()) -> C
     made = Conversion(ini_file.read(path), replaced)
     _check_names(made)
     _dataset(made, made.section("DATASET"))
-    _optimizer(made, made.section("OPTIMIZER_PARAMS"))
+    _optimizer(made, made.section("OPTIMIZER_PARAMS"), arguments)
     _training(made, made.section("TRAIN_PARAMS"))
     _communication(made, made.section("COMMUNICATION"))
     _sharing(made, made.section("SHARING"))
@@ -135,7 +135,7 @@ def _partition_name(made: Conversion, given: IniEntry) -> str:
     return name
 
 
-def _optimizer(made: Conversion, section: Section) -> None:
+def _optimizer(made: Conversion, section: Section, arguments: Arguments) -> None:
     named, package = section["optimizer_class"], section.get("optimizer_package")
     outside = package is not None and package.text.partition(".")[0] not in ("torch", OWN)
     name = f"{package.text}:{named.text}" if package is not None and outside else named.text
@@ -143,6 +143,9 @@ def _optimizer(made: Conversion, section: Section) -> None:
     for entry in section.values():
         if entry.key not in KEYS["OPTIMIZER_PARAMS"]:
             made.set(entry, "training", "optimizer", entry.key)
+    has_state = named.text != "SGD" or "momentum" in section
+    if has_state and arguments.others.get("-ro", "1") != "0":
+        made.note(named, f"keeps its state; {OWN} makes a new optimizer in each round, unless -ro is 0")
 
 
 def _training(made: Conversion, section: Section) -> None:

@@ -126,7 +126,9 @@ FLAGS: dict[str, Counterpart] = {
     "-ld": _to("run_dir"),
     "-wsd": _to("records.models"),
     "-ll": _none("the console and `logs/` show all that matters"),
-    "-ro": _none("the optimizer keeps its state; plain SGD has none"),
+    "-ro": _none(
+        "the optimizer keeps its state; plain SGD has none, and others are reset there unless it is 0"
+    ),
     "-sm": _SERVER,
     "-sr": _SERVER,
     "-wr": _SERVER,

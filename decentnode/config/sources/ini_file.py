@@ -63,7 +63,7 @@ def read(path: Path) -> IniFile:
         raise ConfigError(f"{path}:{error.lineno}: {what}, not {quoted(error.line.strip())}") from error
     except configparser.ParsingError as error:
         line = error.errors[0][0]
-        given = quoted(text.splitlines()[line - 1].strip())
+        given = quoted(text.split("\n")[line - 1].strip())
         raise ConfigError(f"{path}:{line}: an entry is 'key = value', not {given}") from error
     except (configparser.DuplicateSectionError, configparser.DuplicateOptionError) as error:
         twice = getattr(error, "option", "") or f"[{error.section}]"
@@ -73,14 +73,15 @@ def read(path: Path) -> IniFile:
 
 def _with_lines(path: Path, text: str, parser: configparser.RawConfigParser) -> IniFile:
     found, section = IniFile(path), ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         head, entry = _SECTION.match(line), _ENTRY.match(line)
         if head:
             section = head["name"]
             found.lines[section] = number
             found.sections[section] = {}
         elif entry and section and (key := entry["key"].lower()) in parser[section]:
-            value = parser[section][key].strip()
+            # A value may continue in indented lines.
+            value = " ".join(part.strip() for part in parser[section][key].split("\n")).strip()
             if value:
                 found.sections[section][key] = IniEntry(section, key, value, number)
     return found
@@ -94,6 +95,9 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{near_file(str(path))}") from error
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{path}: too large for a configuration; at most {MOST_BYTES} bytes are read")
+    if b"\0" in content:
+        line = 1 + content.count(b"\n", 0, content.index(b"\0"))
+        raise ConfigError(f"{path}:{line}: no text (a null byte); name the INI file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
