@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,14 +95,14 @@ def converted(
 
 def write_relative(values: dict[str, Any], key: Sequence[str | int], path: Path, folder: Path) -> None:
     """Writes a path that was relative as one that starts at `folder`, unless an override changed it."""
-    from decentnode.config.sources.driver_arguments import GRAPH_NAME
+    from decentnode.config.plugin_parser import GRAPH_FILE
 
     container: Any = values
     for part in key[:-1]:
         container = container.get(part) if isinstance(container, dict) else None
     if isinstance(container, dict) and container.get(key[-1]) == str(path):
         text = os.path.relpath(path, folder)
-        is_named = list(key) != ["graph"] or GRAPH_NAME.fullmatch(text)
+        is_named = list(key) != ["graph"] or re.fullmatch(GRAPH_FILE, text)
         container[key[-1]] = text if is_named else f"./{text}"
 
 

@@ -36,9 +36,9 @@ _WORD = re.compile(r"\w+")
 
 @dataclass
 class PluginParser:
-    """Reads from one document; relative paths start at the folder of the file in which they stand.
+    """Reads from one document; relative paths start at `folder`, the document's folder.
 
-    `folder` is the document's folder.
+    Those that stand in a file that the document extends start at that file's folder.
     """
 
     document: Document
@@ -116,9 +116,11 @@ class PluginParser:
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:
         """The absolute path; relative to the file, else to the current folder (overrides: vice versa)."""
-        folders = [self.folder_of(key), Path.cwd()]
-        if self.document.place(key).override:
+        folders, place = [self.folder, Path.cwd()], self.document.place(key)
+        if place.override:
             folders.reverse()
+        if place.file:
+            folders.insert(0, Path(place.file).resolve().parent)
         try:
             candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
             found = next((path for path in candidates if path.exists()), None)

@@ -77,7 +77,7 @@ class SourceLocation:
     line: int
     override: Key | None = None
     file: str = ""
-    """The file, where it is another than the document's: one that this extends."""
+    """The file that changes the value; empty: the one that is read."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Document:
 
     def lines(self) -> list[str]:
         """All defects in the file's order, then those of its bases, those of the command line last."""
-        files = ["", *self.bases]
+        order = {file: number for number, file in enumerate(["", *self.bases])}
         ordered = sorted(
             self.defects,
-            key=lambda d: (d.place.override is not None, files.index(d.place.file), d.place.line),
+            key=lambda d: (d.place.override is not None, order.get(d.place.file, len(order)), d.place.line),
         )
         return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
 

@@ -179,7 +179,7 @@ def test_bases_have_bases() -> None:
         (
             "graph: {type: edges}\n",
             BASE.replace("ring.", "rig."),
-            "base/base.yaml:3 graph.path: no such file: {here}/base/rig.edges or {here}/rig.edges; did",
+            "base/base.yaml:3 graph.path: no such file: {here}/base/rig.edges or {here}/mine/rig.edges",
         ),
         (
             "graph: {name: ring, nodes: 4}\n",

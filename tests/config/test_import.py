@@ -17,7 +17,7 @@ from decentnode.config.sources import decentralizepy_keys as tables
 from decentnode.config.sources.driver_arguments import Arguments
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
-from decentnode.graph.files import read_graph, write_graph
+from decentnode.graph.files import read_graph
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
 from tests.support.pages import ROOT, blocks
@@ -271,7 +271,8 @@ def test_the_machines_of_a_cluster(imported) -> None:
 
 def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
     edges = imported(INI + SHARINGS["plain"]).graph.make()
-    write_graph(edges, "regular.adjacency", "adjacency")
+    rows = [" ".join(map(str, targets)) for targets in edges.adjacency]
+    Path("regular.adjacency").write_text("\n".join(["16", *rows]) + "\n")
     Path("regular").write_bytes(Path("regular.adjacency").read_bytes())
     for words in (("regular.adjacency",), ("regular", "-gt", "adjacency")):
         flags = ("-is", "2", "-gf", *words)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from decentnode.config.plugin_parser import GRAPH_FILE
 from decentnode.config.sources.conversion import OWN, Conversion
 from decentnode.config.sources.decentralizepy_keys import FLAGS
 from decentnode.config.yaml_source import SourceLocation
@@ -13,8 +14,6 @@ from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput, ConfigError
 
-GRAPH_NAME = re.compile(r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)")
-"""Matches the name of a graph that is a file."""
 HERE = "127.0.0.1"
 
 
@@ -70,7 +69,7 @@ def _add_graph(made: Conversion, given: Arguments) -> None:
     if given.graph is None:
         if not made.replaces("graph") and "graph" not in made.document.value:
             made.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
-    elif given.graph_type is None and GRAPH_NAME.fullmatch(str(given.graph)):
+    elif given.graph_type is None and re.fullmatch(GRAPH_FILE, str(given.graph)):
         made.set_argument(str(given.graph), "graph")
         made.resolve(("graph",))
     else:
