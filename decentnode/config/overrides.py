@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.type_check import show
 from decentnode.config.yaml_source import Defect, Document, Key, SourceLocation, key_text, read_value
 from decentnode.core.text import shortened
@@ -27,8 +26,6 @@ def apply(document: Document, override: str) -> None:
         if not sign or not _KEY.fullmatch(name):
             raise _Misfit("an override is key=value, such as training.optimizer.lr=0.05")
         typed = tuple(_PART.findall(name))
-        if typed[0] == EXTENDS:
-            raise _Misfit("is read from a file alone; write it there, or name that file instead of this one")
         container, key = _reach(document, typed)
     except _Misfit as misfit:
         document.defects.append(Defect(SourceLocation(0, typed), typed, str(misfit)))

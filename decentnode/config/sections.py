@@ -16,6 +16,7 @@ from decentnode.config.settings import (
     RecordSettings,
     Settings,
 )
+from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import (
     LOSSES,
     OPTIMIZERS,
@@ -62,6 +63,9 @@ class SectionParser:
         """The arguments of Settings by name; those with a defect are None or missing."""
         for name in [name for name in self.document.value if name not in SECTIONS]:
             self.document.add((name,), unknown("key", name, SECTIONS))
+        if EXTENDS in self.document.value:  # what a file extends has been merged into it
+            what = "is read from a file alone; write it there, or name that file instead of this one"
+            self.document.add((EXTENDS,), what)
         return {
             **self._scalars(),
             "graph": self._plugin(("graph",), registry.GRAPHS),
