@@ -23,7 +23,13 @@ from decentnode.config.type_check import unknown
 from decentnode.config.yaml_source import SourceLocation
 
 Section = Mapping[str, IniEntry]
-OPTIONAL = ("COMMUNICATION", "NODE")
+REQUIRED = {
+    "DATASET": ("dataset_class", "model_class"),
+    "OPTIMIZER_PARAMS": ("optimizer_class",),
+    "TRAIN_PARAMS": ("training_class",),
+    "SHARING": ("sharing_class",),
+}
+"""Sections that every configuration has, and their keys without a default."""
 CODING = ("compress", "compression_package", "compression_class", "float_precision")
 INDEX_CODER = "elias_gamma"
 EPIDEMIC = f"for another one in each round see Epidemic Learning in {PAGE}"
@@ -55,19 +61,21 @@ def _check_names(made: Conversion) -> None:
         if name not in KEYS:
             made.defect(line, (f"[{name}]",), unknown("section", name, list(KEYS)))
     made.document.raise_any()  # what is missing may be the one with the unknown name
+    for name, classes in REQUIRED.items():
+        if name not in made.ini.lines:
+            made.defect(1, (), f"no section [{name}]; a configuration of {OWN} has {', '.join(KEYS)}")
+            continue
+        for key in classes:
+            if key not in made.section(name):
+                made.defect(made.ini.lines[name], (name, key), "missing; it names the class")
     for name, keys in KEYS.items():
         entries = made.section(name)
-        if name not in made.ini.lines and name not in OPTIONAL:
-            made.defect(1, (), f"no section [{name}]; a configuration of {OWN} has {', '.join(KEYS)}")
-        for key in (key for key in keys if key.endswith("_class") and name not in OPTIONAL):
-            if key in ("loss_class", "compression_class") or key in entries or name not in made.ini.lines:
-                continue
-            made.defect(made.ini.lines[name], (name, key), "missing; it names the class")
         # An optimizer, and classes of one's own, have options of their own.
-        if name != "OPTIMIZER_PARAMS" and not _is_foreign(entries):
-            for entry in entries.values():
-                if entry.key not in keys:
-                    made.defect(entry.line, (name, entry.key), unknown("key", entry.key, list(keys)))
+        if name == "OPTIMIZER_PARAMS" or _is_foreign(entries):
+            continue
+        for entry in entries.values():
+            if entry.key not in keys:
+                made.defect(entry.line, (name, entry.key), unknown("key", entry.key, list(keys)))
     made.document.raise_any()
 
 
@@ -194,7 +202,8 @@ def _node(made: Conversion, section: Section, arguments: Arguments) -> None:
 
 
 def _sharing(made: Conversion, section: Section) -> None:
-    made.miss_those_of_the_table("SHARING")
+    if not _is_foreign(section):
+        made.miss_those_of_the_table("SHARING")
     name = made.class_of(section, "sharing", list(SCHEMES), "sharing")
     if not name:
         return
