@@ -287,6 +287,26 @@ def report(
 
 
 @app.command()
+def watch(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="The address to serve at; others than this machine's need a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8080,
+    token: Annotated[
+        str, typer.Option(help="What requests must know; default: drawn where one is needed.")
+    ] = "",
+    target: Annotated[float | None, typer.Option(help="As for report.")] = None,
+) -> None:
+    """Serve the page of a report while its runs are in progress."""
+    from decentnode.studies.watch import serve
+
+    serve(runs, host, port, token, target)
+
+
+@app.command()
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from decentnode.results import Run, Study, read_object
 from decentnode.results.look import PALETTE, Look, look
 from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 
@@ -35,6 +36,12 @@ def curve_charts(study: Study) -> dict[str, Chart]:
             if axis == "seconds" and not alone:
                 title += " (runs shared the machine: do not compare)"
             traces = [t for name, band in bands.items() for t in _traces(name, band, axis, styles[name])]
+            traces += [
+                _unfinished(variant, run, metric, axis, styles[variant.name])
+                for variant in study.variants
+                for run in variant.runs
+                if run.rows and run.state != FINISHED
+            ]
             charts[f"{metric.name}_{axis}"] = {"data": traces, "layout": _layout(title, label(metric))}
     return charts
 
@@ -71,6 +78,15 @@ def _traces(name: str, band: Band, axis: str, style: Look) -> Iterator[dict[str,
         "mode": "lines+markers" if len(x) <= MOST_MARKED else "lines",
         "line": {"color": style.color, "dash": style.dash, "width": 2},
         "marker": {"symbol": style.symbol, "size": 6},
+    }  # fmt: skip
+
+
+def _unfinished(variant: Variant, run: Run, metric: Metric, axis: str, style: Look) -> dict[str, Any]:
+    """The curve of a run that counts nowhere yet."""
+    return {
+        "x": AXES[axis](run), "y": _finite(run.curve(metric)), "mode": "lines",
+        "name": f"{variant.name}, seed {run.seed} ({run.state})",
+        "line": {"color": style.color, "dash": "dot", "width": 1},
     }  # fmt: skip
 
 

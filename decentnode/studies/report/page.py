@@ -29,12 +29,18 @@ def page(study: Study, target: float | None = None) -> str:
 
     `target`: the headline metric, as people read it, that costs are counted up to; default: what all reach.
     """
+    return render(study, target, is_live=False)
+
+
+def render(study: Study, target: float | None, is_live: bool) -> str:
+    """The page; a live one asks its server for newer versions, and loads them."""
     content = page_content(study, study.default_target if target is None else target)
     environment = need("jinja2").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((FILES / "page.html").read_text())
     return str(
         template.render(
             content,
+            is_live=is_live,
             charts_json=as_script(content["charts"]),
             style=(FILES / "page.css").read_text(),
             script=(FILES / "page.js").read_text(),
@@ -50,11 +56,11 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
         "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
         "differences": None,
         "runs": [_run(variant.name, run) for variant in study.variants for run in variant.runs],
-        "charts": charts.curve_charts(study) if study.compared else {}, "curves": [], "axes": [],
+        "charts": charts.curve_charts(study) if any(run.rows for run in study.runs) else {},
     }  # fmt: skip
+    for i, group in enumerate(("curves", "axes")):
+        found[group] = list(dict.fromkeys(name.rsplit("_", 1)[i] for name in found["charts"]))
     if study.compared:
-        found["curves"] = list(dict.fromkeys(name.rsplit("_", 1)[0] for name in found["charts"]))
-        found["axes"] = list(dict.fromkeys(name.rsplit("_", 1)[1] for name in found["charts"]))
         found["charts"]["spread"] = charts.spread_chart(study)
         found["charts"]["distance"] = charts.distance_chart(study)
     if comparisons := study.comparisons():

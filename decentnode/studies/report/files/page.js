@@ -24,6 +24,28 @@ for (const group of document.querySelectorAll(".switch")) {
 }
 if (document.getElementById("curves")) showCurves();
 
+// A live page loads itself again when its server has a newer one, and looks as before.
+if ("live" in document.documentElement.dataset) {
+  let version = null;
+  const before = JSON.parse(sessionStorage.getItem("place") || "null");
+  if (before) {
+    for (const button of document.querySelectorAll(".switch button")) {
+      if (Object.values(before.chosen).includes(button.dataset.value)) button.click();
+    }
+    window.scrollTo(0, before.scroll);
+  }
+  setInterval(async () => {
+    const answer = await fetch("version").catch(() => null);
+    if (answer === null || !answer.ok) return;
+    const newest = await answer.text();
+    if (version !== null && newest !== version) {
+      sessionStorage.setItem("place", JSON.stringify({ chosen, scroll: window.scrollY }));
+      location.reload();
+    }
+    version = newest;
+  }, 2000);
+}
+
 // Numbers sort by what they were made from, and unknown ones come last.
 function compare(a, b, column, sign) {
   const [x, y] = [a, b].map((row) => row.cells[column]);
