@@ -6,7 +6,7 @@ It fits transports that must know the sender first (NCCL), too.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -108,13 +108,14 @@ class ProcessDirectory:
         return self.processes[other].machine == self.process.machine
 
 
-class Inbox(Mapping[int, Payload]):
+class Inbox(dict[int, Payload]):
     """The result of one exchange: payloads by source, and for every other source the reason.
 
     Payloads may be views of the senders' memory: they are valid until `release`.
     """
 
     def __init__(self, handle: ExchangeHandle, layout: Layout, endpoint: "Endpoint") -> None:
+        super().__init__()
         self._handle = handle
         self._endpoint = endpoint
         came: dict[int, Payload] = {}
@@ -129,16 +130,7 @@ class Inbox(Mapping[int, Payload]):
                 self.missing[source] = error
                 if isinstance(error, ProtocolError):
                     handle.refuse(error.counted_as)
-        self._payloads = endpoint.landed(came, handle)
-
-    def __getitem__(self, source: int) -> Payload:
-        return self._payloads[source]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._payloads)
-
-    def __len__(self) -> int:
-        return len(self._payloads)
+        self.update(endpoint.landed(came, handle))
 
     def is_sound(self) -> bool:
         """Whether no payload was invalidated since it arrived.
@@ -153,7 +145,7 @@ class Inbox(Mapping[int, Payload]):
         """Acknowledges every payload: senders may write their memory again, and the payloads are invalid."""
         # Asynchronous copies may still read this memory.
         self._endpoint.finish_reading()
-        self._payloads = {}
+        self.clear()
         self._handle.release()
 
 
