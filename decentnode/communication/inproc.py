@@ -5,19 +5,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
-from decentnode.communication.exchange.handle import ExchangeHandle, Key, Read, invalidated, parsed
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMessage:
+@dataclass(slots=True, eq=False)
+class LocalMessage(Message):
     """A payload passed within one process."""
 
-    source: int
-    seq: int
     payload: Payload
     reader: int
     void: Mapping[int, int]
@@ -25,13 +23,10 @@ class LocalMessage:
 
     @property
     def is_void(self) -> bool:
-        """Whether the sender timed out on this reader, and may write there again."""
         return self.void.get(self.reader, -1) >= self.seq
 
-    def read(self, layout: Layout) -> Read:
-        if self.is_void:
-            return invalidated(self.source)
-        return parsed(self.source, self.payload.layout.hash, layout, lambda: self.payload)
+    def _parse(self, layout: Layout) -> Payload:
+        return self.payload
 
 
 class LocalEndpoint(Endpoint):
@@ -58,7 +53,7 @@ class LocalEndpoint(Endpoint):
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
             self.counters.count_sent(payload, len(targets))
             for target in targets:
-                message = LocalMessage(self.rank, self._seq, payload, target, self._void)
+                message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
                 self._peers[target].mailbox.deliver(self.rank, key, message)
         return handle
 

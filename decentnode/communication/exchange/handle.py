@@ -4,11 +4,12 @@ import asyncio
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
 from decentnode.core.payload import Layout, Payload, PayloadError
@@ -20,19 +21,36 @@ Read = tuple[Payload | None, PeerError | None]
 """A payload, or why it cannot be used."""
 
 
-class Message(Protocol):
+@dataclass(slots=True, eq=False)
+class Message(ABC):
     """One received message that has not been read."""
 
-    @property
-    def seq(self) -> int:
-        """The sender's number of the exchange it belongs to."""
+    source: int
+    seq: int
+    """The sender's number of the exchange it belongs to."""
+    layout: int
+    """The hash of the sender's layout."""
 
     @property
     def is_void(self) -> bool:
         """Whether its memory is invalidated: the sender timed out on this node and may have written there."""
+        return False
 
     def read(self, layout: Layout) -> Read:
         """The payload, or the reason why it cannot be used."""
+        # Also checked after the mix (`is_sound`): the sender may invalidate the memory while it is read.
+        if self.is_void:
+            return None, PeerLost(self.source, "timed out on this node while it was suspended")
+        if self.layout != layout.hash:
+            return None, ProtocolError(self.source, "sent another payload layout", "layout")
+        try:
+            return self._parse(layout), None
+        except PayloadError as error:
+            return None, ProtocolError(self.source, str(error))
+
+    @abstractmethod
+    def _parse(self, layout: Layout) -> Payload:
+        """The payload; raises PayloadError."""
 
 
 @dataclass(eq=False)
@@ -164,21 +182,6 @@ class ExchangeHandle:
                 self._wake.append(wake)
                 return
         wake()
-
-
-def invalidated(source: int) -> Read:
-    """Of a message whose sender no longer waits for this node, which was suspended."""
-    return None, PeerLost(source, "timed out on this node while it was suspended")
-
-
-def parsed(source: int, sent: int, layout: Layout, parse: Callable[[], Payload]) -> Read:
-    """The payload that `parse` makes of a message; `sent` is the hash of the sender's layout."""
-    if sent != layout.hash:
-        return None, ProtocolError(source, "sent another payload layout", "layout")
-    try:
-        return parse(), None
-    except PayloadError as error:
-        return None, ProtocolError(source, str(error))
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

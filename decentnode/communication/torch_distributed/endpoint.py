@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.device.copies import same_place
-from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message, Read, parsed
+from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import (
@@ -35,19 +34,14 @@ MOST_LAYOUTS = 1024
 _HOST = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMessage:
+@dataclass(slots=True, eq=False)
+class GroupMessage(Message):
     """A payload that came through the group; it lies in this node's memory until it is released."""
 
-    source: int
     buffer: Tensor
-    layout: int
-    seq: int = THROUGH_THE_GROUP
-    # The memory belongs to this node, so the sender cannot write it again.
-    is_void: ClassVar[bool] = False
 
-    def read(self, layout: Layout) -> Read:
-        return parsed(self.source, self.layout, layout, lambda: Payload.parse(layout, self.buffer))
+    def _parse(self, layout: Layout) -> Payload:
+        return Payload.parse(layout, self.buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +175,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if source in self.mailbox.gone:
             return
         self._arrived[source, key[2]] = key
-        self.mailbox.deliver(source, key, GroupMessage(source, transfer.buffer, layout))
+        self.mailbox.deliver(source, key, GroupMessage(source, THROUGH_THE_GROUP, layout, transfer.buffer))
         # A peer in this exchange has released the one before.
         before = [seq for k, seq in self._seq_of.items() if k[2] == key[2] and k < key]
         self.mailbox.acknowledged(source, max(before, default=0), key[2])

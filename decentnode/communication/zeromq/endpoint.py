@@ -100,7 +100,7 @@ class ZeroMQEndpoint(Endpoint):
         messages: list[wire.Outgoing] = []
         siblings, co_located, remote = self._by_route(targets)
         for target in siblings:
-            message = LocalMessage(self.rank, self._seq, payload, target, self._void)
+            message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
             self._siblings[target].mailbox.deliver(self.rank, key, message)
         if co_located:
             reference = wire.pack_reference(self._lay_out(payload, key))

@@ -1,14 +1,13 @@
 """Received messages of the ZeroMQ transport, not read until the node takes them from its inbox."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.exchange.handle import Read, invalidated, parsed
+from decentnode.communication.exchange.handle import Message
 from decentnode.core.payload import Layout, Payload, PayloadError
 
 
@@ -39,50 +38,33 @@ class PeerSegment:
         return payload
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMessage:
+@dataclass(slots=True, eq=False)
+class SharedMessage(Message):
     """A payload that lies in its sender's shared memory."""
 
-    header: wire.Header
+    reader: int
     segment: PeerSegment
     offset: int
-
-    @property
-    def seq(self) -> int:
-        return self.header.seq
+    length: int
 
     @property
     def is_void(self) -> bool:
-        """Whether the sender timed out on this reader, and may write there again."""
-        return self.segment.words[-1 - self.header.receiver] >= self.header.seq
+        return self.segment.words[-1 - self.reader] >= self.seq
 
-    def read(self, layout: Layout) -> Read:
-        # Also checked after the mix (`is_sound`): the sender may invalidate the memory while it is read.
-        if self.is_void:
-            return invalidated(self.header.sender)
-        place = self.offset, self.header.length
-        return parsed(
-            self.header.sender, self.header.layout, layout, lambda: self.segment.payload(*place, layout)
-        )
+    def _parse(self, layout: Layout) -> Payload:
+        return self.segment.payload(self.offset, self.length, layout)
 
 
-@dataclass(frozen=True, slots=True)
-class FramedMessage:
-    """A payload in the body frame."""
+@dataclass(slots=True, eq=False)
+class FramedMessage(Message):
+    """A payload in the body frame, which belongs to this process: no sender can write it again."""
 
-    header: wire.Header
     body: zmq.Frame
-    # The frame belongs to this process, so no sender can write it again.
-    is_void: ClassVar[bool] = False
 
-    @property
-    def seq(self) -> int:
-        return self.header.seq
-
-    def read(self, layout: Layout) -> Read:
+    def _parse(self, layout: Layout) -> Payload:
         content = self.body.buffer
         buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
-        return parsed(self.header.sender, self.header.layout, layout, lambda: Payload.parse(layout, buffer))
+        return Payload.parse(layout, buffer)
 
 
 def header_bytes(frame: zmq.Frame) -> bytes:

@@ -164,11 +164,13 @@ class Receiver:
         sender, kind = header.sender, header.kind
         if kind in (Kind.PAYLOAD, Kind.NOTICE) and sender not in self.peers.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
+        identity = sender, header.seq, header.layout
         if kind == Kind.PAYLOAD:
-            mailbox.deliver(sender, header.key, FramedMessage(header, body))
+            mailbox.deliver(sender, header.key, FramedMessage(*identity, body))
         elif kind == Kind.NOTICE:
-            place = wire.unpack_reference(body.bytes)
-            mailbox.deliver(sender, header.key, SharedMessage(header, self.segments.of(sender), place))
+            offset, segment = wire.unpack_reference(body.bytes), self.segments.of(sender)
+            message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
+            mailbox.deliver(sender, header.key, message)
         elif kind == Kind.HELLO:
             self._greet(process, wire.unpack(body.bytes, wire.Hello, "hello"))
         elif kind == Kind.MODEL:
