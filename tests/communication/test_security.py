@@ -167,10 +167,9 @@ class TestGatekeeper:
     def deliver(self, server, client, machine=0, most=1000, seconds=5.0):
         """What comes out of a guarded socket with keys `server` when `client` sends; and who was refused."""
         context, refused = zmq.Context(), []
-        gate = ZapAuthenticator(context, server, refused.append)
         bound, connected = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         bound.set(zmq.MAXMSGSIZE, 1000)
-        gate.guard(bound)
+        gate = ZapAuthenticator(bound, server, refused.append)
         bound.bind("tcp://127.0.0.1:*")
         client.guard_client(connected, machine)
         connected.connect(bound.get_string(zmq.LAST_ENDPOINT))
@@ -227,9 +226,8 @@ class TestGatekeeper:
     def test_connections_of_which_nobody_takes_note_hold_nothing_up(self):
         """Events about them fill no queue that the thread of all links would have to wait for."""
         context, refused = zmq.Context(), []
-        gate = ZapAuthenticator(context, credentials(1)[0], refused.append)
         bound, plain, sender = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PULL, zmq.PUSH))
-        gate.guard(bound)
+        gate = ZapAuthenticator(bound, credentials(1)[0], refused.append)
         ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (bound, plain)]
         for _ in range(1500):
             with socket.create_connection(("127.0.0.1", ports[0]), 5.0) as stranger:
@@ -252,8 +250,8 @@ class TestGatekeeper:
     )
     def test_questions_that_do_not_fit_are_answered_no(self, change):
         keys, context = credentials(1)[0], zmq.Context()
-        gate = ZapAuthenticator(context, keys, lambda reason: None)
-        asked = context.socket(zmq.REQ)
+        bound, asked = context.socket(zmq.ROUTER), context.socket(zmq.REQ)
+        gate = ZapAuthenticator(bound, keys, lambda reason: None)
         asked.connect("inproc://zeromq.zap.01")
         question = [b"1.0", b"7", b"decentnode", b"", b"", b"CURVE", zmq.utils.z85.decode(keys.public[0])]
         answers = []
@@ -264,6 +262,7 @@ class TestGatekeeper:
             answers.append(asked.recv_multipart()[2])
         asked.close(0)
         gate.close()
+        bound.close(0)
         context.term()
         assert answers == [b"200", b"400"]
 

@@ -24,6 +24,7 @@ ENVELOPE_BYTES = 64
 OLDEST_LIBZMQ = (4, 3, 5)
 """Earlier versions have defects in the handshake itself, which strangers can reach."""
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_MONITOR_ENDPOINT = "inproc://gate"
 _USER_ID = "User-Id"
 _VERDICTS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
@@ -95,69 +96,53 @@ def came_from(frame: zmq.Frame, machine: int) -> bool:
 
 
 class ZapAuthenticator:
-    """Admits or refuses keys for the guarded sockets of one context, and counts refusals (ZAP, RFC 27).
+    """Admits or refuses keys for the guarded socket of one context, and counts refusals (ZAP, RFC 27).
 
     It has no thread: the owner of the context calls `serve` when `questions` is readable, and at `next_due`.
     """
 
-    def __init__(
-        self, context: "zmq.Context[Socket]", credentials: Credentials, refuse: Callable[[str], None]
-    ) -> None:
-        """`refuse` is called with the reason of each refused connection."""
-        self._context = context
-        self._credentials = credentials
+    def __init__(self, guarded: Socket, credentials: Credentials, refuse: Callable[[str], None]) -> None:
+        """Makes a socket admit only listed machines, before it is bound.
+
+        `refuse` is called with the reason of each refused connection.
+        """
+        self._guarded = guarded
         self._refuse = refuse
         self._machines = {z85.decode(key): str(i).encode() for i, key in enumerate(credentials.public)}
-        self._questions = context.socket(zmq.REP)
-        self._questions.set(zmq.LINGER, 0)
-        self._questions.bind(_ZAP_ENDPOINT)
-        self._guarded: list[tuple[Socket, Socket]] = []
+        self.questions = guarded.context.socket(zmq.REP)
+        """The socket to poll: readable when a connection waits for an answer."""
+        self.questions.set(zmq.LINGER, 0)
+        self.questions.bind(_ZAP_ENDPOINT)
+        credentials.guard_server(guarded)
+        guarded.monitor(_MONITOR_ENDPOINT, _EVENTS)
+        self.monitor = guarded.context.socket(zmq.PAIR)
+        """Also to be polled: readable when a connection arrives, or is decided."""
+        # No limit: libzmq's I/O thread writes the events, and would block all links when the queue is full.
+        self.monitor.set(zmq.RCVHWM, 0)
+        self.monitor.connect(_MONITOR_ENDPOINT)
         self._undecided: deque[float] = deque()
         """When connections arrived that had no event since."""
-
-    @property
-    def questions(self) -> Socket:
-        """The socket to poll: readable when a connection waits for an answer."""
-        return self._questions
-
-    @property
-    def monitors(self) -> list[Socket]:
-        """Also to be polled: readable when a connection arrives, or is decided."""
-        return [monitor for _, monitor in self._guarded]
 
     @property
     def next_due(self) -> float:
         """When the oldest undecided connection counts as silent."""
         return self._undecided[0] + Timeouts.silent_connection if self._undecided else float("inf")
 
-    def guard(self, socket: Socket) -> None:
-        """Makes a socket admit only listed machines; before it is bound."""
-        self._credentials.guard_server(socket)
-        where = f"inproc://gate-{len(self._guarded)}"
-        socket.monitor(where, _EVENTS)
-        monitor = self._context.socket(zmq.PAIR)
-        # No limit: libzmq's I/O thread writes the events, and would block all links when the queue is full.
-        monitor.set(zmq.RCVHWM, 0)
-        monitor.connect(where)
-        self._guarded.append((socket, monitor))
-
     def serve(self) -> None:
         """Answers all requests, and counts refused and silent connections."""
-        while has_input(self._questions):
-            self._questions.send_multipart(self._answer(self._questions.recv_multipart(zmq.NOBLOCK)))
-        for _, monitor in self._guarded:
-            while has_input(monitor):
-                self._note(int(recv_monitor_message(monitor, zmq.NOBLOCK)["event"]))
+        while has_input(self.questions):
+            self.questions.send_multipart(self._answer(self.questions.recv_multipart(zmq.NOBLOCK)))
+        while has_input(self.monitor):
+            self._note(int(recv_monitor_message(self.monitor, zmq.NOBLOCK)["event"]))
         while self.next_due < time.monotonic():
             self._undecided.popleft()
             self._refuse("no handshake")
 
     def close(self) -> None:
-        """Closes the authenticator; before the guarded sockets and the context."""
-        for socket, monitor in self._guarded:
-            socket.disable_monitor()
-            monitor.close(0)
-        self._questions.close(0)
+        """Closes the authenticator; before the guarded socket and the context."""
+        self._guarded.disable_monitor()
+        self.monitor.close(0)
+        self.questions.close(0)
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         version, request, domain, _, _, mechanism, *shown = question
@@ -192,9 +177,8 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
     """
     context = zmq.Context()
     refused: list[str] = []
-    gate = ZapAuthenticator(context, credentials, refused.append)
     server = context.socket(zmq.ROUTER)
-    gate.guard(server)
+    gate = ZapAuthenticator(server, credentials, refused.append)
     try:
         # A real connection over TCP, because the guard works inside libzmq.
         server.bind("tcp://127.0.0.1:*")

@@ -60,9 +60,8 @@ class IoThread(threading.Thread):
         if place.credentials is not None:
             self._guarded = self._make_router(most_bytes)
             self._gate = ZapAuthenticator(
-                self._context, place.credentials, lambda why: self._reception.refuse(why)
+                self._guarded, place.credentials, lambda why: self._reception.refuse(why)
             )
-            self._gate.guard(self._guarded)
         self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._meeting = HelloBarrier(place, self._links)
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
@@ -79,7 +78,7 @@ class IoThread(threading.Thread):
         for router in self._routers:
             self._poller.add(router, partial(self._receive, router))
         if self._gate is not None:
-            for known in (self._gate.questions, *self._gate.monitors):
+            for known in (self._gate.questions, self._gate.monitor):
                 self._poller.add(known, self._gate.serve)
         self._poller.add(self._commands.fd, self._commands.obey)
         self._poller.add(self._links.fileno(), self._links.watch)

@@ -106,8 +106,7 @@ class LauncherChannel:
             return
         if self._credentials is not None:
             # Before the socket listens: no connection may be made unchecked.
-            self._gate = ZapAuthenticator(self._context, self._credentials, self._refuse)
-            self._gate.guard(self._socket)
+            self._gate = ZapAuthenticator(self._socket, self._credentials, self._refuse)
         self._socket.bind(self._endpoint)
 
     def _own_link(self) -> "zmq.Socket[bytes]":
