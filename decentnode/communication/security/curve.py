@@ -25,7 +25,6 @@ OLDEST_LIBZMQ = (4, 3, 5)
 """Earlier versions have defects in the handshake itself, which strangers can reach."""
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _MONITOR_ENDPOINT = "inproc://gate"
-_USER_ID = "User-Id"
 _VERDICTS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "unknown key",
@@ -87,12 +86,7 @@ class Credentials:
 
 def sender_of(frame: zmq.Frame) -> int:
     """The machine whose key authenticated a received frame."""
-    return int(frame.get(_USER_ID))
-
-
-def came_from(frame: zmq.Frame, machine: int) -> bool:
-    """Whether a received frame was authenticated with that machine's key."""
-    return bool(frame.get(_USER_ID) == str(machine))
+    return int(frame.get("User-Id"))
 
 
 class ZapAuthenticator:
@@ -197,7 +191,7 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         context.term()
     if refused[:1] != ["unknown key"]:
         raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
-    if not heard or not came_from(heard[-1], credentials.machine):
+    if not heard or sender_of(heard[-1]) != credentials.machine:
         raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")
 
 

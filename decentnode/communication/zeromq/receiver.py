@@ -15,7 +15,7 @@ from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.rejoin import EdgeProtocol, Tell, farewell
-from decentnode.communication.security.curve import came_from
+from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import DoorbellWriter
 from decentnode.communication.wire import Kind
@@ -117,7 +117,7 @@ class Receiver:
         if mailbox is None or process is None or process == self.place.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
-        if guarded and not came_from(frames[0], self.place.processes[process].machine):
+        if guarded and sender_of(frames[0]) != self.place.processes[process].machine:
             raise wire.WireError("identity")
         if header.kind != Kind.NOTICE and header.length != len(body):
             raise wire.WireError("body length")
