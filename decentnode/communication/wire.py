@@ -112,7 +112,7 @@ class Header(NamedTuple):
             self.round, self.phase, self.part, self.layout, self.seq,
             self.ack if ack is None else ack, self.length, self.body_digest, 0,
         )[:_UNSIGNED]  # fmt: skip
-        return plain + _CHECKSUM.pack(checksum(plain))
+        return plain + _CHECKSUM.pack(digest(plain))
 
     @classmethod
     def unpack(cls, frame: bytes) -> "Header":
@@ -127,7 +127,7 @@ class Header(NamedTuple):
         if version != VERSION:
             raise WireError("version")
         # After the version, because another version may have another layout.
-        if given != checksum(frame[:_UNSIGNED]):
+        if given != digest(frame[:_UNSIGNED]):
             raise WireError("checksum")
         if not Kind.HELLO <= kind <= Kind.GROUP:
             raise WireError("kind")
@@ -142,13 +142,8 @@ def kind_of(header: bytes) -> int:
     return header[_KIND_AT]
 
 
-def checksum(plain: bytes) -> int:
-    """A 32-bit checksum of the header; it covers the body by its digest."""
-    return xxhash.xxh3_64_intdigest(plain) & _LOW_32_BITS
-
-
 def digest(body: bytes | memoryview) -> int:
-    """A 32-bit digest of a body; 0 for an empty one."""
+    """A 32-bit digest of a body, or of a header, whose checksum covers its body so; 0 for an empty one."""
     return xxhash.xxh3_64_intdigest(body) & _LOW_32_BITS if len(body) else 0
 
 

@@ -90,7 +90,7 @@ def test_a_header_of_another_length_is_refused(length):
 def test_what_is_not_ours_is_refused_by_name(at, content, what):
     frame = changed(SAMPLE.pack(), at, content)
     if what == "kind":
-        frame = frame[:60] + struct.pack("<I", wire.checksum(frame[:60]))
+        frame = frame[:60] + struct.pack("<I", wire.digest(frame[:60]))
     assert reason(Header.unpack, frame) == what
 
 
