@@ -8,11 +8,6 @@ from typing import Any
 import zmq
 
 
-def descriptor(socket: "zmq.Socket[bytes]") -> int:
-    """The descriptor to watch for a socket; it becomes readable only after a read that found nothing."""
-    return int(socket.getsockopt(zmq.FD))
-
-
 def milliseconds(until: float) -> int:
     """The timeout of a poll until that time of `time.monotonic`; -1: no limit."""
     return -1 if until == math.inf else math.ceil(1000 * max(0.0, until - time.monotonic()))

@@ -12,7 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.zmq_poll import descriptor, has_input
+from decentnode.communication.zmq_poll import has_input
 from decentnode.core.timeouts import Timeouts
 
 HEARTBEAT_INTERVAL = 2.0
@@ -164,8 +164,8 @@ class PeerLinks:
         if endpoint.startswith("tcp") and self._place.credentials is not None:
             self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
         monitor = self._monitors[process] = dealer.get_monitor_socket(_LINK_EVENTS)
-        self._watched[descriptor(monitor)] = process
-        self._epoll.register(descriptor(monitor), select.EPOLLIN)
+        self._watched[monitor.fileno()] = process
+        self._epoll.register(monitor, select.EPOLLIN)
         # Edge-triggered: a ZeroMQ descriptor becomes readable only after a read that found nothing.
         self._watch(process)
         dealer.connect(endpoint)
@@ -238,8 +238,8 @@ class PeerLinks:
         """Closes a link; what it still holds has `linger` milliseconds, at most `Timeouts.link_linger`."""
         monitor = self._monitors.pop(process)
         self._suspects.pop(process, None)
-        self._epoll.unregister(descriptor(monitor))
-        del self._watched[descriptor(monitor)]
+        self._epoll.unregister(monitor)
+        del self._watched[monitor.fileno()]
         with self._sending:
             dealer = self._dealers.pop(process)
             self._unread.pop(process, None)

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
-from decentnode.communication.zmq_poll import descriptor, has_input
+from decentnode.communication.zmq_poll import has_input
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
@@ -129,7 +129,7 @@ class LauncherChannel:
     @property
     def descriptors(self) -> list[int]:
         """What a thread polls while `has_messages` is False; readable when that may have changed."""
-        return [descriptor(link) for link in self._read]
+        return [link.fileno() for link in self._read]
 
     @property
     def has_messages(self) -> bool:
