@@ -261,12 +261,12 @@ async def attacked(actor: Actor):
         await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
     else:
         limit = time.monotonic() + 5.0
-        while sockets.refused.total() < len(JUNK) and time.monotonic() < limit:
+        while actor.refused.total() < len(JUNK) and time.monotonic() < limit:
             await asyncio.sleep(0.01)
     other = 1 - actor.rank
     outgoing = {other: Payload.dense(torch.full((1000,), 5.0))}
     last = await actor.exchange(outgoing, [other], (9, 0, 0), LAYOUT)
-    return first[0], last[other]["vector"].unique().tolist(), sockets.refused
+    return first[0], last[other]["vector"].unique().tolist(), actor.refused
 
 
 def send_junk(endpoint):
@@ -313,7 +313,7 @@ async def flooded(actor: Actor):
             await asyncio.sleep(0.05)
         flood.kill()
         return flood.wait()
-    while sockets.refused["header length"] < 1000:
+    while actor.refused["header length"] < 1000:
         await asyncio.sleep(0.01)
     began = time.monotonic()
     inbox = await actor.exchange({}, [1], (9, 0, 0), LAYOUT, 1.0)
@@ -336,9 +336,9 @@ async def uninvited(actor: Actor):
     for round in range(4) if actor.rank == 2 else ():
         header = sockets.header(wire.Kind.PAYLOAD, 2, 0, (1_000_000 + round, 0, 0), 1, len(body))
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
-    while actor.rank == 0 and sockets.refused.total() < 4 and time.monotonic() < limit:
+    while actor.rank == 0 and actor.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, sockets.refused, len(sockets.mailboxes[actor.rank]._parked._messages)
+    return missing, actor.refused, len(sockets.mailboxes[actor.rank]._parked._messages)
 
 
 @pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
@@ -356,9 +356,9 @@ async def pushy(actor: Actor):
         assert sockets.fetch(0, 1, 0.01) is None
         # What comes too late for the first time is taken for the second.
         found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
-        while sockets.refused.total() < 3 and time.monotonic() < limit:
+        while actor.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-        return found.view(torch.float32).tolist(), sockets.refused
+        return found.view(torch.float32).tolist(), actor.refused
     await asyncio.sleep(0.2 * actor.rank)
     for body in (b"", torch.full((3,), float(actor.rank)).numpy().tobytes()):
         header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))
@@ -377,9 +377,9 @@ async def insatiable(actor: Actor):
     other = 1 - actor.rank
     await actor.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
     limit = time.monotonic() + 5.0
-    while actor.rank == 0 and sockets.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
+    while actor.rank == 0 and actor.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return len(given), sockets.refused
+    return len(given), actor.refused
 
 
 def test_a_model_is_given_to_one_peer_so_often_and_no_more():

@@ -134,11 +134,11 @@ async def attacked(actor: Actor):
         await asyncio.to_thread(act, endpoint, sockets.place.credentials)
     elif rank == 0 and sockets.place.credentials:
         limit = time.monotonic() + 8.0
-        while not sockets.refused >= COUNTED and time.monotonic() < limit:
+        while not actor.refused >= COUNTED and time.monotonic() < limit:
             await asyncio.sleep(0.02)
     # Nobody comes to the last exchange before the attack is over.
     await swap((8, 0, 0))
-    return await swap(LAST), sockets.refused
+    return await swap(LAST), actor.refused
 
 
 def attack_plain(endpoint, _):

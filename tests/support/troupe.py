@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -100,6 +101,12 @@ class Actor:
         if self.inbox is not None:
             self.inbox.release()
             self.inbox = None
+
+    @property
+    def refused(self) -> Counter:
+        """Refused messages of all nodes of its process, by reason."""
+        boxes = self.communication._sockets.mailboxes.values()
+        return sum((mailbox.refused for mailbox in boxes), Counter())
 
 
 Part = Callable[[Actor], Awaitable[object]]

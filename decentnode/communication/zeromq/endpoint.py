@@ -305,11 +305,8 @@ class ZeroMQ(Communication):
         for mailbox in self._sockets.mailboxes.values():
             for rank in absent:
                 mailbox.lose(rank, PeerLost(rank, "has not come yet"))
-        # Before the thread starts: it refuses messages of any other run.
-        self._sockets.run_id = run_id
-        self._sockets.start()
         home = self._sockets.place.home
-        self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, timeout)
+        self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, run_id, timeout)
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
         assert self._sockets is not None, "open comes first"

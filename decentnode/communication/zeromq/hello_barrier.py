@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zeromq.links import PeerLinks
@@ -41,7 +41,7 @@ class HelloBarrier:
         for process in range(len(self._place.processes)):
             self.note(process)
 
-    def wait(self, processes: set[int], timeout: float, greet: Callable[[Iterable[int]], None]) -> None:
+    def wait(self, processes: set[int], timeout: float, greet: Callable[[int], None]) -> None:
         """Waits until all have sent HELLO or are lost, and resends ours; raises StartError.
 
         A restarted process stops waiting for silent peers after the grace time.
@@ -60,7 +60,8 @@ class HelloBarrier:
                     silent = [rank for p in sorted(missing) for rank in self._place.processes[p].ranks]
                     own = self._place.process.ranks[0]
                     raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
-                greet(missing)
+                for process in missing:
+                    greet(process)
 
     def _missing(self, processes: set[int]) -> set[int]:
         # A lost process may have been restarted since; then its link works again and is awaited.

@@ -8,7 +8,6 @@ such a send (libzmq allows a socket to change threads behind a full fence).
 import errno
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
@@ -94,20 +93,6 @@ class IoThread(threading.Thread):
         router.set(zmq.LINGER, 0)
         return router
 
-    @property
-    def run_id(self) -> int:
-        """Messages with another run id are refused."""
-        return self._reception.run_id
-
-    @run_id.setter
-    def run_id(self, run_id: int) -> None:
-        self._reception.run_id = run_id
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Refused messages of all local nodes, by reason."""
-        return sum((mailbox.refused for mailbox in self.mailboxes.values()), Counter())
-
     # Called by other threads.
 
     def bind(self, endpoint: str) -> None:
@@ -164,7 +149,7 @@ class IoThread(threading.Thread):
     ) -> wire.Header:
         """The header of a message from a local node."""
         return wire.Header(
-            kind, self.run_id, sender, receiver, *key, seq=seq, length=length,
+            kind, self._reception.run_id, sender, receiver, *key, seq=seq, length=length,
             incarnation=self.place.incarnation, knows=self.incarnation(self.place.home[receiver]),
         )  # fmt: skip
 
@@ -191,13 +176,19 @@ class IoThread(threading.Thread):
         if unsent and not self._links.send_over_existing(unsent):
             self.post(lambda: self._links.send(unsent))
 
-    def meet(self, processes: set[int], timeout: float) -> None:
-        """Connects and waits for HELLO from every process; raises StartError naming silent ranks.
+    def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
+        """Starts the thread, connects, and waits for HELLO from every process.
 
-        A process that has died by then is lost as in any round.
+        Raises StartError naming silent ranks. A process that has died by then is lost as in any round.
         """
-        self.post(lambda: self._connect_all(sorted(processes)))
-        self._meeting.wait(processes, timeout, lambda silent: self.post(lambda: self._greet_again(silent)))
+        # Before the thread starts: it refuses messages of any other run.
+        self._reception.run_id = run_id
+        self.start()
+        for process in sorted(processes):
+            self.post(partial(self._links.make, process))
+        self._meeting.wait(
+            processes, timeout, lambda silent: self.post(partial(self._links.greet_again, silent))
+        )
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
@@ -284,14 +275,6 @@ class IoThread(threading.Thread):
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER
-
-    def _connect_all(self, processes: Iterable[int]) -> None:
-        for process in processes:
-            self._links.make(process)
-
-    def _greet_again(self, processes: Iterable[int]) -> None:
-        for process in processes:
-            self._links.greet_again(process)
 
     def _greeting(self, process: int) -> wire.Outgoing:
         """The HELLO for a process: local ranks and, on this machine, their memory."""
