@@ -28,9 +28,7 @@ def made(tmp_path):
         context, place, lambda process: f"ipc://{tmp_path}/{process}", lambda p: (p, b"hello", b""), book
     )
     yield links, booked, also
-    for process in links.every:
-        links.end(process, 0)
-    links.close()
+    links.close(lambda process: 0)
     context.term()
 
 

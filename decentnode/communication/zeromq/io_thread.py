@@ -370,13 +370,12 @@ class IoThread(threading.Thread):
         return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
 
     def _close(self) -> None:
-        for process in self._links.every:
-            self._links.end(process, 0 if self._has_left(process) else int(self._linger * 1000))
+        linger = int(self._linger * 1000)
+        self._links.close(lambda process: 0 if self._has_left(process) else linger)
         if self._gate is not None:
             self._gate.close()
         for router in self._routers:
             router.close(0)
         if self._bell is not None:
             self._bell.close()
-        self._links.close()
         self._context.term()

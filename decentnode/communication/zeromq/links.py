@@ -73,11 +73,6 @@ class PeerLinks:
         """The nodes of those processes."""
         return {rank for process in self.processes for rank in self._place.processes[process].ranks}
 
-    @property
-    def every(self) -> list[int]:
-        """Processes with a link, including broken ones that may reconnect."""
-        return list(self._dealers)
-
     def holds(self, process: int) -> bool:
         """Whether the link to a process works; for any thread, as it only reads two containers."""
         return process in self._dealers and process not in self.gone
@@ -247,6 +242,8 @@ class PeerLinks:
         monitor.close(0)
         dealer.close(min(linger, round(1000 * Timeouts.link_linger)))
 
-    def close(self) -> None:
-        """Releases the descriptor after all links were closed."""
+    def close(self, linger_of: Callable[[int], int]) -> None:
+        """Closes all links, also broken ones that may reconnect, each with its time as in `end`."""
+        for process in list(self._dealers):
+            self.end(process, linger_of(process))
         self._epoll.close()
