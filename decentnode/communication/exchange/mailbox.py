@@ -153,15 +153,18 @@ class Mailbox(ExchangeOwner):
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
             # The order matters: what was sent before a loss is settled first. Late messages then find their
             # source missing, and are not mixed.
-            for source, message in self._parked.take(key, late=False):
-                self._settle(handle, source, message)
+            early = self._parked.take(key)
+            for source, (message, is_late) in early.items():
+                if not is_late:
+                    self._settle(handle, source, message)
             for source, last in list(self._leaving.items()):
                 if last < key:
                     self.lose(source, left(source, last[0]))
             for source in handle.awaited & self.gone.keys():
                 self._miss(handle, source, self.gone[source])
-            for source, message in self._parked.take(key, late=True):
-                self._settle(handle, source, message)
+            for source, (message, is_late) in early.items():
+                if is_late:
+                    self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
