@@ -90,8 +90,6 @@ class ProcessDirectory:
     """The keys of links over TCP; None: links are plain."""
     interceptor: MessageInterceptor | None = None
     """Filter of messages from other processes, for fault injection; None: all are delivered."""
-    meets_anybody: bool = False
-    """Whether its nodes may exchange with all others, because the graph has no period."""
 
     @property
     def process(self) -> HostProcess:

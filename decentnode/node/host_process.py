@@ -166,7 +166,7 @@ def _place(fork_context: ForkContext, position: int, incarnation: int) -> Proces
     )
     return ProcessDirectory(
         experiment.processes, position, fork_context.socket_dir, failures.grace, incarnation,
-        fork_context.credentials, interceptor, experiment.graph.graph.period is None,
+        fork_context.credentials, interceptor,
     )  # fmt: skip
 
 

@@ -52,8 +52,10 @@ class Town:
         self.memberships = {rank: self._membership(rank) for rank in range(ranks)}
 
     def _membership(self, rank):
-        made = GroupMembership(Factory(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note))
-        made.abandoned = lambda: self.requested.append(rank)
+        made = GroupMembership(
+            Factory(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note),
+            lambda: self.requested.append(rank),
+        )  # fmt: skip
         return made
 
     def post(self, sender, ranks, note):

@@ -15,12 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.torch_distributed import baseline_group as collectives
-from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
-from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import GroupPlan
-from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.torch_distributed.process_group import (
     NCCL_SETTINGS,
     UNUSED_TAG,
@@ -34,7 +30,6 @@ from decentnode.communication.torch_distributed.process_group import (
     prepare_nccl,
     tag_of,
 )
-from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from tests.support.troupe import free_ports
 
@@ -268,15 +263,10 @@ def test_the_watchdog_of_the_baseline_does_not_sleep_before_it_ends_the_process(
     assert when_made == [{"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}]
 
 
-@pytest.mark.parametrize(("meets_anybody", "connected"), [(False, {1}), (True, {0, 1, 3})])
-def test_whoever_may_meet_anybody_connects_to_all_members(monkeypatch, meets_anybody, connected):
-    processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4))
-    communication = TorchDistributed()
-    communication._place = ProcessDirectory(processes, 0, "", meets_anybody=meets_anybody)
-    group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
-    formation = communication._formation = GroupMembership(group_factory, None, None)
-    communication._endpoints = {0: object.__new__(GroupEndpoint)}
-    monkeypatch.setattr(ZeroMQ, "open", lambda *args: None)
-    monkeypatch.setattr(formation, "form", lambda *args: GroupPlan([0, 1, 3], "gloo", ""))
-    communication.open([1], 7, 1.0, absent=[2])
-    assert group_factory.peers == connected
+@pytest.mark.parametrize(("peers", "connected"), [(frozenset({2, 7}), [2]), (None, [1, 2])])
+def test_a_group_is_warmed_up_with_the_members_that_may_exchange(nccl, monkeypatch, peers, connected):
+    group, met = PretendedNcclGroup(nccl), []
+    monkeypatch.setattr(group, "_wait_for_all", lambda seconds: None)
+    monkeypatch.setattr(group, "post", lambda key, moved: met.extend(t.peer for t in moved if t.sends) or [])
+    group.warm_up(peers, 1.0)
+    assert met == connected

@@ -9,16 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decentnode.communication.base import HostProcess
-from decentnode.config.settings import FailureSettings
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.process_setup import keep_freed_memory
-from decentnode.graph.base import Graph
-from decentnode.graph.families import Ring
-from decentnode.graph.time_varying import OnePeerExponential
 from decentnode.node import host_process as host
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.host_process import _place, _start_together
+from decentnode.node.host_process import _start_together
 from decentnode.node.node import Node
 from decentnode.results.records import Records
 from tests.launcher.test_watchdog import DEADLINE, TRAIN, Machine
@@ -51,30 +46,6 @@ def test_memory_of_a_batch_is_kept_for_the_next() -> None:
         keep_freed_memory()
         os._exit(0 if faults_of_batches() < PAGES else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-class Unforeseen(Graph):
-    """A graph that never repeats."""
-
-    static = False
-    num_nodes = 4
-
-    def targets(self, rank: int, round: int) -> tuple[int, ...]:
-        return ((rank + round) % 4,)
-
-
-@pytest.mark.parametrize(
-    ("graph", "anybody"), [(Ring(4), False), (OnePeerExponential(4), False), (Unforeseen(), True)]
-)
-def test_nodes_of_a_graph_that_never_repeats_may_meet_anybody(graph: Graph, anybody: bool) -> None:
-    experiment = SimpleNamespace(
-        processes=tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(4)),
-        settings=SimpleNamespace(failures=FailureSettings()),
-        graph=SimpleNamespace(graph=graph),
-        injector=None,
-    )
-    place = _place(SimpleNamespace(experiment=experiment, socket_dir="", credentials=None), 0, 0)
-    assert place.meets_anybody == anybody
 
 
 def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypatch) -> None:

@@ -13,6 +13,7 @@ from decentnode.communication.exchange.handle import ExchangeHandle, Key, Messag
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import (
+    Capabilities,
     Closed,
     Done,
     GroupPlan,
@@ -20,7 +21,7 @@ from decentnode.communication.torch_distributed.messages import (
     Note,
     Size,
 )
-from decentnode.communication.torch_distributed.process_group import Group, Transfer
+from decentnode.communication.torch_distributed.process_group import Group, GroupFactory, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
 from decentnode.communication.zeromq.io_thread import IoThread
@@ -63,13 +64,13 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
-        formation: GroupMembership, most_bytes: int,
+        group_factory: GroupFactory, facts: Capabilities, most_bytes: int,
     ) -> None:  # fmt: skip
         """`most_bytes`: the largest payload that any peer may send."""
         super().__init__(rank, sockets, slots, segment, {})
         self._siblings[rank] = self
         self.device = slots[0].device
-        self.formation = formation
+        self.formation = GroupMembership(group_factory, facts, self.post, self._abandon)
         self._most_bytes = most_bytes
         self.transfer_queue = TransferQueue(self)
         self.mailbox.attend = self.transfer_queue.attend
@@ -87,7 +88,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         """By (source, part) the last exchange that the group brought and that is not acknowledged."""
         self._said: dict[tuple[int, int], Key] = {}
         """By (source, part) the last exchange that was acknowledged by a message."""
-        formation.abandoned = self._abandon
 
     def expect(self, layout: Layout) -> None:
         self._layout = layout

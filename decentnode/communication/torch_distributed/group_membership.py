@@ -40,16 +40,19 @@ class GroupMembership:
         group_factory: GroupFactory,
         facts: Capabilities,
         post: Callable[[Iterable[int], Note], None],
+        abandoned: Callable[[], None],
     ) -> None:
-        """`post` sends a note to some ranks, in any thread."""
+        """`post` sends a note to some ranks, in any thread.
+
+        `abandoned` is called without a lock when payloads in flight must be requested.
+        """
         self.rank = group_factory.rank
         self.group: Group | None = None
         """The group that carries payloads; None: ZeroMQ does."""
-        self.abandoned: Callable[[], None] = lambda: None
-        """Called without a lock when payloads in flight must be requested."""
         self.group_factory = group_factory
         self._facts = facts
         self._post = post
+        self._abandoned = abandoned
         self._news = threading.Condition()
         self._candidates: frozenset[int] = frozenset()
         self._joined: dict[int, Capabilities] = {}
@@ -204,7 +207,7 @@ class GroupMembership:
 
     def _end(self, group: Group) -> None:
         group.abort()
-        self.abandoned()
+        self._abandoned()
 
     # In the socket thread.
 

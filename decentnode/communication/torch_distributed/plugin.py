@@ -1,7 +1,7 @@
 """Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -15,7 +15,6 @@ from decentnode.communication.torch_distributed.backend_choice import (
     facts_of,
 )
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
-from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.registry import COMMUNICATIONS
@@ -44,16 +43,13 @@ class TorchDistributed(ZeroMQ):
     trusted_network: bool = False
     """Whether the network between the machines is private; payloads are not encrypted there."""
 
-    _formation: GroupMembership | None = field(default=None, init=False, repr=False)
-    _place: ProcessDirectory | None = field(default=None, init=False, repr=False)
-
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
             raise BadInput(f"nodes_per_process: {ONE_NODE}")
 
     def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
         prepare_nccl(place.process.ranks[0], self.share_gpu)
-        self._place, self._most_bytes = place, most_bytes
+        self._most_bytes = most_bytes
         super().prepare(place, most_bytes)
 
     def ports(self, nodes: int, several: bool) -> dict[str, range]:
@@ -74,43 +70,39 @@ class TorchDistributed(ZeroMQ):
     def _make(
         self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> GroupEndpoint:
-        place, sockets, device = self._place, self._sockets, memory.device
-        assert place is not None and sockets is not None, "prepare comes first"
+        sockets, device = self._sockets, memory.device
+        assert sockets is not None, "prepare comes first"
+        place = sockets.place
         if device.type != "cpu":
             slots = memory.slots(device)
         several = any(process.machine != place.process.machine for process in place.processes)
         port = self.group_port + place.process.index if several else 0
-        group_factory = GroupFactory(rank, place.process.address if several else "127.0.0.1", port, device)
+        address = place.process.address if several else "127.0.0.1"
+        group_factory = GroupFactory(rank, address, port, device, memory.peers)
         facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
-        self._formation = GroupMembership(
-            group_factory, facts, lambda ranks, note: endpoint.post(ranks, note)
-        )
-        endpoint = GroupEndpoint(rank, sockets, slots, segment, self._formation, self._most_bytes)
+        endpoint = GroupEndpoint(rank, sockets, slots, segment, group_factory, facts, self._most_bytes)
         sockets.listen(endpoint)
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         super().open(peers, run_id, timeout, absent)
-        formation, place = self._formation, self._place
-        assert formation is not None and place is not None, "endpoint comes first"
-        endpoint = self._endpoints[formation.rank]
-        assert isinstance(endpoint, GroupEndpoint)
+        [endpoint] = self._endpoints.values()
+        assert self._sockets is not None and isinstance(endpoint, GroupEndpoint), "endpoint comes first"
+        formation, place = endpoint.formation, self._sockets.place
         if place.incarnation:
             formation.leave()  # the group ended with the process before this one: ZeroMQ carries all edges
             return
         candidates = place.home.keys() - set(absent)
         formation.group_factory.run_id = run_id
-        formation.group_factory.peers = frozenset(candidates if place.meets_anybody else peers)
         plan = formation.form(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
         if formation.rank == min(candidates):
             self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
 
     def close(self, timeout: float) -> None:
         super().close(timeout)
-        if self._formation is not None:
-            self._formation.close(timeout)
         for endpoint in self._endpoints.values():
             if isinstance(endpoint, GroupEndpoint):
+                endpoint.formation.close(timeout)
                 endpoint.transfer_queue.clear()
 
 

@@ -101,10 +101,13 @@ class Group(ABC):
     def abort(self) -> None:
         """Ends all operations in progress; every waiting thread, here or elsewhere, gets GroupBroken."""
 
-    def warm_up(self, peers: Iterable[int], seconds: float) -> None:
-        """Runs a barrier and one transfer with each future peer, because connections open at first use."""
+    def warm_up(self, peers: Iterable[int] | None, seconds: float) -> None:
+        """Runs a barrier and one transfer with each future peer, because connections open at first use.
+
+        `peers`: None for all members.
+        """
         own, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
-        others = sorted(set(peers) & set(self.members) - {self.rank})
+        others = sorted(set(self.members if peers is None else peers) & set(self.members) - {self.rank})
         received = [Transfer(peer, torch.empty_like(own), False) for peer in others]
         # NCCL may hang if its first operation involves only some of the ranks.
         self._wait_for_all(seconds)
@@ -311,9 +314,9 @@ class GroupFactory:
     """The port of this rank's store; 0: the system chooses."""
     device: torch.device
     """The device of the node."""
+    peers: frozenset[int] | None = None
+    """Ranks with which this one may exchange; None: all."""
     run_id: int = 0
-    peers: frozenset[int] = frozenset()
-    """Ranks with which this one may exchange."""
     _store: Any = field(default=None, init=False, repr=False)
     """Kept, because it closes when nothing refers to it."""
 
