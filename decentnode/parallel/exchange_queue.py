@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,15 +13,8 @@ from decentnode.core.payload import Layout, Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, RunFailed
 
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The exchange of one part that is not started yet."""
-
-    part: int
-    payload: Payload
-    targets: Sequence[int]
-    sources: Sequence[int]
+Launch = tuple[int, Payload, Sequence[int], Sequence[int]]
+"""Part, payload, targets and sources of an exchange that is not started yet."""
 
 
 class ExchangeQueue:
@@ -67,21 +59,20 @@ class ExchangeQueue:
     @property
     def launched(self) -> set[int]:
         """The parts that were launched and not collected."""
-        return {*self.flying, *(launch.part for launch in self._waiting)}
+        return {*self.flying, *(part for part, *_ in self._waiting)}
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
         """Starts the exchange of one part, now or as soon as earlier ones leave room."""
-        self._waiting.append(Launch(part, payload, targets, sources))
+        self._waiting.append((part, payload, targets, sources))
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         while self._waiting and not self.is_full:
-            launch = self._waiting.popleft()
-            outgoing = dict.fromkeys(launch.targets, launch.payload)
-            handle = self._exchange(outgoing, launch.sources, launch.part, launch.payload.layout)
+            part, payload, targets, sources = self._waiting.popleft()
+            handle = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
             # The deadline starts with the wait in `collect`: until then this rank computes.
             handle.hold()
-            self.flying[launch.part] = handle
+            self.flying[part] = handle
 
     def collect(self, part: int, layout: Layout) -> Inbox:
         """Waits for a launched exchange and returns its payloads; pass them to `release` after reading.
@@ -98,11 +89,6 @@ class ExchangeQueue:
         inbox.release()
         self._begin_waiting()
 
-    def await_all(self) -> None:
-        """Waits until everything in flight has arrived, and leaves it there."""
-        for handle in self.flying.values():
-            self._wait(handle)
-
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""
         if part in self.flying:
@@ -113,7 +99,8 @@ class ExchangeQueue:
     def drop_all(self) -> None:
         """Receives and discards what is in flight, so that its senders continue; cancels waiting launches."""
         self._waiting.clear()
-        self.await_all()
+        for handle in self.flying.values():
+            self._wait(handle)
         for part in list(self.flying):
             self.flying.pop(part).release()
 
