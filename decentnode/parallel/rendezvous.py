@@ -178,31 +178,19 @@ class StoreMeeting(RankRendezvous):
         notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
         directory, keeper = self._directory(store, notes, timeout)
         try:
-            place = self.place(_processes(notes), directory)
-            endpoint = self._opened(communication, place, memory, timeout, notes[0].run_id)
+            most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
+            communication.prepare(self.place(_processes(notes), directory), most)
+            endpoint = communication.endpoint(self.rank, memory)
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            communication.open(others, notes[0].run_id, timeout)
+            if communication.news:
+                print(communication.news, flush=True)
         except BaseException:
             if keeper is not None:
                 shutil.rmtree(directory, ignore_errors=True)
                 os.close(keeper)
             raise
         return Link(endpoint, communication, directory, keeper, timeout)
-
-    def _opened(
-        self,
-        communication: Communication,
-        place: ProcessDirectory,
-        memory: BufferSpec,
-        timeout: float,
-        run_id: int,
-    ) -> Endpoint:
-        most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
-        communication.prepare(place, most)
-        endpoint = communication.endpoint(self.rank, memory)
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        communication.open(others, run_id, timeout)
-        if communication.news:
-            print(communication.news, flush=True)
-        return endpoint
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         """The position of this rank among all."""
