@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from decentnode.config.settings import Plugin
 from decentnode.config.type_check import parameters_of
 from decentnode.core.registry import Registry, guess
+from decentnode.core.text import first_line
 from decentnode.errors import BadInput
 from decentnode.training import optim as optimizers
 from decentnode.training.objective import Objective
-from decentnode.training.training import first_line
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
 # YAML cannot express the arguments of these: functions, or other schedulers.

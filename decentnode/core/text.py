@@ -70,6 +70,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The message of an error in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 def ranks_in_words(ranks: Sequence[int], most: int) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; names at most `most`."""
     named = list(map(str, ranks[:most]))

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from decentnode.core.text import first_line
 from decentnode.errors import MappingError, StartError
 from decentnode.mapping.job import SchedulerJob
 
@@ -32,7 +33,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
         found = [store.get(key).decode("ascii", "replace") for key in keys]
         _part(store, len(keys), is_master, seconds)
     except (RuntimeError, OSError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
     return _checked(found)

@@ -26,6 +26,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.inproc import InProcess
 from decentnode.core.registry import name_of
+from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
 from decentnode.mapping.base import is_loopback
@@ -280,7 +281,7 @@ def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> 
                 address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True
             )
         except RuntimeError as error:
-            raise StartError(f"rank {rank}: no store at {address}:{port}: {_first_line(error)}") from error
+            raise StartError(f"rank {rank}: no store at {address}:{port}: {first_line(error)}") from error
     return _stores[address, port]
 
 
@@ -352,7 +353,3 @@ def _number(name: str) -> int:
     if not text.isdecimal():
         raise BadInput(f"{name}: '{text}' is no number; start with torchrun, which sets it")
     return int(text)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

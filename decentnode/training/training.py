@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.core.rng import generator, key
+from decentnode.core.text import first_line
 from decentnode.core.vector import AdjustGradient, Precision, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
@@ -44,11 +45,6 @@ class Factory:
             return self.cls(*args, **self.options)
         except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
             raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """The message of an error in one line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @dataclass(frozen=True)

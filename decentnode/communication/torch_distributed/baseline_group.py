@@ -21,7 +21,7 @@ from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: i
 
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.torch_distributed.messages import Capabilities
-from decentnode.core.text import ranks_in_words
+from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import StartError
 
 POLL_INTERVAL = 0.02
@@ -185,5 +185,4 @@ def is_of_collective(error: BaseException) -> bool:
 
 def reason(error: BaseException) -> str:
     """Torch's message about a broken collective in one line, without sources and advice."""
-    first = (str(error) or type(error).__name__).splitlines()[0]
-    return _ADVICE.sub("", _SOURCE.sub("", first)).rstrip(".")
+    return _ADVICE.sub("", _SOURCE.sub("", first_line(error))).rstrip(".")
