@@ -78,11 +78,6 @@ class BucketOptimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
-    @property
-    def has_gradients(self) -> bool:
-        """Whether there is any gradient without a step."""
-        return any(parameter.grad is not None for parameter in self.parameters)
-
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter; copies, which later steps do not change."""
         return {

@@ -207,10 +207,6 @@ class BucketMemory:
             # Makes a second backward through an old graph an error, as after any in-place change.
             torch.autograd.graph.increment_version(self.tensors)
 
-    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The tensors of another rank's block, or of a gradient with the same layout, by their names."""
-        return {entry.name: entry.view(flat) for entry in self.bucket.entries}
-
     def name_at(self, index: int) -> str:
         """The name of the tensor with that element."""
         names = [entry.name for entry in self.bucket.entries if entry.offset <= index]
@@ -222,8 +218,3 @@ def _check_fits(entry: Entry, tensor: Tensor, view: Tensor) -> None:
     if now != wrapped:
         was, has = ("{} {} on {}".format(*kind) for kind in (wrapped, now))
         raise BadInput(f"parameter '{entry.name}' was {was} when it was wrapped, and is {has}; wrap it again")
-
-
-def blocks_of(module: nn.Module, plan: Plan, slots: tuple[Tensor, Tensor]) -> list[BucketMemory]:
-    """The memory of all buckets; the module's trainable parameters become views of `slots[0]`."""
-    return [BucketMemory(bucket, module, slots) for bucket in plan.buckets]

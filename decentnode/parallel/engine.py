@@ -90,7 +90,9 @@ class MixingEngine:
         if self.publishes_early:
             self._adapt_while_combining(self.blocks[i], i, skip)
         else:
-            self._adapt(self.blocks[i], i, skip)
+            self.blocks[i].take_in()
+            if not self.blocks[i].bucket.is_buffers:
+                self._make_step(i, skip)
             if self.exchanges.is_full:
                 self._combine_next()
         self._pass_on(i)
@@ -164,11 +166,6 @@ class MixingEngine:
                 block.flip()
                 self._make_step(i, skip)
                 self._mix(mixture.add_change, block.values)
-
-    def _adapt(self, block: BucketMemory, i: int, skip: bool) -> None:
-        block.take_in()
-        if not block.bucket.is_buffers:
-            self._make_step(i, skip)
 
     def _combine_next(self) -> None:
         # The first in flight, because a release acknowledges all exchanges before it.

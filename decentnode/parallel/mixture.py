@@ -33,7 +33,7 @@ class MixInput:
 
     def named(self, rank: int) -> dict[str, Tensor]:
         """The tensors of a neighbor, or of this rank, by their names in the module."""
-        return self.block.named_views(self._of(rank))
+        return {entry.name: entry.view(self._of(rank)) for entry in self.block.bucket.entries}
 
     def write(self, out: Tensor) -> None:
         """out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, for values not finite."""

@@ -21,7 +21,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.parallel import averaging
 from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
-from decentnode.parallel.buckets import Plan, blocks_of
+from decentnode.parallel.buckets import BucketMemory, Plan
 from decentnode.parallel.engine import MixingEngine
 from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.options import Options
@@ -78,7 +78,8 @@ class DecentralizedDataParallel(nn.Module):
         exchanges = ExchangeQueue(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
         # Before any exchange, so that an error below disconnects this rank, too.
         self._close = weakref.finalize(self, _end, link, exchanges)
-        blocks = blocks_of(module, plan, endpoint.slots)
+        # From here on the module's trainable parameters are views of the first slot.
+        blocks = [BucketMemory(bucket, module, endpoint.slots) for bucket in plan.buckets]
         if chosen.broadcast and meeting.size > 1:
             averaging.broadcast([*module.parameters(), *module.buffers()], endpoint.slots[1], exchanges)
         trained = [b for b in blocks if not b.bucket.is_buffers]
@@ -86,7 +87,8 @@ class DecentralizedDataParallel(nn.Module):
         self.optimizer = AllBuckets(optimizers, self._update)
         """All buckets' optimizers as one."""
         self._engine = MixingEngine(blocks, optimizers, graph, exchanges, chosen)
-        self._register_state_dict_hooks()
+        # Otherwise the saved storage is the block that parameters are views of, with all of both slots.
+        module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
         self._accumulating = self._averaged = False
         self._backward = BackwardState()
         self._expect_all()
@@ -198,16 +200,13 @@ class DecentralizedDataParallel(nn.Module):
 
     # Saving.
 
-    def _register_state_dict_hooks(self) -> None:
-        # Otherwise the saved storage is the block that parameters are views of, with all of both slots.
-        self.module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
-
     def get_extra_state(self) -> dict[str, Any]:
         """The state beside the module's tensors: all that the next step depends on."""
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: a state is saved between steps, and not inside averaged()")
         parts = self._engine.optimizers
-        if self.options.update_in == "backward" and any(part.has_gradients for part in parts):
+        waiting = any(p.grad is not None for part in parts for p in part.parameters)
+        if self.options.update_in == "backward" and waiting:
             raise RunFailed(
                 f"rank {self.rank}, step {self.step}: a state is saved between steps, and gradients of "
                 "no_sync() wait for theirs; zero_grad() drops them"
@@ -373,7 +372,8 @@ def joined(
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     said = max(averaging.VERDICT.max_bytes, meeting.size)  # or the live ranks: see ExchangeQueue.living
     memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
-    terms = {"version": __version__, "topology": digest(graph), "parameters": _hash(plan.describe())}
+    parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
+    terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
@@ -394,10 +394,6 @@ def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, m
     for name, value in state.items():
         if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             state[name] = value.clone()
-
-
-def _hash(text: str) -> str:
-    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def _end(link: Link, exchanges: ExchangeQueue) -> None:
