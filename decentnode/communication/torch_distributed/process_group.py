@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -68,13 +68,15 @@ class Transfer:
     sends: bool
 
 
-class Pending(Protocol):
+@dataclass(frozen=True, slots=True)
+class Pending(ABC):
     """Transfers that finish together."""
 
-    @property
-    def transfers(self) -> tuple[Transfer, ...]:
-        """The transfers."""
+    transfers: tuple[Transfer, ...]
+    work: Any
+    """Torch's handle of them."""
 
+    @abstractmethod
     def wait(self, seconds: float) -> None:
         """Blocks until they are done; raises GroupBroken, also after `seconds`."""
 
@@ -120,10 +122,7 @@ class Group(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class _GlooPending:
-    transfers: tuple[Transfer, ...]
-    work: Any
-
+class _GlooPending(Pending):
     def wait(self, seconds: float) -> None:
         try:
             self.work.wait(timedelta(seconds=max(seconds, 0.001)))
@@ -174,9 +173,7 @@ class GlooGroup(Group):
 
 
 @dataclass(frozen=True, slots=True)
-class _NcclPending:
-    transfers: tuple[Transfer, ...]
-    work: Any
+class _NcclPending(Pending):
     group: "NcclGroup"
 
     def wait(self, seconds: float) -> None:
