@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import torch
 from torch import Tensor
 
 from decentnode.communication import wire
@@ -23,16 +22,15 @@ from decentnode.communication.torch_distributed.messages import (
 )
 from decentnode.communication.torch_distributed.process_group import Group, GroupFactory, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
-from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint
+from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint, with_last
 from decentnode.communication.zeromq.io_thread import IoThread
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.timeouts import Timeouts
 
 THROUGH_THE_GROUP = 0
 """Stands for the number of a payload through the group, which carries none."""
 MOST_LAYOUTS = 1024
 """Most layouts per source whose sizes are kept; one for each part and phase is usual."""
-_HOST = torch.device("cpu")
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +94,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> ExchangeHandle:
         self._group, self._sends = self.formation.group, {}
-        older = [kept for kept in self._seq_of if kept[2] == key[2]][:-1]
-        self._seq_of = {k: seq for k, seq in self._seq_of.items() if k not in older} | {key: self._seq + 1}
-        self._carried = {k: sent for k, sent in self._carried.items() if k not in older} | {key: {}}
+        self._seq_of = with_last(self._seq_of, key, self._seq + 1)
+        self._carried = with_last(self._carried, key, {})
         handle = super().exchange(outgoing, sources, key, timeout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
@@ -132,7 +129,7 @@ class GroupEndpoint(ZeroMQEndpoint):
                 # Kept before it is posted: the group may fail at any time.
                 self._carried[key][target] = Unconfirmed(group, payload, self._seq)
                 if self._is_news(payload.layout, target, key[2]):
-                    messages.append(self._announcement(payload, target, key))
+                    messages.append(self._note(target, Size(payload.nbytes, payload.layout.hash), key))
         others = [target for target in targets if target not in through]
         return messages + (super()._send(self._on_host(payload), others, key) if others else [])
 
@@ -145,7 +142,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if self.segment is not None and self.segment.slots is not self.slots:
             place = same_place(payload.buffer, self.slots, self.segment.slots)
         if place is None:
-            return payload.to(_HOST)
+            return payload.to(HOST)
         return Payload(payload.layout, place.copy_(payload.buffer), payload.counts)
 
     def _is_news(self, layout: Layout, target: int, part: int) -> bool:
@@ -155,9 +152,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         is_news = bool(layout.variable) or told not in known
         known.add(told)
         return is_news
-
-    def _announcement(self, payload: Payload, target: int, key: Key) -> wire.Outgoing:
-        return self._note(target, Size(payload.nbytes, payload.layout.hash), key)
 
     def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:
         body = msgspec.msgpack.encode(note)
@@ -245,7 +239,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         still_there = self.mailbox.is_unread(peer, carried.seq)
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
-            payload = carried.payload.to(_HOST)
+            payload = carried.payload.to(HOST)
             self._sockets.dispatch(self._frames(payload, [peer], key, carried.seq))
         return True
 

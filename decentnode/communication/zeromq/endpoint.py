@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from decentnode.errors import PeerLost
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
 
+T = TypeVar("T")
 SLOW_LINK = 10e6
 """Bytes per second below which a payload may be resent although it is still on its way."""
 
@@ -83,7 +84,7 @@ class ZeroMQEndpoint(Endpoint):
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
-        self._keep_only_last(key)
+        self._sent = with_last(self._sent, key, {})
         self._staged = 0
         messages: list[wire.Outgoing] = []
         for payload, targets in receivers_of(outgoing, self.mailbox.gone):
@@ -167,11 +168,6 @@ class ZeroMQEndpoint(Endpoint):
         for target in targets:
             routes[self._route[target]].append(target)
         return routes
-
-    def _keep_only_last(self, key: Key) -> None:
-        """Forgets sent payloads that all readers have released: all before the last exchange of this part."""
-        same = [sent for sent in self._sent if sent[2] == key[2]]
-        self._sent = {k: sent for k, sent in self._sent.items() if k not in same[:-1]} | {key: {}}
 
     def _lay_out(self, payload: Payload, key: Key) -> int:
         """The offset of a payload in shared memory; copies it there if it lies elsewhere."""
@@ -341,6 +337,15 @@ class ZeroMQ(Communication):
         if place.co_located(process) and self.local != "tcp":
             return ipc_endpoint(place, process)
         return self.tcp_endpoint(place, process)
+
+
+def with_last(kept: Mapping[Key, T], key: Key, content: T) -> dict[Key, T]:
+    """What is kept by exchange, with a new one, and without all before the last one of its part.
+
+    All readers have released those.
+    """
+    older = [known for known in kept if known[2] == key[2]][:-1]
+    return {known: one for known, one in kept.items() if known not in older} | {key: content}
 
 
 def ipc_endpoint(place: ProcessDirectory, process: int) -> str:
