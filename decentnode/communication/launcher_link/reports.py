@@ -261,13 +261,10 @@ class ReportReader:
         pieces = [self._rest]
         while not self.closed:
             try:
-                piece = os.read(self.fd, 1 << 16)
+                pieces.append(os.read(self.fd, 1 << 16))
             except BlockingIOError:
                 break
-            if not piece:
-                self.closed = True
-                break
-            pieces.append(piece)
+            self.closed = not pieces[-1]
         # A read may end within a line; the rest of that line is in the next one.
         *lines, self._rest = b"".join(pieces).split(b"\n")
         return [_DECODER.decode(line) for line in lines]
