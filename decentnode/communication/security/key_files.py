@@ -69,14 +69,10 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return KeyPair(zmq.curve_public(self.curve.encode()), self.curve.encode())
 
     @property
-    def signing(self) -> Ed25519PrivateKey:
-        """The key for signatures."""
-        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.ed25519))
-
-    @property
     def public(self) -> MachineKeys:
         """The public halves."""
-        return MachineKeys(self.pair.public.decode(), self.signing.public_key().public_bytes_raw().hex())
+        signing = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.ed25519))
+        return MachineKeys(self.pair.public.decode(), signing.public_key().public_bytes_raw().hex())
 
 
 def secret_file(folder: Path, machine: int) -> Path:
