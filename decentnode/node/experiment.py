@@ -267,7 +267,7 @@ class Experiment:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
         memory = replace(self.memory(rank), device=device)
         endpoint = communication.endpoint(rank, memory)
-        return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory, device)
+        return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory)
 
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""

@@ -379,7 +379,7 @@ def joined(
     link = meeting.join(transport(options.communication), terms, memory, options.deadline)
     endpoint = link.endpoint
     if endpoint.device != device:
-        endpoint = DeviceStaging(endpoint, memory, device)
+        endpoint = DeviceStaging(endpoint, memory)
     return link, endpoint
 
 

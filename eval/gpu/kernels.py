@@ -105,9 +105,9 @@ def notices_what_is_not_finite(device: torch.device) -> str:
 
 def copies_are_whole(device: torch.device) -> str:
     """Two nodes swap vectors and other payloads, round after round, while the device has other work."""
-    communication, memory = InProcess(), BufferSpec(ELEMENTS)
+    communication, memory = InProcess(), BufferSpec(ELEMENTS, device=device)
     inner = [communication.endpoint(rank, memory) for rank in range(2)]
-    ends = [DeviceStaging(end, memory, device) for end in inner]
+    ends = [DeviceStaging(end, memory) for end in inner]
 
     async def node(rank: int) -> None:
         end = ends[rank]

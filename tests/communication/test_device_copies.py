@@ -47,9 +47,7 @@ class Wrapped(Stage):
     def communication(self, base_port=29600):
         made = super().communication(base_port)
         plain = made.endpoint
-        made.endpoint = lambda rank, memory: DeviceStaging(
-            plain(rank, memory), memory, torch.device("cpu"), LateCopies()
-        )
+        made.endpoint = lambda rank, memory: DeviceStaging(plain(rank, memory), memory, LateCopies())
         return made
 
 

@@ -40,7 +40,7 @@ def pair():
     """Two nodes in one process whose vectors lie elsewhere than what the transport reads."""
     communication, memory = InProcess(), BufferSpec(4)
     inner = [communication.endpoint(r, memory) for r in range(2)]
-    return [DeviceStaging(end, memory, CPU, ListedCopies()) for end in inner], inner
+    return [DeviceStaging(end, memory, ListedCopies()) for end in inner], inner
 
 
 def swapped(ends, payloads, layout, round=0):

@@ -29,20 +29,14 @@ class DeviceStaging(Endpoint):
     exchange is free when the next one is done.
     """
 
-    def __init__(
-        self,
-        inner: Endpoint,
-        memory: BufferSpec,
-        device: torch.device,
-        copies: HostCopies | None = None,
-    ) -> None:
+    def __init__(self, inner: Endpoint, memory: BufferSpec, copies: HostCopies | None = None) -> None:
         self.rank = inner.rank
         self.counters = inner.counters
         self.refused = inner.refused
-        self.device = device
+        self.device = memory.device
         self._inner = inner
-        self._copies = copies or copies_for(device)
-        self.slots = memory.slots(device)
+        self._copies = copies or copies_for(self.device)
+        self.slots = memory.slots(self.device)
         for slot in inner.slots:
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()
