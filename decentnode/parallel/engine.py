@@ -199,11 +199,8 @@ class MixingEngine:
 
     def _weighed(self, block: BucketMemory, inbox: Inbox) -> MixInput:
         received = {j: payload["vector"] for j, payload in inbox.items()}
-        weights, rank, a = (
-            live_weights(self._view.weights, self._view.rank, received),
-            self._view.rank,
-            self._strength,
-        )
+        rank, a = self._view.rank, self._strength
+        weights = live_weights(self._view.weights, rank, received)
         if a != 1:
             weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
         mixture = MixInput(self.step, rank, dict(weights), block.values, received, block)
