@@ -1,6 +1,6 @@
 """Received messages of the ZeroMQ transport, not read until the node takes them from its inbox."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import zmq
@@ -11,18 +11,15 @@ from decentnode.communication.exchange.handle import Message
 from decentnode.core.payload import Layout, Payload, PayloadError
 
 
-@dataclass
 class PeerSegment:
     """A peer's shared memory; parsed payloads are kept, since slots are used in turn."""
 
-    content: Tensor
-    words: "memoryview[int]" = field(init=False)
-    """One word per reader, counted from the end: the last number that is invalidated for it."""
-    _known: dict[tuple[int, int, int], Payload] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, content: Tensor) -> None:
+        self.content = content
         # The size is a whole number of pages, so the cast to 8-byte words always fits.
-        self.words = self.content.numpy().data.cast("q")
+        self.words: memoryview[int] = content.numpy().data.cast("q")
+        """One word per reader, counted from the end: the last number that is invalidated for it."""
+        self._known: dict[tuple[int, int, int], Payload] = {}
 
     def payload(self, offset: int, length: int, layout: Layout) -> Payload:
         """The payload at this place; raises PayloadError."""
