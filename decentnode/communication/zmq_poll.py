@@ -1,7 +1,9 @@
-"""Polls ZeroMQ sockets and descriptors."""
+"""Polls ZeroMQ sockets and descriptors, and wakes the thread that does so."""
 
 import math
+import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +37,31 @@ class Poller:
         """Waits until some are readable or the time is over, and serves those."""
         for ready, _ in zmq.zmq_poll(self._polled, milliseconds(until)):
             self._served[ready]()
+
+
+class Commands:
+    """What other threads post to one thread; it runs there, in the order of the posts."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable when commands are waiting: time for `obey`."""
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Makes the thread run a command soon; from any thread."""
+        # Before the wake-up, so `obey` never wakes to an empty queue and leaves this command behind.
+        self._waiting.append(command)
+        if self.fd >= 0:
+            os.eventfd_write(self.fd, 1)
+
+    def obey(self) -> None:
+        """Runs all waiting commands."""
+        os.eventfd_read(self.fd)
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def close(self) -> None:
+        """Releases the descriptor after the thread has ended; later posts are not run."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -26,11 +26,10 @@ from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
 from decentnode.communication.shared_memory.doorbell import DoorbellReader
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq.commands import Commands
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER, PeerLinks
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
-from decentnode.communication.zmq_poll import Poller, has_input
+from decentnode.communication.zmq_poll import Commands, Poller, has_input
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 
