@@ -8,7 +8,7 @@ import torch
 
 from decentnode.communication.torch_distributed.backend_choice import BackendChoice
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import Capabilities, Closed, GroupPlan, JoinRequest
+from decentnode.communication.torch_distributed.messages import Capabilities
 from decentnode.communication.torch_distributed.process_group import GroupBroken
 from decentnode.errors import StartError
 
@@ -62,14 +62,7 @@ class Town:
         for rank in ranks:
             if self.deaf & {sender, rank}:
                 continue
-            membership = self.memberships[rank]
-            match note:
-                case JoinRequest():
-                    membership.hear_joining(sender, note)
-                case GroupPlan():
-                    membership.hear_plan(note)
-                case Closed():
-                    membership.hear_closed(note)
+            self.memberships[rank].hear(sender, note)
 
     def forming(self, threads, seconds=5.0, choose=GLOO):
         return {
@@ -123,14 +116,14 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
 
 def test_a_request_that_came_too_early_is_repeated():
     town = Town(2)
-    hear, dropped = town.memberships[0].hear_joining, []
+    hear, dropped = town.memberships[0].hear, []
 
     def drop_first(sender, note):
         if dropped:
             hear(sender, note)
         dropped.append(sender)
 
-    town.memberships[0].hear_joining = drop_first
+    town.memberships[0].hear = drop_first
     assert [plan.members for plan in town.form()] == [[0, 1], [0, 1]]
 
 

@@ -11,15 +11,7 @@ from decentnode.communication.device.copies import same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import (
-    Capabilities,
-    Closed,
-    Done,
-    GroupPlan,
-    JoinRequest,
-    Note,
-    Size,
-)
+from decentnode.communication.torch_distributed.messages import Capabilities, Done, Note, Size
 from decentnode.communication.torch_distributed.process_group import Group, GroupFactory, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint, with_last
@@ -192,17 +184,13 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Processes a note; raises WireError."""
         note, sender = wire.unpack(body, Note, "group note"), header.sender
         match note:
-            case JoinRequest():
-                self.formation.hear_joining(sender, note)
-            case GroupPlan():
-                self.formation.hear_plan(note)
-            case Closed():
-                self.formation.hear_closed(note)
             case Size():
                 self._hear_size(sender, header.key, note)
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
+            case _:
+                self.formation.hear(sender, note)
 
     def lose(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""

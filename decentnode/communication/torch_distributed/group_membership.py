@@ -211,27 +211,25 @@ class GroupMembership:
 
     # In the socket thread.
 
-    def hear_joining(self, sender: int, note: JoinRequest) -> None:
-        """Records a rank that requests to join."""
-        with self._news:
-            self._joined[sender] = note.facts
-            # A repeated request means that the first answer was lost or not ready.
-            answer = Closed(self._closed) if self._closed else self._plan
-            self._news.notify_all()
-        if answer is not None:
-            self._post([sender], answer)
-
-    def hear_plan(self, plan: GroupPlan) -> None:
-        """Records the plan of the lowest rank."""
-        with self._news:
-            self._plan = self._plan or plan
-            self._news.notify_all()
-
-    def hear_closed(self, note: Closed) -> None:
-        """Ends the group after another rank has ended it."""
-        with self._news:
-            is_over = self._is_over
-            if is_over and self.group is not None:
-                self.group.is_broken = True  # what it has not brought is resent on request
-        if not is_over:
-            self._close(note.reason, announces=False)
+    def hear(self, sender: int, note: JoinRequest | GroupPlan | Closed) -> None:
+        """Processes a rank's request to join, the plan of the lowest rank, or the end of the group."""
+        match note:
+            case JoinRequest():
+                with self._news:
+                    self._joined[sender] = note.facts
+                    # A repeated request means that the first answer was lost or not ready.
+                    answer = Closed(self._closed) if self._closed else self._plan
+                    self._news.notify_all()
+                if answer is not None:
+                    self._post([sender], answer)
+            case GroupPlan():
+                with self._news:
+                    self._plan = self._plan or note
+                    self._news.notify_all()
+            case Closed():
+                with self._news:
+                    is_over = self._is_over
+                    if is_over and self.group is not None:
+                        self.group.is_broken = True  # what it has not brought is resent on request
+                if not is_over:
+                    self._close(note.reason, announces=False)
