@@ -14,6 +14,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -47,26 +48,17 @@ class Link:
     endpoint: Endpoint
     communication: Communication | None = None
     """Closed at the end."""
-    directory: Path | None = None
-    """Removed at the end by its keeper, or by another rank after the keeper has exited."""
-    keeper: int | None = None
-    """The keeper's lock on the directory, a descriptor; None on all other ranks."""
     patience: float = 0.0
     """Seconds that slower ranks have, after this one is closed, to read its payloads."""
-    closed: bool = False
+    left: ExitStack = field(default_factory=ExitStack)
+    """Removes what this rank made on its machine."""
 
     def close(self) -> None:
-        """Reports to the others that this rank sends nothing more; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
+        """Reports to the others that this rank sends nothing more."""
         self.endpoint.leave()
         if self.communication is not None:
             self.communication.close(self.patience)
-        if self.directory is not None and (self.keeper is not None or _is_orphaned(self.directory)):
-            shutil.rmtree(self.directory, ignore_errors=True)
-        if self.keeper is not None:
-            os.close(self.keeper)
+        self.left.close()
 
 
 class RankRendezvous(ABC):
@@ -177,8 +169,8 @@ class StoreMeeting(RankRendezvous):
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
         notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
-        directory, keeper = self._directory(store, notes, timeout)
-        try:
+        with ExitStack() as left:
+            directory = self._directory(store, notes, timeout, left)
             most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
             communication.prepare(self.place(_processes(notes), directory), most)
             endpoint = communication.endpoint(self.rank, memory)
@@ -186,12 +178,7 @@ class StoreMeeting(RankRendezvous):
             communication.open(others, notes[0].run_id, timeout)
             if communication.news:
                 print(communication.news, flush=True)
-        except BaseException:
-            if keeper is not None:
-                shutil.rmtree(directory, ignore_errors=True)
-                os.close(keeper)
-            raise
-        return Link(endpoint, communication, directory, keeper, timeout)
+            return Link(endpoint, communication, timeout, left.pop_all())
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         """The position of this rank among all."""
@@ -230,21 +217,25 @@ class StoreMeeting(RankRendezvous):
                 time.sleep(POLL_INTERVAL)
                 read = store.add("read", 0)
 
-    def _directory(self, store: Any, notes: list[RankRecord], timeout: float) -> tuple[Path, int | None]:
-        """This machine's folder for sockets, and its lock if this rank made it."""
+    def _directory(self, store: Any, notes: list[RankRecord], timeout: float, left: ExitStack) -> Path:
+        """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
         first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
         if first != self.rank:
             try:
-                return Path(store.get(f"directory/{first}").decode()), None
+                directory = Path(store.get(f"directory/{first}").decode())
             except RuntimeError as error:
                 why = f"rank {first}, the first on this machine, made no folder within {timeout:.0f} s"
                 raise StartError(f"rank {self.rank}: {why}") from error
-        directory = tempfile.mkdtemp(prefix="decentnode-")
+            left.callback(_remove_orphan, directory)
+            return directory
+        directory = Path(tempfile.mkdtemp(prefix="decentnode-"))
         keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(keeper, fcntl.LOCK_EX)  # freed by the kernel if this process dies: see `_is_orphaned`
+        left.callback(os.close, keeper)
+        left.callback(shutil.rmtree, directory, ignore_errors=True)
+        fcntl.flock(keeper, fcntl.LOCK_EX)  # freed by the kernel if this process dies: see `_remove_orphan`
         if store is not None:
-            store.set(f"directory/{first}", directory)
-        return Path(directory), keeper
+            store.set(f"directory/{first}", str(directory))
+        return directory
 
     def _addresses(self) -> tuple[str, str]:
         """The address from which this machine reaches the store, and that of the store."""
@@ -254,19 +245,15 @@ class StoreMeeting(RankRendezvous):
             return self.master[0], self.master[0]
 
 
-def _is_orphaned(directory: Path) -> bool:
-    """Whether the folder exists without its process, whose lock ended with it."""
-    try:
+def _remove_orphan(directory: Path) -> None:
+    """Removes the folder of a process that has died, whose lock ended with it."""
+    with contextlib.suppress(OSError):
         found = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(found)
+        try:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(found)
 
 
 def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:
