@@ -51,14 +51,13 @@ class IoThread(threading.Thread):
         self._interceptor = place.interceptor
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
-        self._router = self._make_router(most_bytes)
-        # Authentication is per socket: TCP needs a ROUTER of its own beside the one for ipc.
+        self._routers = [self._make_router(most_bytes)]
         self._gate: ZapAuthenticator | None = None
-        self._guarded: zmq.Socket[bytes] | None = None
         if place.credentials is not None:
-            self._guarded = self._make_router(most_bytes)
+            # Authentication is per socket: TCP needs a ROUTER of its own beside the one for ipc.
+            self._routers.append(self._make_router(most_bytes))
             self._gate = ZapAuthenticator(
-                self._guarded, place.credentials, lambda why: self._reception.refuse(why)
+                self._routers[-1], place.credentials, lambda why: self._reception.refuse(why)
             )
         self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self._book_unsent)
         self._meeting = HelloBarrier(place, self._links)
@@ -71,7 +70,6 @@ class IoThread(threading.Thread):
         )
         self._bell: DoorbellReader | None = None
         self._commands = Commands()
-        self._routers = [self._router, *([self._guarded] if self._guarded is not None else [])]
         self._poller = Poller()
         for router in self._routers:
             self._poller.add(router, partial(self._receive, router))
@@ -96,7 +94,7 @@ class IoThread(threading.Thread):
 
     def bind(self, endpoint: str) -> None:
         """Listens on this address, too; before the thread starts. Raises StartError."""
-        router = self._guarded if self._guarded is not None and endpoint.startswith("tcp") else self._router
+        router = self._routers[-1] if endpoint.startswith("tcp") else self._routers[0]
         try:
             router.bind(endpoint)
         except zmq.ZMQError as error:
@@ -302,7 +300,7 @@ class IoThread(threading.Thread):
         while frames[-1].more:
             frame = router.recv(copy=False)
             frames = [*frames[:2], frame]
-        self._take((frames, router is self._guarded))
+        self._take((frames, router is not self._routers[0]))
 
     def _take(self, message: Received) -> None:
         """Processes a message; in any thread if it came by the doorbell without an interceptor."""
