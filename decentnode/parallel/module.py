@@ -376,17 +376,13 @@ def joined(
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
-    link = meeting.join(transport(options.communication), terms, memory, options.deadline)
+    chosen = "zeromq" if options.communication == "auto" else options.communication
+    communication: Communication = made(COMMUNICATIONS, chosen, {})
+    link = meeting.join(communication, terms, memory, options.deadline)
     endpoint = link.endpoint
     if endpoint.device != device:
         endpoint = DeviceStaging(endpoint, memory)
     return link, endpoint
-
-
-def transport(chosen: str | Mapping[str, Any]) -> Communication:
-    """The transport of that name; `auto`: shared memory on a machine, TCP between machines."""
-    found: Communication = made(COMMUNICATIONS, "zeromq" if chosen == "auto" else chosen, {})
-    return found
 
 
 def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -106,21 +106,16 @@ def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any
     for option, (hint, default) in parameters.items():
         if default is REQUIRED and option not in {**usual, **options}:
             raise BadInput(f"{kind.kind} {name}: {option}: missing; it must be {describe(hint)}")
-    checked = {
-        option: _typed(f"{kind.kind} {name}: {option}", parameters[option][0], options[option])
-        for option in options
-    }
+    for option, value in options.items():
+        try:
+            usual[option] = typed(parameters[option][0], value)
+        except TypeMismatch as unfit:
+            where = f"{kind.kind} {name}: {option}"
+            raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
     try:
-        return cls(**{**usual, **checked})
+        return cls(**usual)
     except TypeError as error:
         raise BadInput(f"{kind.kind} {name}: {error}") from error
-
-
-def _typed(where: str, hint: Any, value: Any) -> Any:
-    try:
-        return typed(hint, value)
-    except TypeMismatch as unfit:
-        raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:
