@@ -228,16 +228,14 @@ class TransferQueue:
             except queue.Empty:
                 break
             if task is not None:
-                self._carry_out(task)
+                self._wait(task)
         return handle.done
 
-    def _carry_out(self, task: Task) -> None:
+    def _wait(self, task: Task) -> None:
         # A send to a lost peer would wait for its timeout, and then end the group.
         in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
-        if not (task.swap.group.is_broken or in_vain):
-            self._wait(task)
-
-    def _wait(self, task: Task) -> None:
+        if task.swap.group.is_broken or in_vain:
+            return
         swap, limit = task.swap, task.timer.limit()
         try:
             task.pending.wait(max(Timeouts.least_transfer, limit - time.monotonic()))
