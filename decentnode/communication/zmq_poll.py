@@ -45,9 +45,9 @@ class Commands:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Readable when commands are waiting: time for `obey`."""
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
 
-    def post(self, command: Callable[[], None]) -> None:
+    def post(self, command: Callable[[], object]) -> None:
         """Makes the thread run a command soon; from any thread."""
         # Before the wake-up, so `obey` never wakes to an empty queue and leaves this command behind.
         self._waiting.append(command)

@@ -399,7 +399,7 @@ async def corrupted(actor: Actor):
     other, found = 1 - actor.rank, []
     if actor.rank == 1:
         links = actor.endpoint._sockets._links
-        links._send_all = flip_first_payload(links._send_all)
+        links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
         inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
@@ -410,13 +410,15 @@ async def corrupted(actor: Actor):
 def flip_first_payload(send):
     pending = [wire.Kind.PAYLOAD]
 
-    def flip(messages):
+    def flip(messages, opens=True):
+        flipped = []
         for process, header, body in messages:
             if wire.Header.unpack(header).kind in pending:
                 pending.clear()
                 body = bytearray(body)
                 body[17] ^= 4
-            send([(process, header, bytes(body))])
+            flipped.append((process, header, bytes(body)))
+        return send(flipped, opens)
 
     return flip
 
@@ -433,7 +435,7 @@ async def overwritten(actor: Actor):
     other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
     if actor.rank == 1:
         links = actor.endpoint._sockets._links
-        links._send_all = flip_first_payload(links._send_all)
+        links.send = flip_first_payload(links.send)
     actor.endpoint.expect(LAYOUT)
     handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG)
     if actor.rank == 1:

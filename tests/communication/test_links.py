@@ -40,7 +40,7 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
         links.make(1)
 
     def send_beside():
-        other = threading.Thread(target=links.send_over_existing, args=([],), daemon=True)
+        other = threading.Thread(target=links.send, args=([], False), daemon=True)
         other.start()
         other.join(5.0)
         also.clear()
@@ -49,7 +49,7 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
     also.append(send_beside)
     messages = [(1, b"%d" % i, b"") for i in range(2000)]
     if exists:
-        assert links.send_over_existing(messages)
+        assert links.send(messages, opens=False)
     else:
         links.send(messages)
     assert len(booked) > 500

@@ -162,7 +162,7 @@ class IoThread(threading.Thread):
         """Makes this thread, which runs this command, check what is due for its nodes."""
         self._next_look = 0.0
 
-    def post(self, command: Callable[[], None]) -> None:
+    def post(self, command: Callable[[], object]) -> None:
         """Makes this thread run a command soon, in the order of the posts."""
         self._commands.post(command)
 
@@ -170,7 +170,7 @@ class IoThread(threading.Thread):
         """Sends at once over existing links, without waking this thread; it opens missing links first."""
         # A full or missing doorbell is no error: those messages take the link.
         unsent = self._bell.ringer.ring(messages) if self._bell else messages
-        if unsent and not self._links.send_over_existing(unsent):
+        if unsent and not self._links.send(unsent, opens=False):
             self.post(lambda: self._links.send(unsent))
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -81,27 +81,20 @@ class PeerLinks:
         """Readable when the state of some link has changed: time for `watch`."""
         return self._epoll.fileno()
 
-    def send_over_existing(self, messages: list[wire.Outgoing]) -> bool:
-        """Sends if all links exist; otherwise sends nothing and returns False."""
+    def send(self, messages: Collection[wire.Outgoing], opens: bool = True) -> bool:
+        """Sends (process, header, body) triples, and skips lost processes.
+
+        Only the socket thread `opens` missing links; otherwise this sends nothing and returns False.
+        """
         with self._sending:
-            # Only the socket thread opens links.
-            if not all(process in self._dealers or process in self.gone for process, _, _ in messages):
+            if not opens and any(p not in self._dealers and p not in self.gone for p, _, _ in messages):
                 return False
-            self._send_all(messages)
+            for process, header, body in messages:
+                self._make(process)
+                if self.holds(process):
+                    self._send(process, self._dealers[process], header, body)
         self._book()
         return True
-
-    def send(self, messages: Iterable[wire.Outgoing]) -> None:
-        """Sends (process, header, body) triples; opens links as needed and skips lost processes."""
-        with self._sending:
-            self._send_all(messages)
-        self._book()
-
-    def _send_all(self, messages: Iterable[wire.Outgoing]) -> None:
-        for process, header, body in messages:
-            self._make(process)
-            if self.holds(process):
-                self._send(process, self._dealers[process], header, body)
 
     def _send(self, process: int, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
         # Only libzmq keeps this view, so its weak reference shows the end of the send. A tracker of libzmq
