@@ -185,7 +185,7 @@ def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communic
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
     """Reports that the nodes are ready, waits for the start signal, and processes all handshakes."""
     for node in nodes:
-        fork_context.introductions.put(node.rank, node.sharing.introduction())
+        fork_context.introductions.fill({node.rank: node.sharing.introduction()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)

@@ -74,7 +74,7 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     start = os.eventfd(1)
     lineage = RunIdentity(tmp_path, "settings")
     lineage.begin(time.monotonic() - 5.0)
-    said = SimpleNamespace(put=lambda rank, text: None, said=dict)
+    said = SimpleNamespace(fill=lambda introductions: None, said=dict)
     fork_context = SimpleNamespace(
         introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start
     )

@@ -23,20 +23,16 @@ class HandshakeBoard:
         self._lengths = shared_array((ranks,), "uint8")
         self._slots = shared_array((ranks, MOST_BYTES), "uint8")
 
-    def put(self, rank: int, introduction: bytes) -> None:
-        """Writes a rank's slot; raises ValueError if the content is too long or the rank does not exist."""
-        if not 0 <= rank < len(self._lengths):
-            raise ValueError(f"there is no rank {rank} to introduce")
-        if len(introduction) > MOST_BYTES:
-            raise ValueError(f"an introduction has at most {MOST_BYTES} bytes, not {len(introduction)}")
-        self._slots[rank, : len(introduction)] = np.frombuffer(introduction, np.uint8)
-        # The length last: a slot counts as written only when its bytes are there.
-        self._lengths[rank] = len(introduction)
-
     def fill(self, introductions: Mapping[int, bytes]) -> None:
-        """Writes the slots of several ranks."""
+        """Writes the slots of some ranks; raises ValueError if one is too long or its rank does not exist."""
         for rank, introduction in introductions.items():
-            self.put(rank, introduction)
+            if not 0 <= rank < len(self._lengths):
+                raise ValueError(f"there is no rank {rank} to introduce")
+            if len(introduction) > MOST_BYTES:
+                raise ValueError(f"an introduction has at most {MOST_BYTES} bytes, not {len(introduction)}")
+            self._slots[rank, : len(introduction)] = np.frombuffer(introduction, np.uint8)
+            # The length last: a slot counts as written only when its bytes are there.
+            self._lengths[rank] = len(introduction)
 
     def said(self) -> dict[int, bytes]:
         """The contents of all slots in use, by rank."""
