@@ -19,10 +19,8 @@ from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import ProtocolError, StartError
-
-CPU = torch.device("cpu")
 
 
 def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
@@ -45,12 +43,12 @@ class BufferSpec:
     """The most that one exchange sends and that does not already lie in a vector slot."""
     parts: int = 1
     """How many exchanges of one round, each of another part of the vector, are in flight at once."""
-    device: torch.device = CPU
+    device: torch.device = HOST
     """The device of the vector; transports that carry only host memory keep their slots there."""
     peers: frozenset[int] | None = None
     """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
 
-    def slots(self, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
+    def slots(self, device: torch.device = HOST) -> tuple[Tensor, Tensor]:
         """Two vectors of zeros, shape (vector_elements,), with equal alignment.
 
         Matrix products differ in their last bits with the alignment of their operands. Which slot holds a
@@ -154,7 +152,7 @@ class Endpoint(ABC):
     counters: ByteCounters
     refused: Counter[str]
     """Refused messages by reason; another thread may add to them."""
-    device: torch.device = torch.device("cpu")
+    device: torch.device = HOST
     """The device of the node's vector."""
 
     slots: tuple[Tensor, Tensor]

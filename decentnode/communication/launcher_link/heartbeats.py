@@ -64,11 +64,10 @@ class HeartbeatSlot:
         # Without a lock: a reader may see a new round with an old activity, which the next read corrects.
         words[_ROUND] = round
         words[_ACTIVITY] = activity
-        words[_MARKS] += 1
-        self._seconds[_SINCE] = now = time.monotonic()
+        self.beat()
         # Survives a restart of the process, so `began` stays the time of the first start.
         if activity is Activity.BEGIN and not words[_BEGAN]:
-            self._seconds[_BEGAN] = now
+            self._seconds[_BEGAN] = self._seconds[_SINCE]
 
     def beat(self) -> None:
         """Marks progress within the same activity, for example a finished step."""

@@ -121,7 +121,11 @@ def load_credentials(folder: Path, machine: int, machines: int) -> Credentials:
         raise BadInput(
             f"{path}: has the keys of machine {secret.machine}, not of {machine}; copy the right one"
         )
-    if _public(path, secret) != manifest.machines[machine]:
+    try:
+        public = secret.public
+    except (ValueError, zmq.ZMQError) as error:
+        raise BadInput(f"{path}: curve is no key; copy the file again") from error
+    if public != manifest.machines[machine]:
         raise BadInput(
             f"{path}: does not belong to {folder / MANIFEST}; copy both from the folder that '{MAKE}' made"
         )
@@ -155,13 +159,6 @@ def _check_listed(path: Path, index: int, listed: MachineKeys, before: list[Mach
     for other, one in enumerate(before):
         if one.curve == listed.curve or one.ed25519 == listed.ed25519:
             raise BadInput(f"{path}: machines[{index}] has the key of machines[{other}]; each needs its own")
-
-
-def _public(path: Path, secret: Secret) -> MachineKeys:
-    try:
-        return secret.public
-    except (ValueError, zmq.ZMQError) as error:
-        raise BadInput(f"{path}: curve is no key; copy the file again") from error
 
 
 def _read(path: Path, kind: type[T], closed_to_others: int, mode: int) -> T:
