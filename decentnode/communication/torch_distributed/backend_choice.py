@@ -103,19 +103,11 @@ def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
 
 def facts_of(device: torch.device, machine: int, takes_part: bool) -> Capabilities:
     """The capabilities of this process, whose node is on that device."""
-    on_gpu = device.type == "cuda"
-    gpu = f"machine {machine}: {gpu_name(device)}" if on_gpu else ""
-    return Capabilities(takes_part, gpu, nccl_version(), dist.is_gloo_available())
-
-
-def gpu_name(device: torch.device) -> str:
-    """The same text for the same GPU, however processes number it."""
-    properties = torch.cuda.get_device_properties(device)
-    return str(getattr(properties, "uuid", device.index))
-
-
-def nccl_version() -> str:
-    """The NCCL version of torch; empty: none."""
-    if not dist.is_nccl_available():
-        return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    gpu, nccl = "", ""
+    if device.type == "cuda":
+        # The same text for the same GPU, however processes number it.
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", device.index)
+        gpu = f"machine {machine}: {uuid}"
+    if dist.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return Capabilities(takes_part, gpu, nccl, dist.is_gloo_available())
