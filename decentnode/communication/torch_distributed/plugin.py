@@ -70,9 +70,7 @@ class TorchDistributed(ZeroMQ):
     def _make(
         self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> GroupEndpoint:
-        sockets, device = self._sockets, memory.device
-        assert sockets is not None, "prepare comes first"
-        place = sockets.place
+        place, device = self.io_thread.place, memory.device
         if device.type != "cpu":
             slots = memory.slots(device)
         several = any(process.machine != place.process.machine for process in place.processes)
@@ -80,15 +78,15 @@ class TorchDistributed(ZeroMQ):
         address = place.process.address if several else "127.0.0.1"
         group_factory = GroupFactory(rank, address, port, device, memory.peers)
         facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
-        endpoint = GroupEndpoint(rank, sockets, slots, segment, group_factory, facts, self._most_bytes)
-        sockets.listen(endpoint)
+        endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, group_factory, facts, self._most_bytes)
+        self.io_thread.listen(endpoint)
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         super().open(peers, run_id, timeout, absent)
         [endpoint] = self._endpoints.values()
-        assert self._sockets is not None and isinstance(endpoint, GroupEndpoint), "endpoint comes first"
-        formation, place = endpoint.formation, self._sockets.place
+        assert isinstance(endpoint, GroupEndpoint), "as `_make` made it"
+        formation, place = endpoint.formation, self.io_thread.place
         if place.incarnation:
             formation.leave()  # the group ended with the process before this one: ZeroMQ carries all edges
             return

@@ -278,47 +278,48 @@ class ZeroMQ(Communication):
         if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
             self._sockets.bind(self.tcp_endpoint(place, place.own))
 
-    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
+    @property
+    def io_thread(self) -> IoThread:
+        """The thread that serves the sockets; `prepare` makes it."""
         assert self._sockets is not None, "prepare comes first"
-        segment = (
-            Segment(rank, memory, len(self._sockets.place.home)) if self.local == "shared_memory" else None
-        )
+        return self._sockets
+
+    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
+        sockets = self.io_thread
+        segment = Segment(rank, memory, len(sockets.place.home)) if self.local == "shared_memory" else None
         endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
-        self._sockets.carry(endpoint.mailbox, segment.public if segment else None, memory.peers)
+        sockets.carry(endpoint.mailbox, segment.public if segment else None, memory.peers)
         return endpoint
 
     def _make(
         self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> ZeroMQEndpoint:
-        assert self._sockets is not None, "prepare comes first"
-        return ZeroMQEndpoint(rank, self._sockets, slots, segment, self._endpoints)
+        return ZeroMQEndpoint(rank, self.io_thread, slots, segment, self._endpoints)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
-        assert self._sockets is not None, "prepare comes first"
+        sockets = self.io_thread
         # Before the first exchange, so no node waits for one of an absent machine.
-        for mailbox in self._sockets.mailboxes.values():
+        for mailbox in sockets.mailboxes.values():
             for rank in absent:
                 mailbox.lose(rank, PeerLost(rank, "has not come yet"))
-        home = self._sockets.place.home
-        self._sockets.meet({home[peer] for peer in peers} - {self._sockets.place.own}, run_id, timeout)
+        home = sockets.place.home
+        sockets.meet({home[peer] for peer in peers} - {sockets.place.own}, run_id, timeout)
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
-        assert self._sockets is not None, "open comes first"
-        return self._sockets.come_back(peers, timeout, enough)
+        return self.io_thread.come_back(peers, timeout, enough)
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        assert self._sockets is not None, "open comes first"
-        return self._sockets.come_back(peers, timeout)
+        return self.io_thread.come_back(peers, timeout)
 
     def start_at(self, round: int) -> None:
-        assert self._sockets is not None and self._sockets.rejoining is not None, "open comes first"
-        self._sockets.rejoining.settle(round)
+        rejoining = self.io_thread.rejoining
+        assert rejoining is not None, "only a process that was restarted can rejoin"
+        rejoining.settle(round)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
-        assert self._sockets is not None, "open comes first"
-        content, dtype = self._sockets.fetch(rank, peer, timeout), self._endpoints[rank].slots[0].dtype
+        content, dtype = self.io_thread.fetch(rank, peer, timeout), self._endpoints[rank].slots[0].dtype
         return None if content is None or content.numel() % dtype.itemsize else content.view(dtype)
 
     def close(self, timeout: float) -> None:
