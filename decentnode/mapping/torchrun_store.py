@@ -31,7 +31,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
             store.set(keys[machine], address)
         store.wait(keys, limit)
         found = [store.get(key).decode("ascii", "replace") for key in keys]
-        _part(store, len(keys), is_master, seconds)
+        part(store, len(keys), is_master, seconds)
     except (RuntimeError, OSError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
@@ -55,11 +55,11 @@ def both_ends(host: str, port: int) -> tuple[str, str]:
         return probe.getsockname()[0], probe.getpeername()[0]
 
 
-def _part(store: Store, machines: int, is_master: bool, seconds: float) -> None:
-    """The process with the store exits last, because the others still read from it."""
+def part(store: Store, readers: int, waits: bool, seconds: float) -> None:
+    """Counts those that have read; the process with the store `waits` for all of them, and exits last."""
     limit = time.monotonic() + seconds
     done = store.add("parted", 1)
-    while is_master and done < machines and time.monotonic() < limit:
+    while waits and done < readers and time.monotonic() < limit:
         time.sleep(POLL_INTERVAL)
         done = store.add("parted", 0)
 

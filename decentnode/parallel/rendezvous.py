@@ -10,7 +10,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -32,9 +31,8 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
 from decentnode.mapping.base import is_loopback
 from decentnode.mapping.job import find_job
-from decentnode.mapping.torchrun_store import both_ends
+from decentnode.mapping.torchrun_store import both_ends, part
 
-POLL_INTERVAL = 0.02
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
 Terms = Mapping[str, str]
@@ -206,16 +204,10 @@ class StoreMeeting(RankRendezvous):
                 f"rank {self.rank}: ranks {missing} of {self.size} did not arrive within {timeout:.0f} s"
             ) from error
         finally:
-            self._let_others_read(store, self.size - len(missing), failed=sys.exception() is not None)
-
-    def _let_others_read(self, store: Any, readers: int, failed: bool) -> None:
-        """If this process keeps the store and is about to exit, it waits a moment for the other ranks."""
-        with contextlib.suppress(RuntimeError):
-            limit = time.monotonic() + Timeouts.store_farewell
-            read = store.add("read", 1)
-            while failed and self.rank == 0 and read < readers and time.monotonic() < limit:
-                time.sleep(POLL_INTERVAL)
-                read = store.add("read", 0)
+            # A process that keeps the store and is about to exit waits a moment for the other ranks.
+            waits = sys.exception() is not None and self.rank == 0
+            with contextlib.suppress(RuntimeError):
+                part(store, self.size - len(missing), waits, Timeouts.store_farewell)
 
     def _directory(self, store: Any, notes: list[RankRecord], timeout: float, left: ExitStack) -> Path:
         """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
