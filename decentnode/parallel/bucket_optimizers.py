@@ -80,13 +80,13 @@ class BucketOptimizer:
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter; copies, which later steps do not change."""
-        return {
-            self.names[id(p)]: copied(
-                {"state": self.optimizer.state.get(p, {}), "options": _options_of(group)}
-            )
-            for group in self.optimizer.param_groups
-            for p in group["params"]
-        }
+        found = {}
+        for group in self.optimizer.param_groups:
+            options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            for p in group["params"]:
+                state = self.optimizer.state.get(p, {})
+                found[self.names[id(p)]] = copied({"state": state, "options": options})
+        return found
 
     def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """The inverse of `by_name`, for these or more parameters, from any buckets."""
@@ -151,10 +151,6 @@ def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[key] = value
     return found
-
-
-def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
 class AllBuckets(Optimizer):

@@ -7,12 +7,11 @@ follows from the module alone, so all ranks use the same order without communica
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from decentnode.core.payload import Layout, Payload, dense_layout
+from decentnode.core.payload import Payload
 from decentnode.core.vector import Entry
 from decentnode.errors import BadInput
 
@@ -35,11 +34,6 @@ class Bucket:
     """Includes the gaps between the tensors, which are zero on all ranks and stay zero."""
     is_buffers: bool = False
     """Whether it holds copies of buffers; a forward pass may write to the buffers themselves at any time."""
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The layout of its payload."""
-        return dense_layout(self.numel, self.dtype)
 
     @property
     def nbytes(self) -> int:

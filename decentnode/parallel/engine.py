@@ -185,7 +185,7 @@ class MixingEngine:
 
         Raises RunFailed when that memory was invalidated meanwhile.
         """
-        inbox = self.exchanges.collect(i, block.bucket.layout)
+        inbox = self.exchanges.collect(i, block.payload.layout)
         try:
             yield self._weighed(block, inbox)
             sound = inbox.is_sound()
