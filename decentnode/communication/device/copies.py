@@ -96,11 +96,6 @@ class CudaCopies(HostCopies):
         self._ended.synchronize()
 
 
-def copies_for(device: torch.device) -> HostCopies:
-    """The copies between host memory and that device."""
-    return CudaCopies(device) if device.type == "cuda" else HostCopies()
-
-
 def same_place(buffer: Tensor, slots: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor | None:
     """The bytes of `others` at the place that `buffer` has in `slots`; None: it is in none of them."""
     for slot, other in zip(slots, others, strict=True):

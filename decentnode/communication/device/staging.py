@@ -7,13 +7,14 @@ source, and is mixed there.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decentnode.communication.base import BufferSpec, Endpoint
-from decentnode.communication.device.copies import HostCopies, copies_for, same_place
+from decentnode.communication.device.copies import CudaCopies, HostCopies, same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.zeromq.received import SharedMessage
 from decentnode.core.payload import Layout, Payload
@@ -35,7 +36,7 @@ class DeviceStaging(Endpoint):
         self.refused = inner.refused
         self.device = memory.device
         self._inner = inner
-        self._copies = copies or copies_for(self.device)
+        self._copies = copies or (CudaCopies(self.device) if self.device.type == "cuda" else HostCopies())
         self.slots = memory.slots(self.device)
         for slot in inner.slots:
             self._copies.lock(slot)
@@ -60,12 +61,12 @@ class DeviceStaging(Endpoint):
         return self._inner.exchange(moved, sources, key, timeout)
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
-        found = {}
+        found, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)
         for source, payload in payloads.items():
             message = handle.arrived[source]
             if isinstance(message, SharedMessage):
                 self._lock(source, message.segment.content)
-            landing = _kept(self._landings, (source, handle.key[2]), payload, self._device_memory)
+            landing = _kept(self._landings, (source, handle.key[2]), payload, on_device)
             self._copies.begin(landing, payload.buffer)
             found[source] = Payload(payload.layout, landing, payload.counts)
         # The device runs the mix after the copies; the host does not wait.
@@ -96,9 +97,6 @@ class DeviceStaging(Endpoint):
             target = _kept(self._outboxes, place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
-
-    def _device_memory(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def leave(self) -> None:
         self._inner.leave()
