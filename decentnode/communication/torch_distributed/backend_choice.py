@@ -53,8 +53,12 @@ class BackendChoice:
 def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
     """Why these ranks cannot use NCCL together; empty if they can."""
     without = [rank for rank, fact in members.items() if not fact.gpu]
+    if len(without) == len(members):
+        return "no node is on a GPU"
+    if len(without) == 1:
+        return f"rank {without[0]} is on no GPU"
     if without:
-        return _without_gpu(without, len(members))
+        return f"{len(without)} nodes are on no GPU"
     lacking = [rank for rank, fact in members.items() if not fact.nccl]
     if lacking:
         return f"torch of rank {lacking[0]} has no NCCL"
@@ -72,12 +76,6 @@ def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
     if shared and not shares_gpu:
         return f"ranks {', '.join(map(str, shared))} share one GPU ({RECIPE})"
     return ""
-
-
-def _without_gpu(ranks: list[int], members: int) -> str:
-    if len(ranks) == members:
-        return "no node is on a GPU"
-    return f"rank {ranks[0]} is on no GPU" if len(ranks) == 1 else f"{len(ranks)} nodes are on no GPU"
 
 
 def backend_defect(wanted: Backend, device: str, nodes: int) -> str:
