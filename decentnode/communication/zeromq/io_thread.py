@@ -268,7 +268,8 @@ class IoThread(threading.Thread):
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_look:
-            self._next_look = self.patience.look(now, self._links.ranks)
+            linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
+            self._next_look = self.patience.look(now, linked)
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER

@@ -68,11 +68,6 @@ class PeerLinks:
         """Processes with a working link."""
         return [process for process in self._dealers if process not in self.gone]
 
-    @property
-    def ranks(self) -> set[int]:
-        """The nodes of those processes."""
-        return {rank for process in self.processes for rank in self._place.processes[process].ranks}
-
     def holds(self, process: int) -> bool:
         """Whether the link to a process works; for any thread, as it only reads two containers."""
         return process in self._dealers and process not in self.gone
