@@ -329,10 +329,16 @@ class GroupFactory:
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
         """Connects to the other members; raises GroupBroken if one of them is late."""
-        limit = time.monotonic() + seconds
+        limit, patience = time.monotonic() + seconds, timedelta(seconds=seconds)
         try:
-            store = self._reach(plan, seconds)
-            group = self._group(plan, store, seconds)
+            base = TCPStore(plan.address, plan.port, None, False, patience, wait_for_workers=False)
+            store = PrefixStore(f"{self.run_id}", base)
+            store.set_timeout(patience)
+            group: Group
+            if plan.backend == "nccl":
+                group = NcclGroup(plan, self.rank, store, self.device, seconds)
+            else:
+                group = GlooGroup(plan, self.rank, store, self.address, seconds)
         except RuntimeError as error:
             raise GroupBroken(reason(error)) from error
         try:
@@ -341,18 +347,6 @@ class GroupFactory:
             group.abort()
             raise GroupBroken(reason(error)) from error
         return group
-
-    def _group(self, plan: GroupPlan, store: Any, seconds: float) -> Group:
-        if plan.backend == "nccl":
-            return NcclGroup(plan, self.rank, store, self.device, seconds)
-        return GlooGroup(plan, self.rank, store, self.address, seconds)
-
-    def _reach(self, plan: GroupPlan, seconds: float) -> Any:
-        limit = timedelta(seconds=seconds)
-        store = TCPStore(plan.address, plan.port, None, False, limit, wait_for_workers=False)
-        found = PrefixStore(f"{self.run_id}", store)
-        found.set_timeout(limit)
-        return found
 
 
 def prepare_nccl(rank: int, shares_gpu: bool) -> None:
