@@ -20,7 +20,7 @@ from decentnode.communication.shared_memory.doorbell import (
     bell_path,
 )
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.received import header_bytes
+from decentnode.communication.zeromq.receiver import header_bytes
 from decentnode.errors import StartError
 
 

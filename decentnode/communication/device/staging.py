@@ -16,7 +16,7 @@ from torch import Tensor
 from decentnode.communication.base import BufferSpec, Endpoint
 from decentnode.communication.device.copies import CudaCopies, HostCopies, same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
-from decentnode.communication.zeromq.received import SharedMessage
+from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.core.payload import Layout, Payload
 from decentnode.errors import BadInput
 

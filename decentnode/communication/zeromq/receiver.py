@@ -11,15 +11,15 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.exchange.handle import Key
+from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.rejoin import EdgeProtocol, Tell, farewell
 from decentnode.communication.security.curve import sender_of
-from decentnode.communication.shared_memory.attached import AttachedSegments
+from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
 from decentnode.communication.shared_memory.doorbell import DoorbellWriter
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq.received import FramedMessage, SharedMessage, header_bytes
+from decentnode.core.payload import Layout, Payload
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -35,6 +35,18 @@ EDGE_KINDS = frozenset(
         Kind.MODEL_REQUEST,
     }
 )
+
+
+@dataclass(slots=True, eq=False)
+class FramedMessage(Message):
+    """A payload in the body frame, which belongs to this process: no sender can write it again."""
+
+    body: zmq.Frame
+
+    def _parse(self, layout: Layout) -> Payload:
+        content = self.body.buffer
+        buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
+        return Payload.parse(layout, buffer)
 
 
 class GroupListener(Protocol):
@@ -226,3 +238,10 @@ class Receiver:
         if not len(body):
             raise wire.WireError("body length")
         self.models[pair] = torch.frombuffer(bytearray(body.buffer), dtype=torch.uint8)
+
+
+def header_bytes(frame: zmq.Frame) -> bytes:
+    """The bytes of a header; a frame of another length is not copied."""
+    if len(frame) != wire.HEADER_BYTES:
+        raise wire.WireError("header length")
+    return frame.bytes
