@@ -4,8 +4,6 @@ import errno
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from decentnode.communication.exchange.handle import Message
 from decentnode.communication.shared_memory.segment import attach
 from decentnode.communication.wire import SharedSegment, WireError
@@ -15,10 +13,18 @@ from decentnode.core.payload import Layout, Payload, PayloadError
 class PeerSegment:
     """A peer's shared memory; parsed payloads are kept, since slots are used in turn."""
 
-    def __init__(self, content: Tensor) -> None:
-        self.content = content
+    def __init__(self, announced: SharedSegment) -> None:
+        """Attaches it; raises WireError."""
+        self.announced = announced
+        try:
+            self.content = attach(announced)
+        except OSError as error:
+            # Not the peer's mistake: this process is out of descriptors.
+            if error.errno == errno.EMFILE:
+                raise
+            raise WireError("shared memory cannot be attached") from error
         # The size is a whole number of pages, so the cast to 8-byte words always fits.
-        self.words: memoryview[int] = content.numpy().data.cast("q")
+        self.words: memoryview[int] = self.content.numpy().data.cast("q")
         """One word per reader, counted from the end: the last number that is invalidated for it."""
         self._known: dict[tuple[int, int, int], Payload] = {}
 
@@ -57,7 +63,7 @@ class AttachedSegments:
     """Attaches each rank's memory once; refuses another one until the rank is forgotten."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[SharedSegment, PeerSegment]] = {}
+        self._known: dict[int, PeerSegment] = {}
 
     def learn(self, announced: Iterable[SharedSegment], ranks: Container[int]) -> None:
         """Attaches the segments that the process of `ranks` announced; raises WireError."""
@@ -65,28 +71,18 @@ class AttachedSegments:
             if segment.rank not in ranks:
                 raise WireError("hello")
             if segment.rank not in self._known:
-                self._known[segment.rank] = segment, PeerSegment(_attached(segment))
+                self._known[segment.rank] = PeerSegment(segment)
             # HELLO may arrive twice, but a second segment is refused: payloads may still be read in the
             # first.
-            elif self._known[segment.rank][0] != segment:
+            elif self._known[segment.rank].announced != segment:
                 raise WireError("hello")
 
     def of(self, rank: int) -> PeerSegment:
         """The memory of a rank; raises WireError if there is none."""
         if rank not in self._known:
             raise WireError("notice without shared memory")
-        return self._known[rank][1]
+        return self._known[rank]
 
     def forget(self, rank: int) -> None:
         """Forgets a lost rank; a new process of it may announce another segment."""
         self._known.pop(rank, None)
-
-
-def _attached(segment: SharedSegment) -> Tensor:
-    try:
-        return attach(segment)
-    except OSError as error:
-        # Not the peer's mistake: this process is out of descriptors.
-        if error.errno == errno.EMFILE:
-            raise
-        raise WireError("shared memory cannot be attached") from error
