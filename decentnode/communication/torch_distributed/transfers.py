@@ -51,14 +51,8 @@ class GroupExchange:
         return self._limit
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One wait of the thread."""
-
-    swap: GroupExchange
-    pending: Pending
-    timer: GroupExchange
-    """The exchange whose patience counts."""
+Task = tuple[GroupExchange, Pending, GroupExchange]
+"""One wait of the thread: an exchange, transfers of it, and the exchange whose patience counts."""
 
 
 class Customer(Protocol):
@@ -144,7 +138,7 @@ class TransferQueue:
                 self._held.append(swap)
             failed = self._post(swap)
             for before, pending in unreaped:
-                self._tasks.put(Task(before, pending, swap))
+                self._tasks.put((before, pending, swap))
         self._report(swap, failed)
 
     def told(self, source: int, key: Key, size: Size) -> bool:
@@ -208,7 +202,7 @@ class TransferQueue:
             return error
         for pending in posted:
             if any(not transfer.sends for transfer in pending.transfers):
-                self._tasks.put(Task(swap, pending, swap))
+                self._tasks.put((swap, pending, swap))
             else:
                 self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
         return None
@@ -228,23 +222,23 @@ class TransferQueue:
             except queue.Empty:
                 break
             if task is not None:
-                self._wait(task)
+                self._wait(*task)
         return handle.done
 
-    def _wait(self, task: Task) -> None:
+    def _wait(self, swap: GroupExchange, pending: Pending, timer: GroupExchange) -> None:
         # A send to a lost peer would wait for its timeout, and then end the group.
-        in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in task.pending.transfers)
-        if task.swap.group.is_broken or in_vain:
+        in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in pending.transfers)
+        if swap.group.is_broken or in_vain:
             return
-        swap, limit = task.swap, task.timer.limit()
+        limit = timer.limit()
         try:
-            task.pending.wait(max(Timeouts.least_transfer, limit - time.monotonic()))
+            pending.wait(max(Timeouts.least_transfer, limit - time.monotonic()))
         except GroupBroken as error:
             took_too_long = time.monotonic() >= limit  # after a timeout no backend's group is usable
-            peers = set() if took_too_long else {transfer.peer for transfer in task.pending.transfers}
+            peers = set() if took_too_long else {transfer.peer for transfer in pending.transfers}
             self._customer.fell_through(swap.group, peers, str(error))
             return
-        for transfer in task.pending.transfers:
+        for transfer in pending.transfers:
             if transfer.sends:
                 continue  # sent is not received: the group may still fail
             size = swap.sizes[transfer.peer]
