@@ -79,7 +79,6 @@ class ExchangeQueue:
 
         Parts are collected in the order in which they were launched. Raises RunFailed.
         """
-        self._wait(self.flying[part])
         inbox = self._opened(self.flying[part], layout)
         del self.flying[part]
         return inbox
@@ -115,9 +114,7 @@ class ExchangeQueue:
     ) -> Inbox:
         """Makes one exchange of all ranks and waits for it; `sources`: all others by default."""
         awaited = self._others if sources is None else list(sources)
-        handle = self._exchange(outgoing, awaited, self._service, layout)
-        self._wait(handle)
-        return self._opened(handle, layout)
+        return self._opened(self._exchange(outgoing, awaited, self._service, layout), layout)
 
     def to_others(self, content: Tensor) -> dict[int, Payload]:
         """The same flat tensor for all other ranks."""
@@ -156,7 +153,6 @@ class ExchangeQueue:
         for part in (*parts, self._service):
             empty = dict.fromkeys(self._others, Payload.empty(nothing))
             handle = self._exchange(empty, self._others, part, nothing)
-            self._wait(handle)
             self._opened(handle, nothing).release()
 
     def _exchange(
@@ -178,6 +174,7 @@ class ExchangeQueue:
             raise RunFailed(f"{self.here}: waited {seconds:.0f} s for {awaited}")
 
     def _opened(self, handle: ExchangeHandle, layout: Layout) -> Inbox:
+        self._wait(handle)
         inbox = Inbox(handle, layout, self.endpoint)
         if inbox.missing and not self._tolerant:
             raise self.failure(inbox.missing[min(inbox.missing)])

@@ -288,7 +288,8 @@ class DecentralizedDataParallel(nn.Module):
             )
         self._backward.fired = True
         self._backward.missing[i].discard(id(parameter))
-        if not self.options.waits_for_all:
+        # With these no bucket can be updated before the last gradient is ready.
+        if self.options.clip_norm is None and self.options.scaler is None:
             self._update_complete()
 
     def _update_complete(self) -> None:

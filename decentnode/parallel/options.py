@@ -101,11 +101,6 @@ class Options:
                 raise BadInput(f"DecentralizedDataParallel has no option '{name}'{what}")
         return cls(**words)
 
-    @property
-    def waits_for_all(self) -> bool:
-        """Whether no bucket can be updated before the last gradient is ready."""
-        return self.clip_norm is not None or self.scaler is not None
-
     def strength(self, step: int) -> float:
         """a in this step."""
         a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
