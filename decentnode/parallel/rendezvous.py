@@ -84,7 +84,7 @@ class Hall:
 
     def seat(self, rank: int) -> "ThreadRanks":
         """The rendezvous of one of the threads."""
-        return ThreadRanks(rank, self)
+        return ThreadRanks(rank, self.size, self)
 
 
 @dataclass
@@ -92,11 +92,8 @@ class ThreadRanks(RankRendezvous):
     """A rank that is a thread."""
 
     rank: int
+    size: int
     hall: Hall
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return self.hall.size
 
     def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
         endpoint = self.hall.communication.endpoint(self.rank, memory)
