@@ -20,7 +20,6 @@ from decentnode.communication.torch_distributed.backend_choice import (
 from decentnode.communication.torch_distributed.baseline_group import (
     StoreRendezvous,
     facts_of_all,
-    gather,
     is_of_collective,
     open_group,
     reason,
@@ -93,12 +92,10 @@ class DDPBaseline(GradientSync):
             context.vector.values.device,
         )
         store = meeting.store(context.start_deadline, opens=True)
-        gather(store, context.rank, meeting.nodes, context.start_deadline)
         # All ranks compute the same plan from the same facts, so none has to be the leader.
         own = facts_of(device, context.place.process.machine, takes_part=True)
-        plan = BackendChoice(self.backend, self.share_gpu, "training.backend")(
-            facts_of_all(store, meeting, own)
-        )
+        facts = facts_of_all(store, meeting, own, context.start_deadline)
+        plan = BackendChoice(self.backend, self.share_gpu, "training.backend")(facts)
         if plan.error:
             raise StartError(plan.error)
         backend = plan.backend or "gloo"

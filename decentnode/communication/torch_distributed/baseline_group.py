@@ -98,17 +98,23 @@ def store_at(address: str, port: int, limit: timedelta, backlog: int) -> TCPStor
     )  # fmt: skip
 
 
-def gather(store: Store, rank: int, nodes: int, timeout: float) -> None:
-    """Waits until all nodes are here; raises StartError that names those that are late."""
+def facts_of_all(
+    store: Store, meeting: StoreRendezvous, own: Capabilities, timeout: float
+) -> dict[int, Capabilities]:
+    """The capabilities of every rank, the same on all; raises StartError that names ranks that are late."""
     limit = time.monotonic() + timeout
-    store.set(f"here/{rank}", "y")
-    missing = set(range(nodes)) - {rank}
+    store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
+    missing = set(range(meeting.nodes)) - {meeting.rank}
     # Polls instead of a blocking get, whose timeout would not name the missing ranks.
-    while missing := {other for other in missing if not store.check([f"here/{other}"])}:
+    while missing := {rank for rank in missing if not store.check([f"facts/{rank}"])}:
         if time.monotonic() > limit:
             late = ranks_in_words(sorted(missing), MOST_NAMED)
-            raise StartError(f"rank {rank}: {late} did not arrive within {timeout:g} s")
+            raise StartError(f"rank {meeting.rank}: {late} did not arrive within {timeout:g} s")
         time.sleep(POLL_INTERVAL)
+    return {
+        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Capabilities)
+        for rank in range(meeting.nodes)
+    }
 
 
 def open_group(
@@ -167,15 +173,6 @@ def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any
     options._timeout = limit
     carrier = dist.ProcessGroupNCCL(store, meeting.rank, meeting.nodes, options)
     return dist.ProcessGroup.BackendType.NCCL, carrier
-
-
-def facts_of_all(store: Store, meeting: StoreRendezvous, own: Capabilities) -> dict[int, Capabilities]:
-    """The capabilities of every rank; all ranks must call it, and get the same result."""
-    store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
-    return {
-        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Capabilities)
-        for rank in range(meeting.nodes)
-    }
 
 
 def is_of_collective(error: BaseException) -> bool:
