@@ -185,7 +185,6 @@ Report = (
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
-_DROPPABLE = (RoundProgress,)
 _LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
@@ -215,8 +214,9 @@ class Reporter:
                 f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece"
             )
         # A newer progress report replaces a dropped one; no other report is replaced.
-        if isinstance(report, _DROPPABLE):
-            return self._unread() < self._half and self._write(line, 0.0)
+        if isinstance(report, RoundProgress):
+            unread: int = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))[0]
+            return unread < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
             return self._write(line, Timeouts.report)
         sent = self._write(line, self._last_patience)
@@ -224,10 +224,6 @@ class Reporter:
             # The launcher has not read for so long that one wait is enough for all nodes of this process.
             self._last_patience = Timeouts.report
         return sent
-
-    def _unread(self) -> int:
-        count = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
-        return int(struct.unpack("i", count)[0])
 
     def _write(self, line: bytes, patience: float) -> bool:
         deadline = time.monotonic() + patience
