@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,14 +16,7 @@ from decentnode.core.registry import GRAPHS, MIXINGS, Registry
 from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
 from decentnode.graph.declared import check_declared, doubts
-from decentnode.graph.mixing import (
-    ROW_SUM_TOLERANCE,
-    Mixing,
-    WeightedGraph,
-    Weights,
-    complete,
-    default_weights,
-)
+from decentnode.graph.mixing import ROW_SUM_TOLERANCE, FromGraph, Mixing, WeightedGraph, default_weights
 
 Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
 """A name, a mapping with `name` and options, a graph, or W itself: row i has the weights that rank i uses."""
@@ -32,9 +24,9 @@ MOST_CHECKED_ROUNDS = 64
 
 
 class MatrixGraph(StaticGraph):
-    """The graph of a matrix W: i receives from j where w_ij is not 0."""
+    """The graph of a matrix W, with its weights: i receives from j where w_ij is not 0."""
 
-    directed = True
+    directed = has_weights = True
 
     def __init__(self, matrix: NDArray[np.float64]) -> None:
         self.matrix = matrix
@@ -44,15 +36,8 @@ class MatrixGraph(StaticGraph):
         edges = (self.matrix != 0) & ~np.eye(len(self.matrix), dtype=bool)
         return tuple(tuple(map(int, np.flatnonzero(column))) for column in edges.T)
 
-
-@dataclass(frozen=True, eq=False)
-class MatrixWeights(Mixing):
-    """The entries of a matrix W; the own weight gets the rounding error of the row's sum."""
-
-    matrix: NDArray[np.float64]
-
-    def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
-        return complete({j: float(self.matrix[rank, j]) for j in graph.sources(rank, round)}, rank)
+    def weights(self, rank: int, round: int) -> dict[int, float]:
+        return {j: float(self.matrix[rank, j]) for j in self.sources(rank, round)}
 
 
 def weighted_graph(
@@ -64,8 +49,8 @@ def weighted_graph(
     if not isinstance(topology, Graph):
         if weights is not None:
             raise BadInput("weights: the topology is a matrix of weights already")
-        matrix = _matrix(topology, size)
-        return WeightedGraph(MatrixGraph(matrix), MatrixWeights(matrix))
+        # The own weight gets the rounding error of a row's sum.
+        return WeightedGraph(MatrixGraph(_matrix(topology, size)), FromGraph())
     if topology.num_nodes != size:
         raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
     check_declared(topology)
