@@ -322,7 +322,7 @@ def test_while_the_node_does_something_else_nobody_is_accused_or_asked(hand, now
     if arrives:
         hand.box.deliver(2, key(0), Letter(1))
     now.time += 1000
-    assert not handle.wait(0.0)
+    assert not handle.finish_within(0.0)
     assert accused(hand.box, now.time + 10) == set()
     assert accused(hand.box, now.time + 10.1) == {1}
 

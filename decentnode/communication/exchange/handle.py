@@ -127,8 +127,6 @@ class ExchangeHandle:
 
     def wait(self, timeout: float) -> bool:
         """Blocks a thread without an event loop; returns False after `timeout` seconds."""
-        if self.opened == math.inf:
-            self.opened = time.monotonic()
         attend = self._mailbox.attend
         return self.sleep(timeout) if attend is None else attend(self, timeout)
 
