@@ -4,7 +4,7 @@
 # the files the short ones come last, so that no worker is left alone with a long one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy plotly jinja2 starlette uvicorn httpx triton mkdocs material mkdocstrings
+prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy plotly pyarrow jinja2 starlette uvicorn httpx triton mkdocs material mkdocstrings
 cd "$root"
 # The commands that tests start find decentnode compiled.
 unset PYTHONDONTWRITEBYTECODE

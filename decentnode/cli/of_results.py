@@ -1,0 +1,98 @@
+"""The commands that read runs: plot, compare, report, watch, export. Heavy modules are imported inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decentnode.core.streams import print_lines
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the figures go; default: into a single run, or comparison.")
+    ] = None,
+) -> None:
+    """Draw the figures of one run, or of several for comparison."""
+    from decentnode.results import plots as figures
+
+    raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN|STUDY...", help="Directories of runs, or of studies.")
+    ],
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
+    draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
+) -> None:
+    """Show runs side by side, seeds of a variant together: metric, bytes and time, and figures."""
+    from decentnode.results import compare as comparison
+    from decentnode.results.study import read_variants
+
+    found = read_variants(runs)
+    print_lines(comparison.compare(found, target))
+    if draw:
+        from decentnode.results import plots as figures
+
+        print_lines(["", *map(str, figures.draw(found, out))])
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html, in the directory of a study.")
+    ] = None,
+    paper: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write tables and figures for a paper there.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
+        ),
+    ] = None,
+) -> None:
+    """Show a study, or runs, as one HTML page: tables over seeds, tests, curves, and how to repeat them."""
+    from decentnode.studies.report import command
+
+    print_lines(command.report(runs, out, paper, target))
+
+
+def watch(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="The address to serve at; others than this machine's need a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8080,
+    token: Annotated[
+        str, typer.Option(help="What requests must know; default: drawn where one is needed.")
+    ] = "",
+    target: Annotated[float | None, typer.Option(help="As for report.")] = None,
+) -> None:
+    """Serve the page of a report while its runs are in progress."""
+    from decentnode.studies.watch import serve
+
+    serve(runs, host, port, token, target)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    kind: Annotated[str, typer.Option("--format", help="csv, parquet or decentralizepy.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="A file or folder; default: in the run.")] = None,
+) -> None:
+    """Write the evaluations of a run in the format of another tool."""
+    from decentnode.cli import export as exports
+
+    print_lines(map(str, exports.export(run, kind, out)))
