@@ -309,6 +309,76 @@ def test_folders_and_imports_are_few():
     assert wide == {}
 
 
+FEWEST_MODULE_LINES = 70
+SMALL_MODULES = {
+    "cli.exit": "what every command ends with",
+    "cli.keys": "a command",
+    "cli.restart": "a command",
+    "communication.exchange.early_messages": "a part of Mailbox, which is large",
+    "communication.exchange.peer_progress": "a part of Mailbox, which is large",
+    "communication.exchange.send_window": "a part of Mailbox, which is large",
+    "communication.peers.rejoin_backoff": "drawn and tested alone",
+    "communication.security.signatures": "the only user of Ed25519",
+    "communication.zeromq.hello_barrier": "a part of IoThread, which is large",
+    "config.removed": "a table",
+    "launcher.cluster.scheduler": "what torchrun and srun say of a run",
+    "launcher.monitoring.alarm": "a part of RunMonitor that others ring",
+    "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
+    "launcher.monitoring.status": "the answer of the control socket",
+    "studies.report.command": "a command",
+    "transforms.coding.tensor_codes": "the coding of quantizers on a device",
+}
+ASSIGNED_CALLABLES = {
+    "communication/inproc.py: self.mailbox.make_void",
+    "communication/zeromq/endpoint.py: self.mailbox.ask_for",
+    "communication/zeromq/endpoint.py: self.mailbox.give_model",
+    "communication/zeromq/endpoint.py: self.mailbox.look",
+    "communication/zeromq/endpoint.py: self.mailbox.make_void",
+    "communication/zeromq/endpoint.py: self.mailbox.send_again",
+}
+"""What the mailbox asks of its transport becomes one Protocol, given to its constructor (a later change)."""
+
+
+def test_small_modules_have_a_reason():
+    """A module of a few lines with one importer would rather be a part of it; plug-ins have their own files."""
+    importers: dict[str, set[str]] = {}
+    for module, names in direct_imports().items():
+        for name in names - {module}:
+            importers.setdefault(name, set()).add(module)
+    small = {
+        module.removeprefix("decentnode.")
+        for module, users in importers.items()
+        if len(users) == 1 and not any(f"{module}.".startswith(f"{user}.") for user in users)
+        if (path := module_path(module)).name != "__init__.py"
+        if len(path.read_text().splitlines()) < FEWEST_MODULE_LINES
+    }
+    assert small == SMALL_MODULES.keys()
+
+
+def test_no_callable_is_assigned_to_another_object():
+    """A callback is an argument of the constructor, so that a reader finds who is called."""
+    found = set()
+    for path in PACKAGE:
+        functions = [node for node in ast.walk(tree(path)) if isinstance(node, FUNCTIONS)]
+        methods = {node.name for node in functions if not node.decorator_list}
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Assign) and is_callable(node.value, methods):
+                found |= {(path, ast.unparse(target)) for target in node.targets if is_foreign(target)}
+    names = {f"{path.relative_to(ROOT / 'decentnode')}: {target}" for path, target in found}
+    assert names == ASSIGNED_CALLABLES
+
+
+def is_callable(value: ast.expr, methods: set[str]) -> bool:
+    if isinstance(value, ast.Call):
+        return called(value) in ("partial", "functools.partial")
+    is_own_method = isinstance(value, ast.Attribute) and ast.unparse(value.value) == "self"
+    return isinstance(value, ast.Lambda) or (is_own_method and value.attr in methods)
+
+
+def is_foreign(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self"
+
+
 # Layers: who may import whom, directly or through others.
 
 
