@@ -340,7 +340,7 @@ ASSIGNED_CALLABLES = {
 
 
 def test_small_modules_have_a_reason():
-    """A module of a few lines with one importer would rather be a part of it; plug-ins have their own files."""
+    """A module of a few lines with one importer would rather be part of it; plug-ins have their own files."""
     importers: dict[str, set[str]] = {}
     for module, names in direct_imports().items():
         for name in names - {module}:
