@@ -75,6 +75,12 @@ class Transform(Stateful, ABC):
     dimension: int
     """The number of coordinates of the signal at this stage; indices are below it. The chain sets it before
     it calls `layout`."""
+    parameters: ParameterLayout | None = None
+    """The parameters that the signal consists of; None after a stage that changes the basis."""
+    incoming: Layout
+    """The layout of what it encodes; the chain sets it before it calls `layout`."""
+    outgoing: Layout
+    """What `layout` returned."""
 
     @property
     def per_receiver(self) -> bool:
@@ -92,7 +98,8 @@ class Transform(Stateful, ABC):
         return bool(self.state)
 
     def bind(self, parameters: ParameterLayout | None) -> None:
-        """Receives the parameters that the signal consists of; None after a stage that changes the basis."""
+        """Receives `parameters`, before `layout` is called."""
+        self.parameters = parameters
 
     @abstractmethod
     def layout(self, incoming: Layout) -> Layout:

@@ -56,7 +56,7 @@ class Chain(Stateful):
             transform.bind(parameters)
             if self.layouts[-1].form is Form.DENSE:
                 dimension = values_field(self.layouts[-1]).elements
-            transform.dimension = dimension
+            transform.dimension, transform.incoming = dimension, self.layouts[-1]
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
                 rest = transforms[len(bound) + 1 :]
@@ -65,9 +65,10 @@ class Chain(Stateful):
             if transform.needs_float32 and dtype in HALVES:
                 raise BadInput(f"{where} {needs_float32(dtype)}")
             try:
-                self.layouts.append(transform.layout(self.layouts[-1]))
+                transform.outgoing = transform.layout(self.layouts[-1])
             except BadInput as error:
                 raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
+            self.layouts.append(transform.outgoing)
             bound.append(transform)
             if isinstance(transform, Wrapper):
                 break

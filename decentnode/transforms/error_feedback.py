@@ -47,8 +47,7 @@ class ErrorFeedback(Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
             if isinstance(transform, TopK) and transform.remembers:
                 raise BadInput("keeps what top_k by change leaves out in mind twice: select by magnitude")
-        (dense,) = incoming.fields
-        self._residual = torch.zeros(dense.elements, dtype=accumulator(dense.dtype))
+        self._residual = torch.zeros(self.dimension, dtype=accumulator(incoming.fields[0].dtype))
         return self.rest.layout
 
     def begin(self, signal: Tensor) -> Tensor:

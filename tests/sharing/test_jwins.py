@@ -20,6 +20,7 @@ from tests.support.scheme_cases import random_models
 def matrix_of(d):
     """The wavelet transform of length d as a matrix."""
     wavelet = Wavelet()
+    wavelet.dimension = d
     wavelet.layout(dense_layout(d, torch.float64))
     return torch.stack([wavelet.own(row) for row in torch.eye(d, dtype=torch.float64)]).numpy().T
 

@@ -28,9 +28,14 @@ def sparse_layout(most, variable=False):
 
 def bound(coder, n, most, variable=False):
     """A fresh coder behind a selection of `most` (or up to that many) of n coordinates, and its layout."""
-    coder = type(coder)()
-    coder.dimension = n
-    return coder, coder.layout(sparse_layout(most, variable))
+    return placed(type(coder)(), n, sparse_layout(most, variable))
+
+
+def placed(coder, n, layout):
+    """The coder as a chain sets it up, and the layout of its payloads."""
+    coder.dimension, coder.incoming = n, layout
+    coder.outgoing = coder.layout(layout)
+    return coder, coder.outgoing
 
 
 def selection(indices, most=None):
@@ -207,8 +212,7 @@ def test_values_without_indices_pass(coder):
     """A selection that sends everything may leave its indices out."""
     values = Field("values", torch.float32, 100, variable=True)
     layout = Layout((values, Field("indices", torch.int32, 50, True, Role.INDEX)), Form.SPARSE)
-    coder.dimension = 100
-    coded = coder.layout(layout)
+    coder, coded = placed(coder, 100, layout)
     everything = {"values": torch.randn(100), "indices": torch.zeros(0, dtype=torch.int32)}
     sent = coder.encode(Payload.of(layout, everything), CONTEXT)
     assert sent.index_bytes == 4

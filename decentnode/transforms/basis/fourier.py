@@ -1,13 +1,13 @@
 """The signal in a Fourier basis."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Field, Form, Layout, Payload
+from decentnode.core.payload import Form, Layout, Payload
 from decentnode.core.registry import TRANSFORMS
 from decentnode.options import NonNegative
 from decentnode.transforms.base import VECTOR, Context, Transform
@@ -33,10 +33,8 @@ class Fourier(Transform):
     wire: ClassVar = "b d"
 
     block: NonNegative = 4096
-    _dense: Field = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
-        (self._dense,) = incoming.fields
         return incoming
 
     def own(self, signal: Tensor) -> Tensor:
@@ -50,7 +48,7 @@ class Fourier(Transform):
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to the precision of the signal's numbers."""
-        coefficients = payload[VECTOR].to(self._dense.dtype)
+        coefficients = payload[VECTOR].to(self.incoming.fields[0].dtype)
         signal = torch.empty_like(coefficients)
         for X, x in zip(self._blocks(coefficients), self._blocks(signal), strict=True):
             backward(X, x)

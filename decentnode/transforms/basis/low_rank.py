@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decentnode.core.payload import PayloadError
 from decentnode.core.registry import TRANSFORMS
-from decentnode.core.vector import Entry, ParameterLayout
+from decentnode.core.vector import Entry
 from decentnode.errors import BadInput, RunFailed
 from decentnode.options import Positive
 from decentnode.transforms.base import VECTOR, Context, Field, Form, Layout, Payload, Transform
@@ -59,35 +59,25 @@ class LowRank(Transform):
     iterations: Positive = 1
     warm_start: bool = True
 
-    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False, compare=False)
     _parts: tuple[MatrixBlock, ...] = field(default=(), init=False, repr=False, compare=False)
-    _dense: Field = field(init=False, repr=False, compare=False)
-    _outgoing: Layout = field(init=False, repr=False, compare=False)
     _starts: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def remembers(self) -> bool:
         return self.warm_start
 
-    def bind(self, parameters: ParameterLayout | None) -> None:
-        self._parameters = parameters
-
     def layout(self, incoming: Layout) -> Layout:
-        (self._dense,) = incoming.fields
-        if self._parameters is None:
+        if self.parameters is None:
             raise BadInput("needs the model's matrices, which a change of basis before it takes away")
-        if self._dense.elements != self._parameters.numel:
-            raise BadInput(
-                f"takes whole models of {self._parameters.numel} values, not {self._dense.elements}"
-            )
-        self._parts = tuple(part_of(entry, self.rank) for entry in self._parameters.entries)
-        factors = Field("factors", self._dense.dtype, sum(part.elements for part in self._parts))
-        self._outgoing = Layout((factors,), self.emits)
-        return self._outgoing
+        if self.dimension != self.parameters.numel:
+            raise BadInput(f"takes whole models of {self.parameters.numel} values, not {self.dimension}")
+        self._parts = tuple(part_of(entry, self.rank) for entry in self.parameters.entries)
+        elements = sum(part.elements for part in self._parts)
+        return Layout((Field("factors", incoming.fields[0].dtype, elements),), self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         signal = payload[VECTOR]
-        factors, random = signal.new_empty(self._outgoing.fields[0].elements), context.generator("low_rank")
+        factors, random = signal.new_empty(self.outgoing.fields[0].elements), context.generator("low_rank")
         starts: dict[str, Tensor] = {}
         for part, sent in self._pieces(factors):
             matrix = part.entry.view(signal).reshape(part.m, part.n)
@@ -103,13 +93,13 @@ class LowRank(Transform):
             starts[part.entry.name] = torch.linalg.qr(q).Q
         self._refuse_overflow(factors, context)
         self._starts = starts if self.warm_start else {}
-        return Payload(self._outgoing, factors.view(torch.uint8))
+        return Payload(self.outgoing, factors.view(torch.uint8))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         factors = payload["factors"]
         if not bool(torch.isfinite(factors).all()):
             raise PayloadError("a factor of a matrix is not finite")
-        signal = factors.new_empty(self._dense.elements)
+        signal = factors.new_empty(self.dimension)
         for part, sent in self._pieces(factors):
             target = part.entry.view(signal)
             if part.r:

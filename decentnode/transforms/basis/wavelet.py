@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Field, Form, Layout, Payload, dense_layout
+from decentnode.core.payload import Form, Layout, Payload, dense_layout
 from decentnode.core.registry import TRANSFORMS, guess
 from decentnode.errors import BadInput
 from decentnode.options import Positive
@@ -39,17 +39,14 @@ class Wavelet(Transform):
 
     family: str = "sym2"
     levels: Positive = 4
-    _dense: Field = field(init=False, repr=False)
     _depth: int = field(init=False, repr=False)
     _padded: int = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
         _check_family(self.family)
-        (self._dense,) = incoming.fields
-        n = self._dense.elements
-        self._depth = min(self.levels, max(n, 1).bit_length() - 1)
-        self._padded = -(-n >> self._depth) << self._depth
-        return dense_layout(self._padded, self._dense.dtype)
+        self._depth = min(self.levels, max(self.dimension, 1).bit_length() - 1)
+        self._padded = -(-self.dimension >> self._depth) << self._depth
+        return dense_layout(self._padded, incoming.fields[0].dtype)
 
     def own(self, signal: Tensor) -> Tensor:
         dwt = pywt().dwt
@@ -68,13 +65,13 @@ class Wavelet(Transform):
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to fp32 precision; to 1e-10 of the norm in fp64, as the filters come from tables."""
-        coefficients = payload[VECTOR].to(self._dense.dtype)
+        coefficients = payload[VECTOR].to(self.incoming.fields[0].dtype)
         array = coefficients.cpu().numpy()
         signal = array[: self._padded >> self._depth]
         for level in reversed(range(self._depth)):
             half = self._padded >> (level + 1)
             signal = pywt().idwt(signal, array[half : 2 * half], self.family, MODE)
-        found = torch.from_numpy(signal[: self._dense.elements]).to(coefficients.device)
+        found = torch.from_numpy(signal[: self.dimension]).to(coefficients.device)
         return Payload.dense(found)
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,9 +34,6 @@ class ByteCoder(Transform):
     wire: ClassVar = "depends on the content, at most 16 more for each field"
     lossless = True
 
-    _incoming: Layout = field(init=False, repr=False, compare=False)
-    _outgoing: Layout = field(init=False, repr=False, compare=False)
-
     @abstractmethod
     def compressed(self, content: Bytes, field: Field) -> bytes | None:
         """The code of a field's bytes, at least one; None for fields that it cannot code."""
@@ -50,19 +47,18 @@ class ByteCoder(Transform):
             Field(f.name, torch.uint8, size(f) + 1 if f.elements else 0, variable=True, role=f.role)
             for f in incoming.fields
         )
-        self._incoming, self._outgoing = incoming, Layout(fields, Form.BYTES)
-        return self._outgoing
+        return Layout(fields, Form.BYTES)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        codes = {f.name: self._coded(payload[f.name], f) for f in self._incoming.fields}
-        return Payload.of(self._outgoing, codes)
+        codes = {f.name: self._coded(payload[f.name], f) for f in self.incoming.fields}
+        return Payload.of(self.outgoing, codes)
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        fields = {f.name: self._decoded(payload[f.name], f) for f in self._incoming.fields}
-        (first, *others) = self._incoming.fields
+        fields = {f.name: self._decoded(payload[f.name], f) for f in self.incoming.fields}
+        (first, *others) = self.incoming.fields
         if not others and not first.variable:
-            return Payload(self._incoming, fields[first.name].view(torch.uint8))
-        return Payload.of(self._incoming, fields)
+            return Payload(self.incoming, fields[first.name].view(torch.uint8))
+        return Payload.of(self.incoming, fields)
 
     def _coded(self, values: Tensor, field: Field) -> Tensor:
         content: Bytes = values.to(CPU).contiguous().view(torch.uint8).numpy()

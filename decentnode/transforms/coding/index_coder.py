@@ -43,8 +43,6 @@ class IndexCoder(Transform):
     emits: ClassVar = None
     lossless = True
 
-    _incoming: Layout = field(init=False, repr=False, compare=False)
-    _outgoing: Layout = field(init=False, repr=False, compare=False)
     _indices: Field = field(init=False, repr=False, compare=False)
 
     def layout(self, incoming: Layout) -> Layout:
@@ -55,8 +53,7 @@ class IndexCoder(Transform):
         most = self.most_bytes(self._indices.elements, self.dimension)
         most += COUNT_BYTES if self._indices.variable else 0
         code = Field(CODE, torch.uint8, most, variable=True, role=Role.INDEX)
-        self._incoming, self._outgoing = incoming, replaced(incoming, INDICES, code)
-        return self._outgoing
+        return replaced(incoming, INDICES, code)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         indices: Indices = payload[INDICES].cpu().numpy()
@@ -64,9 +61,7 @@ class IndexCoder(Transform):
         if self._indices.variable:
             count = np.array([indices.size], "<u4").view(np.uint8)
             code = np.concatenate([count, code])
-        return Payload.of(
-            self._outgoing, {**passed_on(payload, self._outgoing), CODE: torch.from_numpy(code)}
-        )
+        return Payload.of(self.outgoing, {**passed_on(payload, self.outgoing), CODE: torch.from_numpy(code)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         code: Bytes = payload[CODE].cpu().numpy()
@@ -76,7 +71,7 @@ class IndexCoder(Transform):
                 raise PayloadError(f"{code.size} bytes of coded indices are too few for their number")
             count, code = int.from_bytes(code[:COUNT_BYTES].tobytes(), "little"), code[COUNT_BYTES:]
         indices = torch.from_numpy(self._checked(code, count))
-        return Payload.of(self._incoming, {**passed_on(payload, self._incoming), INDICES: indices})
+        return Payload.of(self.incoming, {**passed_on(payload, self.incoming), INDICES: indices})
 
     def _checked(self, code: Bytes, count: int) -> Indices:
         if count > min(self._indices.elements, self.dimension):

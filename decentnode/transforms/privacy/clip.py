@@ -9,7 +9,6 @@ from torch import Tensor
 
 from decentnode.core.payload import Form, Layout, Payload
 from decentnode.core.registry import TRANSFORMS
-from decentnode.core.vector import ParameterLayout
 from decentnode.options import PositiveFloat
 from decentnode.transforms.base import VECTOR, Context, Transform
 from decentnode.transforms.sparsify.selection import Spans, spans
@@ -36,15 +35,10 @@ class Clip(Transform):
 
     norm: PositiveFloat
     per_layer: bool = False
-    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False)
     _spans: Spans = field(init=False, repr=False)
 
-    def bind(self, parameters: ParameterLayout | None) -> None:
-        self._parameters = parameters
-
     def layout(self, incoming: Layout) -> Layout:
-        (dense,) = incoming.fields
-        self._spans = spans(dense.elements, self.per_layer, self._parameters)
+        self._spans = spans(self.dimension, self.per_layer, self.parameters)
         return incoming
 
     def encode(self, payload: Payload, context: Context) -> Payload:

@@ -50,8 +50,6 @@ class Quantizer(Transform):
     emits: ClassVar = Form.QUANTIZED
     scales_per_block: ClassVar[int] = 1
 
-    _incoming: Layout = field(init=False, repr=False, compare=False)
-    _outgoing: Layout = field(init=False, repr=False, compare=False)
     _values: Field = field(init=False, repr=False, compare=False)
 
     @property
@@ -83,15 +81,13 @@ class Quantizer(Transform):
         values = self._values = values_field(incoming)
         scales = self.blocks(values.elements) * self.scales_per_block
         size = self.alphabet.packed_bytes(values.elements) + self._tells_count
-        self._incoming = incoming
-        self._outgoing = replaced(
+        return replaced(
             incoming,
             values.name,
             Field(SCALES, accumulator(values.dtype), scales, values.variable),
             Field(CODES, torch.uint8, size, values.variable),
             form=self.emits,
         )
-        return self._outgoing
 
     @property
     def _tells_count(self) -> bool:
@@ -108,7 +104,7 @@ class Quantizer(Transform):
             shape = (blocks.stop - blocks.start, -1)
             scales[blocks] = self.quantize(values[elements].view(shape), codes[elements].view(shape), random)
         fields = {SCALES: scales.view(-1), CODES: self._packed(codes)}
-        return Payload.of(self._outgoing, {**passed_on(payload, self._outgoing), **fields})
+        return Payload.of(self.outgoing, {**passed_on(payload, self.outgoing), **fields})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         count = self._count(payload)
@@ -125,9 +121,9 @@ class Quantizer(Transform):
         for elements, blocks in self.tiles(count, TILE if on_host else DEVICE_TILE):
             shape = (blocks.stop - blocks.start, -1)
             self.dequantize(codes[elements].view(shape), scales[blocks], values[elements].view(shape))
-        if len(self._incoming.fields) == 1 and not self._values.variable:
+        if len(self.incoming.fields) == 1 and not self._values.variable:
             return Payload.dense(values, self._values.name)
-        return Payload.of(self._incoming, {**passed_on(payload, self._incoming), self._values.name: values})
+        return Payload.of(self.incoming, {**passed_on(payload, self.incoming), self._values.name: values})
 
     def _packed(self, codes: Tensor) -> Tensor:
         if codes.device == HOST:

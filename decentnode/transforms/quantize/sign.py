@@ -9,7 +9,6 @@ from torch import Tensor
 
 from decentnode.core.payload import PayloadError
 from decentnode.core.registry import TRANSFORMS
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.options import Positive
 from decentnode.transforms.base import VECTOR, Layout
@@ -40,17 +39,13 @@ class Sign(Quantizer):
     def alphabet(self) -> Alphabet:
         return Alphabet(2)
 
-    def bind(self, parameters: ParameterLayout | None) -> None:
-        entries = parameters.entries if parameters else ()
-        self._layers = tuple(e.shape.numel() for e in entries if e.shape.numel()) or None
-
     def layout(self, incoming: Layout) -> Layout:
+        entries = self.parameters.entries if self.parameters else ()
+        self._layers = tuple(e.shape.numel() for e in entries if e.shape.numel()) or None
         if self.scale == "layer":
             if self._layers is None:
                 raise BadInput("with 'scale: layer' needs to know the layers: not after a change of basis")
-            if [f.name for f in incoming.fields] != [VECTOR] or incoming.fields[0].elements != sum(
-                self._layers
-            ):
+            if incoming.fields[0].name != VECTOR or incoming.fields[0].elements != sum(self._layers):
                 raise BadInput("with 'scale: layer' takes whole models, not a selection")
         return super().layout(incoming)
 

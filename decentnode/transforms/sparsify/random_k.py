@@ -10,7 +10,6 @@ from torch import Tensor
 from decentnode.core.payload import HOST, Field, Form, Layout, Payload, PayloadError
 from decentnode.core.registry import TRANSFORMS
 from decentnode.core.rng import generator
-from decentnode.core.vector import ParameterLayout
 from decentnode.options import Fraction
 from decentnode.transforms.base import VALUES, VECTOR, Context, Transform
 from decentnode.transforms.sparsify.philox import Stream
@@ -48,25 +47,17 @@ class RandomK(Transform):
     fraction: Fraction = 0.1
     shared_mask: bool = False
     per_layer: bool = False
-    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False)
-    _dense: Field = field(init=False, repr=False)
     _spans: Spans = field(init=False, repr=False)
-    _sparse: Layout = field(init=False, repr=False)
     _latest: tuple[tuple[int, ...], Tensor] | None = field(default=None, init=False, repr=False)
 
     @property
     def same_coordinates(self) -> bool:
         return self.shared_mask or self.fraction == 1
 
-    def bind(self, parameters: ParameterLayout | None) -> None:
-        self._parameters = parameters
-
     def layout(self, incoming: Layout) -> Layout:
-        (self._dense,) = incoming.fields
-        self._spans = spans(self._dense.elements, self.per_layer, self._parameters)
+        self._spans = spans(self.dimension, self.per_layer, self.parameters)
         k = sum(count(self.fraction, n) for _, n in self._spans)
-        self._sparse = Layout((Field(VALUES, self._dense.dtype, k),), self.emits)
-        return self._sparse
+        return Layout((Field(VALUES, incoming.fields[0].dtype, k),), self.emits)
 
     def coordinates(self, context: Context, device: torch.device = HOST) -> Tensor:
         """The coordinates that the sender sends in that round: indices (int64, ascending), read-only."""
@@ -79,7 +70,7 @@ class RandomK(Transform):
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
         indices = self.coordinates(context, x.device)
-        return Payload.of(self._sparse, {VALUES: x.index_select(0, indices)})
+        return Payload.of(self.outgoing, {VALUES: x.index_select(0, indices)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent."""
@@ -87,19 +78,19 @@ class RandomK(Transform):
         indices = self.coordinates(context, values.device)
         if values.numel() != indices.numel():
             raise PayloadError(f"{values.numel()} values where {indices.numel()} are drawn")
-        return filled(self._dense, values, indices, context.own)
+        return filled(self.incoming, values, indices, context.own)
 
     def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
         source = generator(seed, "random_k", *counters)
         if device != HOST:
             return self._drawn_on(device, Stream(source))
-        mask = np.zeros(self._dense.elements, dtype=np.bool_)
+        mask = np.zeros(self.dimension, dtype=np.bool_)
         for offset, n in self._spans:
             mark(mask[offset : offset + n], count(self.fraction, n), source)
         return torch.from_numpy(np.flatnonzero(mask))
 
     def _drawn_on(self, device: torch.device, source: Stream) -> Tensor:
-        mask = torch.zeros(self._dense.elements, dtype=torch.bool, device=device)
+        mask = torch.zeros(self.dimension, dtype=torch.bool, device=device)
         for offset, n in self._spans:
             mark_on_device(mask[offset : offset + n], count(self.fraction, n), source)
         return mask.nonzero().view(-1)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Field, Payload, PayloadError
+from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.vector import ParameterLayout, accumulator
 from decentnode.errors import BadInput
 
@@ -73,20 +73,16 @@ def _kth_largest(score: Tensor, k: int) -> float:
     return float(np.partition(array, array.size - k)[array.size - k])
 
 
-def filled(dense: Field, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
-    """The dense payload with `values` at `indices`, and elsewhere the own signal or zeros; in new memory."""
+def filled(dense: Layout, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
+    """The payload of layout `dense` with `values` at `indices`, and elsewhere the own signal or zeros; in new memory."""
+    (field,) = dense.fields
     if own is None:
-        whole = values.new_zeros(dense.elements, dtype=dense.dtype)
+        whole = values.new_zeros(field.elements, dtype=field.dtype)
     else:
-        whole = own.to(dense.dtype, copy=True)
+        whole = own.to(field.dtype, copy=True)
     # A later stage of the chain may leave the values in half precision.
-    whole.index_copy_(0, indices.long(), values.to(dense.dtype))
+    whole.index_copy_(0, indices.long(), values.to(field.dtype))
     return Payload.dense(whole)
-
-
-def whole(dense: Field, values: Tensor) -> Payload:
-    """The dense payload of values that are all present."""
-    return Payload.dense(values.to(dense.dtype))
 
 
 def check_indices(indices: Tensor, values: Tensor, n: int) -> None:

@@ -1,6 +1,6 @@
 """Every value above a bound."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -32,27 +32,23 @@ class Threshold(Transform):
 
     value: NonNegativeFloat
     relative: bool = False
-    _dense: Field = field(init=False, repr=False)
-    _sparse: Layout = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
         if self.relative and self.value >= 1:
             raise BadInput(f"would never send anything: relative to the largest, {self.value} is not below 1")
-        (self._dense,) = incoming.fields
-        n = self._dense.elements
-        fields = Field(VALUES, self._dense.dtype, n, True), Field(INDICES, torch.int32, n, True, Role.INDEX)
-        self._sparse = Layout(fields, self.emits)
-        return self._sparse
+        n, dtype = self.dimension, incoming.fields[0].dtype
+        fields = Field(VALUES, dtype, n, True), Field(INDICES, torch.int32, n, True, Role.INDEX)
+        return Layout(fields, self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
         magnitude = x.abs()
         scale = float(magnitude.max()) if self.relative and x.numel() else 1.0
         indices = positions(magnitude > self.value * scale)
-        return Payload.of(self._sparse, {VALUES: x.index_select(0, indices), INDICES: indices})
+        return Payload.of(self.outgoing, {VALUES: x.index_select(0, indices), INDICES: indices})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, indices = payload[VALUES], payload[INDICES]
-        check_indices(indices, values, self._dense.elements)
-        return filled(self._dense, values, indices, context.own)
+        check_indices(indices, values, self.dimension)
+        return filled(self.incoming, values, indices, context.own)

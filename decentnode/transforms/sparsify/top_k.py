@@ -9,7 +9,6 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.core.registry import TRANSFORMS
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.options import Fraction
 from decentnode.transforms.base import INDICES, VALUES, VECTOR, Context, Transform
@@ -20,7 +19,6 @@ from decentnode.transforms.sparsify.selection import (
     filled,
     largest,
     spans,
-    whole,
 )
 
 
@@ -55,10 +53,7 @@ class TopK(Transform):
     per_layer: bool = False
     metadata_cap: Fraction = 1.0
     _reference: Tensor = field(init=False, repr=False)
-    _parameters: ParameterLayout | None = field(default=None, init=False, repr=False)
-    _dense: Field = field(init=False, repr=False)
     _spans: Spans = field(init=False, repr=False)
-    _sparse: Layout = field(init=False, repr=False)
 
     @property
     def remembers(self) -> bool:
@@ -69,25 +64,20 @@ class TopK(Transform):
     def same_coordinates(self) -> bool:
         return all(fraction > self.metadata_cap or fraction == 1 for fraction in self._fractions)
 
-    def bind(self, parameters: ParameterLayout | None) -> None:
-        self._parameters = parameters
-
     def layout(self, incoming: Layout) -> Layout:
-        (self._dense,) = incoming.fields
-        n = self._dense.elements
-        self._spans = spans(n, self.per_layer, self._parameters)
-        self._reference = torch.zeros(n if self.remembers else 0, dtype=self._dense.dtype)
+        n, dtype = self.dimension, incoming.fields[0].dtype
+        self._spans = spans(n, self.per_layer, self.parameters)
+        self._reference = torch.zeros(n if self.remembers else 0, dtype=dtype)
         fractions = self._fractions
         if not fractions:
             raise BadInput("needs one fraction or more")
         coded = [self._count(f) for f in fractions if f <= self.metadata_cap]
         variable = len(fractions) > 1
         most = n if len(coded) < len(fractions) else max(coded)
-        fields = [Field(VALUES, self._dense.dtype, most, variable)]
+        fields = [Field(VALUES, dtype, most, variable)]
         if coded:
             fields.append(Field(INDICES, torch.int32, max(coded), variable, Role.INDEX))
-        self._sparse = Layout(tuple(fields), self.emits)
-        return self._sparse
+        return Layout(tuple(fields), self.emits)
 
     def begin(self, signal: Tensor) -> Tensor:
         if self.remembers:
@@ -110,14 +100,14 @@ class TopK(Transform):
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
-        values, n = payload[VALUES], self._dense.elements
-        indices = payload[INDICES] if self._sparse.has_indices else values[:0]
+        values, n = payload[VALUES], self.dimension
+        indices = payload[INDICES] if self.outgoing.has_indices else values[:0]
         if indices.numel() or not self._may_send_all:
             check_indices(indices, values, n)
-            return filled(self._dense, values, indices, context.own)
+            return filled(self.incoming, values, indices, context.own)
         if values.numel() != n:
             raise PayloadError(f"{values.numel()} values without indices where there are {n}")
-        return whole(self._dense, values)
+        return Payload.dense(values.to(self.incoming.fields[0].dtype))
 
     @property
     def _fractions(self) -> Sequence[float]:
@@ -136,4 +126,4 @@ class TopK(Transform):
         return sum(count(fraction, n) for _, n in self._spans)
 
     def _packed(self, values: Tensor, indices: Tensor) -> Payload:
-        return Payload.of(self._sparse, {VALUES: values, INDICES: indices})
+        return Payload.of(self.outgoing, {VALUES: values, INDICES: indices})
