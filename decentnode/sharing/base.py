@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_su
 from decentnode.transforms.base import Context, Transform
 from decentnode.transforms.chain import Chain
 
+T = TypeVar("T")
 Incoming = Mapping[int, Payload]
 """The payloads that arrived, by source rank. Sources that were late or lost are missing."""
 Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
@@ -209,15 +210,23 @@ class Sharing(Stateful, ABC):
     ) -> dict[int, Tensor]:
         """The signals that arrived, ascending by rank, with zeros for what was not sent.
 
-        They may be of lower precision than the model. A payload that cannot be decoded is left out and
-        recorded in `refusals`. With a scheme that tolerates no loss it ends the run.
+        They may be of lower precision than the model.
         """
-        chain = chain or self.chain
-        found: dict[int, Tensor] = {}
+        decode = (chain or self.chain).decode
+        return self._read(
+            incoming, view, lambda j, p: decode(p, Context(self.seed, view.round, j, view.rank, phase=phase))
+        )
+
+    def _read(self, incoming: Incoming, view: View, read: Callable[[int, Payload], T]) -> dict[int, T]:
+        """What `read` finds in each payload, given its source, ascending by rank.
+
+        A payload for which it raises PayloadError is left out and recorded in `refusals`. With a scheme that
+        tolerates no loss it ends the run.
+        """
+        found: dict[int, T] = {}
         for rank in sorted(incoming):
-            context = Context(self.seed, view.round, rank, view.rank, phase=phase)
             try:
-                found[rank] = chain.decode(incoming[rank], context)
+                found[rank] = read(rank, incoming[rank])
             except PayloadError as error:
                 self._refused(rank, view, error)
         return found

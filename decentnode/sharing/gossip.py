@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Payload, PayloadError
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
@@ -101,13 +101,7 @@ class Gossip(Sharing):
     def _signals(self, incoming: Incoming, view: View, own: Tensor) -> dict[int, Tensor]:
         if not self.chain.transforms:
             return {j: payload["vector"] for j, payload in incoming.items()}
-        found: dict[int, Tensor] = {}
-        for j, payload in incoming.items():
-            try:
-                found[j] = self._signal(payload, j, view, own)
-            except PayloadError as error:
-                self._refused(j, view, error)
-        return found
+        return self._read(incoming, view, lambda j, payload: self._signal(payload, j, view, own))
 
     def _signal(self, payload: Payload, sender: int, view: View, own: Tensor) -> Tensor:
         fill = own if self.fill == "own" else None

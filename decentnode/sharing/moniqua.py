@@ -90,12 +90,7 @@ class Moniqua(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         steps = vector / self.step
-        heard: dict[int, Tensor] = {}
-        for j in sorted(incoming):
-            try:
-                heard[j] = self._unwrapped(incoming[j], steps).sub_(self._own)
-            except PayloadError as error:
-                self._refused(j, view, error)
+        heard = self._read(incoming, view, lambda _, payload: self._unwrapped(payload, steps).sub_(self._own))
         # Whole numbers until here, so that equal models stay equal to the last bit.
         factor = self.gamma * self.step
         weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in heard.items())], out)

@@ -76,18 +76,13 @@ class PushSum(Sharing):
         return dict.fromkeys(view.targets, joined)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        parts: dict[int, Tensor] = {}
-        weights: dict[int, float] = {}
-        for j in sorted(incoming):
-            try:
-                parts[j], weights[j] = self._part(j, incoming[j], view)
-            except PayloadError as error:
-                self._refused(j, view, error)
+        found = self._read(incoming, view, lambda j, payload: self._part(j, payload, view))
+        parts = {j: part for j, (part, _) in found.items()}
         self._mix_finite(
             parts, self._z, lambda z: [(1.0, self._z), *((1.0, z_j) for z_j in z.values())], view, out
         )
         for j in parts:
-            self._w += weights[j]
+            self._w += found[j][1]
         self._z.copy_(out)
         out.div_(self._w)
 

@@ -83,12 +83,7 @@ class RelaySum(Sharing):
         return found
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        self._counts = {}
-        for j in sorted(incoming):
-            try:
-                self._keep(j, incoming[j], view, vector)
-            except PayloadError as error:
-                self._refused(j, view, error)
+        self._counts = self._read(incoming, view, lambda j, payload: self._keep(j, payload, view, vector))
         n, missing = self.num_nodes, self.num_nodes - 1 - sum(self._counts.values())
         filled, own = (vector, 1 + missing) if self._initial is None else (self._initial, 1)
 
@@ -103,7 +98,8 @@ class RelaySum(Sharing):
         weighted_sum([(1.0, vector), *((1.0, self._messages[j]) for j in self._counts)], total)
         return total
 
-    def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> None:
+    def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> int:
+        """Stores the message of j; returns the number of models in it."""
         inner, companion = COUNT.split(payload, self.chain.layout)
         count = companion.item()
         if not 1 <= count < self.num_nodes:
@@ -111,4 +107,4 @@ class RelaySum(Sharing):
         message = self.chain.decode(inner, Context(self.seed, view.round, j, view.rank))
         kept = self._messages.setdefault(j, torch.empty_like(vector))
         kept.copy_(message)
-        self._counts[j] = int(count)
+        return int(count)
