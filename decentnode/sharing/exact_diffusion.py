@@ -15,7 +15,6 @@ from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
-from decentnode.sharing.blocks.mean_preserving import selects
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
@@ -59,7 +58,7 @@ class ExactDiffusion(Sharing):
             raise BadInput(f"{name_of(self)} needs symmetric weights, such as metropolis_hastings")
 
     def check_chain(self, chain: Chain) -> None:
-        if selects(chain):
+        if chain.selects:
             raise BadInput(f"{name_of(self)} needs all coordinates of a model, but a transform selects some")
 
     def begin(self, vector: Tensor) -> None:

@@ -14,7 +14,6 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.blocks.mean_preserving import selects
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
@@ -57,7 +56,7 @@ class Gossip(Sharing):
     """The payload for all targets, when `mix` needs it."""
 
     def check_chain(self, chain: Chain) -> None:
-        if chain.corrects and selects(chain):
+        if chain.corrects and chain.selects:
             raise BadInput(
                 f"{name_of(self)} takes error feedback before transforms that round, not before one that "
                 "selects; leave it out"
@@ -66,7 +65,7 @@ class Gossip(Sharing):
     def preserves_mean(self, chain: Chain) -> bool:
         if chain.rounds and not _mixes_differences(chain):
             return False
-        return not selects(chain) or (self.fill == "own" and chain.same_coordinates)
+        return not chain.selects or (self.fill == "own" and chain.same_coordinates)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         coefficients = self.chain.to_basis(vector)

@@ -1,11 +1,13 @@
 """Steps along an estimate of the mean gradient of all nodes instead of the node's own gradient."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
@@ -14,8 +16,9 @@ from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
 from decentnode.sharing.base import Exchange
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
-from decentnode.sharing.blocks.mean_preserving import MeanPreserving
+from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 
@@ -86,12 +89,39 @@ class GradientTracking(Gossip):
         await self._mix_trackers(view, exchange)
 
     async def _mix_trackers(self, view: View, exchange: Exchange) -> None:
-        trackers = MeanPreserving(self, self._chain_of_y, phase=1)
-        sent = trackers.outgoing(self._y, view)
+        sent = self._encoded(self._y, view, self._chain_of_y, phase=1)
         incoming = await exchange(sent, view.sources)
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare
-        trackers.mix(self._y, sent, incoming, view, mixed)
+        heard = self._decoded(incoming, view, self._chain_of_y, phase=1)
+        self._mix_finite(heard, self._y, lambda heard: self._terms(sent, heard, view), view, mixed)
         self._guard.check(mixed, self, view)
         # Two buffers by turns: peers may still read what was sent while the next gradients change the mixed
         # one.
         self._y, self._spare = mixed, self._y
+
+    def _terms(self, sent: Mapping[int, Payload], heard: Mapping[int, Tensor], view: View) -> Terms:
+        """y_i + sum_j w_ij C(y_j) - sum_j w_ji C(y_i), both C as receivers decode them.
+
+        An edge without a received payload has no weight. Without loss in C this is W y.
+        """
+        lost = set(view.sources) - heard.keys()
+        given = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
+        if not self._chain_of_y.transforms:
+            kept = [(1 - sum(given.values()), self._y)]
+        else:
+            kept = [(1.0, self._y), *self._taken(sent, given, view)]
+        return kept + [(view.weights[j], y_j) for j, y_j in heard.items()]
+
+    def _taken(
+        self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View
+    ) -> list[tuple[float, Tensor]]:
+        """What leaves this node, with negative weights: one term for all targets of the same payload."""
+        chain, payloads, weights = self._chain_of_y, {}, dict[int, float]()
+        for j, weight in given.items():
+            payloads[id(sent[j])] = (j if chain.per_receiver else None, sent[j])
+            weights[id(sent[j])] = weights.get(id(sent[j]), 0.0) + weight
+        found = []
+        for key, (receiver, payload) in payloads.items():
+            context = Context(self.seed, view.round, view.rank, receiver, phase=1)
+            found.append((-weights[key], chain.decode(payload.to(self._y.device), context)))
+        return found

@@ -13,7 +13,6 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.blocks.mean_preserving import selects
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
@@ -49,7 +48,7 @@ class PushSum(Sharing):
         return False
 
     def check_chain(self, chain: Chain) -> None:
-        if selects(chain):
+        if chain.selects:
             raise BadInput(f"{name_of(self)} needs all coordinates of a sum, but a transform selects some")
         if chain.per_receiver:
             raise BadInput(

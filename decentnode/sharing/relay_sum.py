@@ -12,7 +12,6 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.blocks.mean_preserving import selects
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.weighted_sum import Terms, weighted_sum
 from decentnode.transforms.base import Context
@@ -55,7 +54,7 @@ class RelaySum(Sharing):
         return False
 
     def check_chain(self, chain: Chain) -> None:
-        if selects(chain):
+        if chain.selects:
             raise BadInput(f"{name_of(self)} sends sums of models, but a transform selects coordinates")
         remembering = [name_of(transform) for transform in chain.stages if transform.remembers]
         if remembering:

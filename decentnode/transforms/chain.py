@@ -96,6 +96,11 @@ class Chain(Stateful):
         return any(transform.needs_differences for transform in self.stages)
 
     @property
+    def selects(self) -> bool:
+        """Whether some coordinates are not sent."""
+        return any(transform.emits is Form.SPARSE for transform in self.stages)
+
+    @property
     def rounds(self) -> bool:
         """Whether a sent value may be decoded as another value, in the chain's basis."""
         return any(not transform.lossless for transform in self.transforms[self.basis :])
