@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any
 
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
@@ -19,8 +18,11 @@ from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.base import Transform
 
-CAPABILITIES = ("tolerates_loss", "takes_back", "phases", "sends_one_payload")
-"""The attributes of its scheme that a node reads during a run."""
+OF_SCHEME = (
+    "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "takes_back", "phases", "sends_one_payload",
+    "introduction", "meet", "on_peer_lost", "on_peer_back", "state_dict", "load_state_dict", "_refused",
+)  # fmt: skip
+"""What is that of the scheme inside: attributes that a node reads during a run, and methods."""
 
 
 class BuffersBeside(Sharing):
@@ -36,13 +38,11 @@ class BuffersBeside(Sharing):
     def __init__(self, scheme: Sharing, layout: ParameterLayout) -> None:
         """`layout` is that of the whole vector."""
         self.scheme, self.layout = scheme, layout
-        self.num_nodes, self.chain, self.seed = scheme.num_nodes, scheme.chain, scheme.seed
-        self.refusals = scheme.refusals
         self._end = scheme.layout.numel
         dtype = scheme.chain.layouts[0].fields[0].dtype
         self._beside = ScalarField("buffers", dtype, layout.numel - self._end)
         self.registered_name = name_of(scheme)
-        for name in CAPABILITIES:
+        for name in OF_SCHEME:
             setattr(self, name, getattr(scheme, name))
 
     @property
@@ -59,12 +59,6 @@ class BuffersBeside(Sharing):
         if adjust is None:
             return None
         return lambda gradient, vector, step: adjust(gradient[:end], vector[:end], step)
-
-    def introduction(self) -> bytes:
-        return self.scheme.introduction()
-
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self.scheme.meet(introductions)
 
     def begin(self, vector: Tensor) -> None:
         self.scheme.begin(vector[: self._end])
@@ -97,18 +91,6 @@ class BuffersBeside(Sharing):
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector[: self._end], view, mixed[: self._end])
 
-    def on_peer_lost(self, rank: int) -> None:
-        self.scheme.on_peer_lost(rank)
-
-    def on_peer_back(self, rank: int) -> None:
-        self.scheme.on_peer_back(rank)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.scheme.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.scheme.load_state_dict(state)
-
     def _joined(self, outgoing: Mapping[int, Payload], vector: Tensor) -> dict[int, Payload]:
         """Appends the buffers to each payload; one payload for several targets stays one."""
         distinct = {id(payload): payload for payload in outgoing.values()}
@@ -134,9 +116,6 @@ class BuffersBeside(Sharing):
             return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
 
         self._mix_finite(heard, own, terms, view, out[self._end :])
-
-    def _refused(self, rank: int, view: View, error: PayloadError) -> None:
-        self.scheme._refused(rank, view, error)
 
 
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
