@@ -56,7 +56,6 @@ class Beer(Sharing):
     _g: Tensor = field(init=False, repr=False)
     _x: Tensor = field(init=False, repr=False)
     _has_stepped: bool = field(default=False, init=False, repr=False)
-    _sent: Payload | None = field(default=None, init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         if not keeps_mean(graph):
@@ -90,13 +89,10 @@ class Beer(Sharing):
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         incoming = await exchange(self.outgoing(vector, view), view.sources)
         self.mix(vector, incoming, view, out)
-        sent = self._encoded(self._v - self._trackers.h, view, self._tracker_chain, phase=1)
-        incoming = await exchange(sent, view.sources)
-        if view.targets:
-            known = {**incoming, view.rank: sent[view.targets[0]].to(vector.device)}
-            q = self._decoded(known, view, self._tracker_chain, phase=1)
-            self._trackers.learn(self, q, view, scratch=torch.empty_like(self._v))
-            self._v.add_(self._trackers.p, alpha=self.gamma)
+        chain, unsent = self._tracker_chain, self._v - self._trackers.h
+        incoming = await exchange(self._trackers.send(self, unsent, view, chain, phase=1), view.sources)
+        self._trackers.learn(self, incoming, view, torch.empty_like(self._v), chain, phase=1)
+        self._v.add_(self._trackers.p, alpha=self.gamma)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         self._x = torch.add(vector, self._models.p, alpha=self.gamma)
@@ -105,12 +101,8 @@ class Beer(Sharing):
         self._has_stepped = False
         difference = self._x - self._models.h
         self._guard.check(difference, self, view)
-        sent = self._encoded(difference, view)
-        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
-        return sent
+        return self._models.send(self, difference, view)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        if self._sent is not None:
-            q = self._decoded({**incoming, view.rank: self._sent}, view)
-            self._models.learn(self, q, view, scratch=out)
+        self._models.learn(self, incoming, view, out)
         out.copy_(self._x)

@@ -41,7 +41,6 @@ class Choco(Sharing):
     gamma: Fraction = 0.1
     _public: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
-    _sent: Payload | None = field(default=None, init=False, repr=False)
 
     def check_chain(self, chain: Chain) -> None:
         refuse_own_payloads(self, chain)
@@ -54,12 +53,8 @@ class Choco(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         difference = vector - self._public.h
         self._guard.check(difference, self, view)
-        sent = self._encoded(difference, view)
-        self._sent = next((payload.to(vector.device) for payload in sent.values()), None)
-        return sent
+        return self._public.send(self, difference, view)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        if self._sent is not None:
-            q = self._decoded({**incoming, view.rank: self._sent}, view)
-            self._public.learn(self, q, view, scratch=out)
+        self._public.learn(self, incoming, view, out)
         torch.add(vector, self._public.p, alpha=self.gamma, out=out)

@@ -7,13 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from decentnode.core.payload import Payload
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import Weights
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
@@ -33,14 +34,29 @@ class PublicCopy(Stateful):
 
     h: Tensor
     p: Tensor
+    _sent: Payload | None = None
 
     def begin(self, z: Tensor) -> None:
         """Starts from a signal that all nodes have in common, shape (d,), so that no node sends it."""
         self.h = z.to(accumulator(z.dtype), copy=True)
         self.p = torch.zeros_like(self.h)
 
-    def learn(self, sharing: Sharing, q: dict[int, Tensor], view: View, scratch: Tensor) -> None:
-        """Adds the differences of the neighbors and its own, by rank; overwrites `scratch`."""
+    def send(
+        self, sharing: Sharing, difference: Tensor, view: View, chain: Chain | None = None, phase: int = 0
+    ) -> dict[int, Payload]:
+        """Encodes z_i - h_i for each target, with a chain of its own or that of the scheme."""
+        sent = sharing._encoded(difference, view, chain, phase)
+        self._sent = next((payload.to(difference.device) for payload in sent.values()), None)
+        return sent
+
+    def learn(
+        self, sharing: Sharing, incoming: Incoming, view: View, scratch: Tensor, chain: Chain | None = None,
+        phase: int = 0,
+    ) -> None:  # fmt: skip
+        """Adds the differences of the neighbors and its own; overwrites `scratch`."""
+        if self._sent is None:
+            return
+        q = sharing._decoded({**incoming, view.rank: self._sent}, view, chain, phase)
         pulled = scratch if scratch.dtype == self.p.dtype else torch.empty_like(self.p)
 
         def terms(q: Mapping[int, Tensor]) -> Terms:
