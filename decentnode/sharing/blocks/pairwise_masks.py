@@ -63,12 +63,8 @@ class MaskKeys:
         return Mask(key, is_added=own < other)
 
     def _shared_with(self, other: int) -> bytes:
-        known = self._shared.get(other)
-        if known is None:
-            known = self._shared[other] = self._agree(other)
-        return known
-
-    def _agree(self, other: int) -> bytes:
+        if other in self._shared:
+            return self._shared[other]
         public = self._public.get(other)
         if public is None:
             raise RunFailed(f"rank {other} has given no public key, so no mask can be agreed on with it")
@@ -76,7 +72,8 @@ class MaskKeys:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
             raise RunFailed(f"what rank {other} gave is no public key: {error}") from error
-        return HKDF(SHA256(), 32, None, b"decentnode pair").derive(secret)
+        self._shared[other] = HKDF(SHA256(), 32, None, b"decentnode pair").derive(secret)
+        return self._shared[other]
 
 
 def scratch_for(values: Tensor) -> bytearray:
