@@ -18,6 +18,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
+from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing
@@ -263,13 +264,8 @@ def is_tree(graph: Graph) -> bool:
     """Whether an undirected static graph is connected by n - 1 edges."""
     if graph.directed or not graph.static:
         return False
-    edges = sum(len(graph.targets(rank, 0)) for rank in range(graph.num_nodes)) // 2
-    seen, queue = {0}, [0]
-    while queue:
-        new = [j for j in graph.targets(queue.pop(), 0) if j not in seen]
-        seen.update(new)
-        queue += new
-    return edges == graph.num_nodes - 1 == len(seen) - 1
+    adjacency = tuple(graph.targets(rank, 0) for rank in range(graph.num_nodes))
+    return sum(map(len, adjacency)) == 2 * (graph.num_nodes - 1) and is_connected(adjacency)
 
 
 def is_complete(graph: Graph) -> bool:

@@ -1,6 +1,8 @@
-"""Which nodes reach each other: components and diameter."""
+"""Which nodes reach each other: components, and how fast."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 
 from decentnode.graph.base import Adjacency, Graph, transpose
 
@@ -64,11 +66,6 @@ def why_disconnected(adjacency: Adjacency) -> list[str]:
     return reasons
 
 
-def diameter(adjacency: Adjacency) -> int | None:
-    """Most hops between any two nodes; None when some node does not reach some other."""
-    return rounds_to_reach([adjacency])
-
-
 def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
     """Rounds, repeated, until every node has information from every other; None when that never happens.
 
@@ -82,14 +79,7 @@ def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
         for sources in heard:
             if all(bits == everyone for bits in known):
                 return passed
-            known = [_union(known, i, met) for i, met in enumerate(sources)]
+            known = [reduce(or_, (known[j] for j in met), known[i]) for i, met in enumerate(sources)]
             passed += 1
         if known == before:
             return None
-
-
-def _union(known: list[int], rank: int, met: tuple[int, ...]) -> int:
-    bits = known[rank]
-    for j in met:
-        bits |= known[j]
-    return bits

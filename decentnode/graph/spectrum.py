@@ -88,7 +88,7 @@ def convergence(weighted: WeightedGraph) -> tuple[int | None, float | None]:
     """Rounds after which all have the exact mean, and the factor by which disagreement shrinks per round."""
     cycle = weighted.graph.cycle
     if len(cycle) == 1:
-        factor = contraction(SparseWeights(weighted, 0))
+        factor = contraction(weighted)
         return (1 if factor is not None and factor < ZERO else None), factor
     rounds = [SparseWeights(weighted, round) for round in cycle]
     n = weighted.num_nodes
@@ -137,12 +137,6 @@ class SparseWeights:
         y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], first)
         return y
 
-    def dense(self) -> Array:
-        """W, float64, shape (n, n)."""
-        w = np.zeros((self.nodes, self.nodes))
-        w[self._rows, self._columns] = self._values
-        return w
-
     def gram(self, x: Array) -> Array:
         """(W - J)^T (W - J) x for x of shape (n,)."""
         y = self._sums(self._rows, self._values * x[self._columns]) - x.mean()
@@ -154,14 +148,15 @@ class SparseWeights:
         return sums
 
 
-def contraction(w: SparseWeights) -> float | None:
-    """The factor by which disagreement shrinks in one round.
+def contraction(weighted: WeightedGraph) -> float | None:
+    """The factor by which disagreement shrinks in round 0, if all rounds are like it.
 
     Where W is doubly stochastic this is the spectral norm of W - J, which for symmetric W is its second
     largest |eigenvalue|. Otherwise it is the second largest |eigenvalue|, right in the long run.
     """
+    w = SparseWeights(weighted, 0)
     if w.nodes <= MOST_DENSE_NODES:
-        return dense_contraction(w.dense(), w.doubly_stochastic)
+        return dense_contraction(weighted.matrix(), w.doubly_stochastic)
     return largest_singular_value(w) if w.doubly_stochastic else None
 
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
-from decentnode.graph.connectivity import components, components_without, diameter, is_connected
+from decentnode.graph.connectivity import components, components_without, is_connected, rounds_to_reach
 from decentnode.graph.families import (
     BinaryTree,
     Chain,
@@ -60,11 +60,11 @@ def test_exponential_sends_ahead_and_hears_from_behind():
     ],
 )  # fmt: skip
 def test_diameter_is_known(graph, hops):
-    assert diameter(graph.adjacency) == hops
+    assert rounds_to_reach([graph.adjacency]) == hops
 
 
 def test_there_is_no_diameter_without_a_way():
-    assert diameter(((1,), ())) is None
+    assert rounds_to_reach([((1,), ())]) is None
     assert components(((1,), ())) == [{0}, {1}]
 
 
