@@ -187,7 +187,7 @@ def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
 def mix(nodes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round: int) -> Tensor:
     """One round of communication of all nodes; returns the new models, shape (n, d)."""
     mixed = torch.empty_like(models)
-    views = {rank: graph.view_now(rank, round) for rank in range(len(nodes))}
+    views = {rank: graph.view(rank, round) for rank in range(len(nodes))}
     share_all(dict(enumerate(nodes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
     return mixed
 

@@ -152,11 +152,7 @@ class WeightedGraph:
         self._period = graph.period
         self._views: dict[tuple[int, int], View] = {}
 
-    async def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
-        """One node's view of one round, with its learning rate; nodes of a run await it."""
-        return self.view_now(rank, round, learning_rate)
-
-    def view_now(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
+    def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:
         """One node's view of one round, with its learning rate; computed once where the graph repeats."""
         if self._period is None:
             view = self._compute(rank, round)

@@ -104,8 +104,8 @@ def defects(experiment: Experiment) -> Iterator[str]:
 
 def members_of(graph: WeightedGraph) -> list[int]:
     """The first rank with neighbors in round 0 and some of these, ascending."""
-    views = (graph.view_now(rank, 0) for rank in range(graph.num_nodes))
-    view = next((view for view in views if view.sources), graph.view_now(0, 0))
+    views = (graph.view(rank, 0) for rank in range(graph.num_nodes))
+    view = next((view for view in views if view.sources), graph.view(0, 0))
     return sorted({view.rank, *sorted({*view.sources, *view.targets})[: MOST_NODES - 1]})
 
 
@@ -192,7 +192,7 @@ class _DryNodes:
     def share(self) -> Iterator[str]:
         """Runs one round of communication and checks `vector` and `out` after it."""
         graph, ranks = self.experiment.graph, self.ranks
-        self.views = {rank: within(graph.view_now(rank, 0, self.learning_rate), ranks) for rank in ranks}
+        self.views = {rank: within(graph.view(rank, 0, self.learning_rate), ranks) for rank in ranks}
         self.before = {rank: model.clone() for rank, model in self.models.items()}
         # NaN marks the elements that the scheme never writes.
         out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}

@@ -81,7 +81,7 @@ class Node:
         record, adaptation = RoundRecord(self.rank, round), self.adaptation
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
         learning_rate = await adaptation.before(round)
-        view = await self.graph.view(self.rank, round, learning_rate)
+        view = self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
         # Checked after the mix, because peers may invalidate the memory while it is read.

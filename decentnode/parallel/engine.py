@@ -47,7 +47,7 @@ class MixingEngine:
         self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in order."""
         self._graph = graph
-        self._view = self._next_view = graph.view_now(exchanges.rank, 0)
+        self._view = self._next_view = graph.view(exchanges.rank, 0)
         self._strength = 1.0
 
     @property
@@ -127,12 +127,12 @@ class MixingEngine:
     def go_on_at(self, step: int) -> None:
         """Continues with this step; nothing may be in flight."""
         self.step = self.exchanges.step = step
-        self._view = self._graph.view_now(self.exchanges.rank, step)
+        self._view = self._graph.view(self.exchanges.rank, step)
 
     def _begin_step(self) -> None:
         self.start()
         # With `publishes_early`, finished blocks are sent to the neighbors of the next step already.
-        self._next_view = self._graph.view_now(self.exchanges.rank, self.step + 1)
+        self._next_view = self._graph.view(self.exchanges.rank, self.step + 1)
         self.begun = True
 
     def _end_step(self) -> None:

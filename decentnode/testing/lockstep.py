@@ -112,7 +112,7 @@ class Lockstep:
         mixed, before = torch.full_like(self.models, float("nan")), self.models.clone()
         self.payloads, self._phase, self._arrived = [], 0, []
         schemes, models = dict(enumerate(self.schemes)), dict(enumerate(self.models))
-        self._views = {i: self.weighted.view_now(i, self.round, self.eta) for i in schemes}
+        self._views = {i: self.weighted.view(i, self.round, self.eta) for i in schemes}
         share_all(schemes, models, self._views, dict(enumerate(mixed)), self._deliver)
         for i, scheme in schemes.items():
             scheme.accept(models[i], self._views[i], mixed[i])

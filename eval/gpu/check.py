@@ -132,7 +132,7 @@ def mixes_as_dense(case: Case, graph: Graph, weights: Mixing) -> str:
         slots[0].copy_(start(case, peer.rank).float())
         for round in range(case.rounds):
             now, then = slots[round % 2], slots[1 - round % 2]
-            view = await weighted.view(peer.rank, round, 0.0)
+            view = weighted.view(peer.rank, round, 0.0)
             inbox = await peer.swap(Payload.dense(now), graph, round, layout)
             models = {peer.rank: now, **{j: inbox[j]["vector"] for j in inbox}}
             terms = [(view.weights[j], models[j]) for j in sorted(models)]

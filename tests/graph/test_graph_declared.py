@@ -148,6 +148,6 @@ def test_random_matchings_contract_as_their_formula_says():
 
 def test_a_directed_drawn_graph_has_weights_of_who_is_heard():
     weighted = WeightedGraph(Pushed(), Uniform())
-    view = weighted.view_now(3, 4)
+    view = weighted.view(3, 4)
     assert set(view.weights) == {3, *Pushed().sources(3, 4)}
     assert weighted.matrix(4)[3].sum() == pytest.approx(1, abs=1e-15)

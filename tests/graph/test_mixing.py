@@ -1,6 +1,5 @@
 """Mixing weights against closed forms, on whole and on live graphs."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,7 @@ class Flicker(Graph):
 
 
 def view(weighted, rank, round=0):
-    return asyncio.run(weighted.view(rank, round))
+    return weighted.view(rank, round)
 
 
 def test_metropolis_hastings_on_a_chain_by_hand():

@@ -100,7 +100,7 @@ def test_a_plugin_that_ends_or_hangs_is_no_end_of_the_command(tmp_path, scheme, 
 def test_a_few_neighbors_have_weights_of_their_own():
     graph = WeightedGraph(Regular(12, 4, seed=3), MetropolisHastings())
     ranks = dry_round.members_of(graph)
-    views = [dry_round.within(graph.view_now(rank, 0), ranks) for rank in ranks]
+    views = [dry_round.within(graph.view(rank, 0), ranks) for rank in ranks]
     assert len(ranks) == 3 and 0 in ranks
     for view in views:
         assert {*view.targets, *view.sources, *view.weights} <= set(ranks)

@@ -1,7 +1,5 @@
 """Exchanging while training, and training before the exchange: both against their matrix form in float64."""
 
-import asyncio
-
 import pytest
 import torch
 from torch import nn
@@ -60,7 +58,7 @@ class Oracle:
 
     def weights(self, round):
         graph, n = self.experiment.graph, len(self.X)
-        views = [asyncio.run(graph.view(i, round)) for i in range(n)]
+        views = [graph.view(i, round) for i in range(n)]
         return torch.tensor([[views[i].weights.get(j, 0.0) for j in range(n)] for i in range(n)]).double()
 
     def run(self, rounds, mixed=lambda W, X: W @ X):

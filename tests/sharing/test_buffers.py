@@ -123,7 +123,7 @@ def test_a_dry_round_names_the_scheme_and_not_what_is_around_it(tmp_path):
 
 def test_a_neighbor_whose_buffers_are_not_finite_is_left_out_of_their_average(tmp_path):
     scheme = experiment(tmp_path, "{name: gossip, transforms: [cast]}").sharing()
-    view = WeightedGraph(Ring(4), MetropolisHastings()).view_now(0, 0)
+    view = WeightedGraph(Ring(4), MetropolisHastings()).view(0, 0)
     vectors = torch.ones(4, scheme.layout.numel) * torch.arange(1.0, 5.0)[:, None]
     vectors[1, -1] = torch.nan
     sent = {j: scheme.outgoing(vectors[j], replace(view, rank=j))[1] for j in (1, 3)}

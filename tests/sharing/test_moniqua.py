@@ -1,7 +1,5 @@
 """Moniqua: its error bound, its bytes, and that it is never silently wrong."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
@@ -22,7 +20,7 @@ PAIR = WeightedGraph(Ring(3), MetropolisHastings())
 
 
 def view(rank):
-    return asyncio.run(PAIR.view(rank, 0))
+    return PAIR.view(rank, 0)
 
 
 def heard(sender, receiver, **options):

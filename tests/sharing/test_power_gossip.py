@@ -1,7 +1,5 @@
 """Power gossip against linear algebra: what a low-rank difference becomes, and what both ends know."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
@@ -150,7 +148,7 @@ def test_blocks_cover_a_network_as_it_lies_in_memory():
 def test_a_product_that_makes_no_sense_is_left_out(wrong, capsys):
     scheme, vector = bound(PowerGossip(), 8, 30, parameters=MATRIX), random_models(1, 30)[0]
     scheme.begin(vector)
-    view = asyncio.run(WeightedGraph(Chain(8), MetropolisHastings()).view(0, 0))
+    view = WeightedGraph(Chain(8), MetropolisHastings()).view(0, 0)
     (sent,) = scheme.outgoing(vector, view).values()
     values = torch.full((5 if wrong == "short" else 6,), float("nan"), dtype=torch.float64)
     payload = Payload.of(sent.layout, {"vector": values, "last": torch.tensor([-1])})

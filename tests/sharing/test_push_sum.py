@@ -1,7 +1,5 @@
 """Push-sum against its invariants and the exact mean, on directed graphs too."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
@@ -138,7 +136,7 @@ def test_a_chain_that_selects_is_refused():
 def test_an_impossible_weight_ends_the_run(weight):
     network = started(Exponential(8), random_models(8))
     scheme, vector = network.schemes[0], network.models[0]
-    view = asyncio.run(WeightedGraph(Exponential(8), Uniform()).view(0, 0))
+    view = WeightedGraph(Exponential(8), Uniform()).view(0, 0)
     scheme.outgoing(vector, view)
     wrong = WEIGHT.join(Payload.dense(random_models(1)[0]), weight)
     with pytest.raises(RunFailed, match="what rank 4 sent makes no sense: a weight of"):

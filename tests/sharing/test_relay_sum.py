@@ -1,7 +1,5 @@
 """Relayed sums against the exact mean after as many rounds as the tree is wide."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
@@ -116,7 +114,7 @@ def test_a_chain_that_selects_is_refused():
 def test_an_impossible_count_ends_the_run(count):
     scheme, vector = bound(RelaySum(), 8, 7), random_models(1)[0]
     scheme.begin(vector)
-    view = asyncio.run(WeightedGraph(Chain(8), MetropolisHastings()).view(0, 0))
+    view = WeightedGraph(Chain(8), MetropolisHastings()).view(0, 0)
     wrong = COUNT.join(Payload.dense(vector), count)
     with pytest.raises(RunFailed, match=r"rank 1 sent makes no sense: a sum of .* models of 8 nodes"):
         scheme.mix(vector, {1: wrong}, view, torch.empty_like(vector))

@@ -325,7 +325,7 @@ def test_gossip_of_cast_models_errs_by_rounding_alone(dtype, bound):
 
 def test_the_default_round_sends_hears_and_mixes():
     async def run():
-        scheme, view = bound(Gossip(), 8, 7), await weighted(Ring(8)).view(0, 0)
+        scheme, view = bound(Gossip(), 8, 7), weighted(Ring(8)).view(0, 0)
         asked, out = [], torch.empty(7, dtype=torch.float64)
 
         async def exchange(outgoing, sources):
@@ -347,9 +347,7 @@ def test_the_baseline_asks_nobody():
 
         out = torch.empty(7, dtype=torch.float64)
         scheme = bound(SHARINGS.find("none")(), 8, 7)
-        await scheme.share(
-            torch.ones(7, dtype=torch.float64), await weighted(Ring(8)).view(0, 0), exchange, out
-        )
+        await scheme.share(torch.ones(7, dtype=torch.float64), weighted(Ring(8)).view(0, 0), exchange, out)
         return out
 
     assert asyncio.run(run()).tolist() == [1.0] * 7
@@ -379,7 +377,7 @@ def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
             inbox.release()
             return copies
 
-        view = await weighted(Ring(8)).view(rank, 0)
+        view = weighted(Ring(8)).view(rank, 0)
         await scheme.share(models[rank], view, exchange, results[rank])
 
     async def all_nodes():

@@ -32,7 +32,7 @@ class Cast(Transform):
         return replaced(incoming, field.name, replace(field, dtype=DTYPES[self.dtype]), form=self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        outgoing, name = self.outgoing, values_field(payload.layout).name
+        outgoing, name = self.layout(payload.layout), values_field(payload.layout).name
         rounded = payload[name].to(DTYPES[self.dtype])
         if len(outgoing.fields) == 1 and not outgoing.variable:
             return Payload(outgoing, rounded.view(torch.uint8))

@@ -74,7 +74,7 @@ def _kth_largest(score: Tensor, k: int) -> float:
 
 
 def filled(dense: Layout, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
-    """The payload of layout `dense` with `values` at `indices`, and elsewhere the own signal or zeros; in new memory."""
+    """`values` at `indices`, elsewhere the own signal or zeros, as a new payload of layout `dense`."""
     (field,) = dense.fields
     if own is None:
         whole = values.new_zeros(field.elements, dtype=field.dtype)
