@@ -46,11 +46,6 @@ class Samples:
         """Whether inputs are ids, for an embedding: integers of more than 8 bits."""
         return self.inputs.dtype in ID_TYPES
 
-    @property
-    def batch_dtype(self) -> torch.dtype:
-        """The dtype of the inputs of a batch."""
-        return torch.int64 if self.has_ids else self.dtype
-
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs, shape (batch, *shape), normalized, or ids unchanged, in int64; and labels."""
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)

@@ -101,7 +101,8 @@ class Experiment:
             network, settings.mix_buffers, settings.training.channels_last(network), dtype
         )
         labels = tuple(dataset.train.labels.shape[1:])
-        check_scores(network, dataset.shape, dataset.num_classes, labels, dataset.train.batch_dtype)
+        inputs = torch.int64 if dataset.train.has_ids else dataset.train.dtype
+        check_scores(network, dataset.shape, dataset.num_classes, labels, inputs)
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         experiment.check_batches()
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput

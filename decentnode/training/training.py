@@ -255,7 +255,11 @@ class Training:
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)
-        self._seed_torch = torch_seeder(vector.values.device)
+        # On the CPU this seeds no other generator.
+        on_cpu = vector.values.device.type == "cpu"
+        self._seed_torch: Callable[[int], object] = (
+            torch.default_generator.manual_seed if on_cpu else torch.manual_seed
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -379,10 +383,3 @@ class Training:
         """Buffers that are not mixed and so are not in the vector."""
         mixed = {entry.name for entry in self.vector.layout.entries}
         return {name: buffer for name, buffer in self.module.named_buffers() if name not in mixed}
-
-
-def torch_seeder(device: torch.device) -> Callable[[int], object]:
-    """The function that seeds the generator of `device`; on the CPU it seeds no other generator."""
-    if device.type == "cpu":
-        return torch.default_generator.manual_seed
-    return torch.manual_seed
