@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from decentnode.config import overrides as command_line
 from decentnode.config.sections import SECTIONS
 from decentnode.config.sources import extends
-from decentnode.config.yaml_source import Key
+from decentnode.config.yaml_source import Key, key_of
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import (
     BadInput,
@@ -31,8 +31,7 @@ from decentnode.errors import (
 )
 from decentnode.training.objective import Objective
 
-_KEY = re.compile(r"([a-z]\w*)((?:\.\w+|\[\d+\])*):? (.*)", re.DOTALL)
-_WORD = re.compile(r"\w+")
+_KEY = re.compile(r"(([a-z]\w*)(?:\.\w+|\[\d+\])*):? (.*)", re.DOTALL)
 SECTION_OF: dict[type[BadInput], str] = {
     DatasetError: "dataset",
     GraphError: "graph",
@@ -79,9 +78,8 @@ def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
 
 def _key_and_rest(error: BadInput, line: str) -> tuple[Key, str]:
     match = _KEY.fullmatch(line)
-    if match and match[1] in SECTIONS:
-        parts = (int(word) if word.isdigit() else word for word in _WORD.findall(match[2]))
-        return (match[1], *parts), match[3]
+    if match and match[2] in SECTIONS:
+        return key_of(match[1]), match[3]
     section = SECTION_OF.get(type(error))
     return ((section,) if section else ()), line
 

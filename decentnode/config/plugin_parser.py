@@ -19,7 +19,7 @@ from decentnode.config.type_check import (
     typed,
     unknown,
 )
-from decentnode.config.yaml_source import Document, Key
+from decentnode.config.yaml_source import Document, Key, key_of
 from decentnode.core.registry import Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
@@ -31,7 +31,6 @@ Parameters = Mapping[str, tuple[Any, Any]]
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """Matches the name of a graph that is a file."""
 _ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
-_WORD = re.compile(r"\w+")
 
 
 @dataclass
@@ -178,7 +177,7 @@ class PluginParser:
         match = _ANCHOR.fullmatch(line)
         if match is None:
             return key, line
-        parts = tuple(int(word) if word.isdigit() else word for word in _WORD.findall(match[1]))
+        parts = key_of(match[1])
         for where in ((*key, *parts), parts):
             if where in self.document.places:
                 return where, match[2]

@@ -142,6 +142,11 @@ def key_text(key: Key) -> str:
     return "".join(parts).lstrip(".")
 
 
+def key_of(text: str) -> Key:
+    """The inverse of `key_text`."""
+    return tuple(int(word) if word.isdigit() else word for word in re.findall(r"\w+", text))
+
+
 def read(path: str | Path) -> Document:
     """The values of a YAML file; raises ConfigError when it cannot be read at all."""
     document = Document(str(path))
@@ -336,7 +341,7 @@ def _convert(kind: str, text: str) -> Any:
 
 
 def _number(kind: str, text: str) -> int | float:
-    short = text if len(text) <= 40 else text[:40] + "..."
+    short = shortened(text)
     if text.lstrip("+-").lower() in (".inf", ".nan"):
         raise ValueError(f"{text} is not a finite number")
     try:
