@@ -150,15 +150,12 @@ class Chain(Stateful):
             payload = transform.decode(payload, context)
         return payload["vector"]
 
-    def decode(self, payload: Payload, context: Context) -> Tensor:
-        """The flat signal of a payload, without a copy where no transform needs one."""
-        return self._decode(payload, context, 0)
-
     def decode_coefficients(self, payload: Payload, context: Context) -> Tensor:
         """`decode` down to the chain's basis; `context.own` is in that basis, too."""
-        return self._decode(payload, context, self.basis)
+        return self.decode(payload, context, self.basis)
 
-    def _decode(self, payload: Payload, context: Context, first: int) -> Tensor:
+    def decode(self, payload: Payload, context: Context, first: int = 0) -> Tensor:
+        """The flat signal before stage `first` of a payload, without a copy where no transform needs one."""
         stages, device = self.transforms[first:], payload.buffer.device
         owns: list[Tensor | None] = [context.own]
         for transform in stages:
