@@ -326,7 +326,6 @@ SMALL_MODULES = {
     "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
     "launcher.monitoring.status": "the answer of the control socket",
     "studies.report.command": "a command",
-    "transforms.coding.tensor_codes": "the coding of quantizers on a device",
 }
 ASSIGNED_CALLABLES = {
     "communication/inproc.py: self.mailbox.make_void",

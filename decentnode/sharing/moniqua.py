@@ -84,8 +84,8 @@ class Moniqua(Sharing):
         self._own = self._rounded(steps, view.round).to(torch.int32)
         layout = self.payload_layout()
         assert layout is not None
-        codes = (self._own & ((1 << self.bits) - 1)).to(torch.uint8).cpu().numpy()
-        content = {"hash": digest(self._own), "codes": torch.from_numpy(pack(codes, self.bits))}
+        codes = pack((self._own & ((1 << self.bits) - 1)).to(torch.uint8).cpu(), self.bits)
+        content = {"hash": digest(self._own), "codes": codes}
         return dict.fromkeys(view.targets, Payload.of(layout, content))
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
@@ -103,8 +103,7 @@ class Moniqua(Sharing):
 
     def _unwrapped(self, payload: Payload, steps: Tensor) -> Tensor:
         """The whole steps of the sender: of all with these codes, those nearest to the own model."""
-        packed = payload["codes"].cpu().numpy()
-        codes = torch.from_numpy(unpack(packed, self.bits, steps.numel())).to(steps.device)
+        codes = unpack(payload["codes"].cpu(), self.bits, steps.numel()).to(steps.device)
         turns = (steps - codes).mul_(2.0**-self.bits).round_().to(torch.int32)
         found = turns.mul_(1 << self.bits).add_(codes)
         if int(digest(found)) != int(payload["hash"]):

@@ -313,10 +313,10 @@ class TestAlphabet:
     @given(st.integers(2, 256), st.integers(0, 60), st.integers(0, 2**32))
     def test_round_trip_in_the_promised_bytes(self, size, count, seed):
         alphabet = Alphabet(size)
-        codes = np.random.default_rng(seed).integers(0, size, count).astype(np.uint8)
+        codes = torch.randint(size, (count,), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
         packed = alphabet.pack(codes)
         assert len(packed) == alphabet.packed_bytes(count)
-        assert np.array_equal(alphabet.unpack(packed, count), codes)
+        assert torch.equal(alphabet.unpack(packed, count), codes)
         assert count <= alphabet.most(len(packed)) < count + 8
 
     def test_bits_per_code(self):

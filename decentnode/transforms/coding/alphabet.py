@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
-import numpy as np
+from torch import Tensor
 
 from decentnode.core.payload import PayloadError
-from decentnode.transforms.coding.bits import Bytes, pack, packed_bytes, unpack
+from decentnode.transforms.coding.bits import operand, pack, packed_bytes, padded, unpack
 
 
 @dataclass(frozen=True)
@@ -40,39 +41,37 @@ class Alphabet:
         """Bytes that `count` codes take."""
         return -(-count // self.digits) if self.digits else packed_bytes(count, self.width)
 
-    def pack(self, codes: Bytes) -> Bytes:
-        """Codes as `packed_bytes(len(codes))` bytes."""
+    def pack(self, codes: Tensor) -> Tensor:
+        """Codes (uint8, shape (n,)) as `packed_bytes(n)` bytes."""
         if not self.digits:
             return pack(codes, self.width)
-        rows = np.zeros((self.digits, self.packed_bytes(len(codes))), np.uint8)
-        rows.reshape(-1)[: len(codes)] = codes
-        packed: Bytes = rows[-1].copy()
-        for row in rows[-2::-1]:
-            packed *= np.uint8(self.size)
-            packed += row
+        size = self.packed_bytes(codes.numel())
+        packed = codes.new_zeros(size)
+        sums = operand(packed)
+        for row in reversed(operand(padded(codes, self.digits * size).view(self.digits, size))):
+            sums *= self.size
+            sums += row
         return packed
 
-    def unpack(self, packed: Bytes, count: int) -> Bytes:
+    def unpack(self, packed: Tensor, count: int) -> Tensor:
         """The inverse of `pack`; raises PayloadError for codes that are not in the alphabet."""
         if self.digits:
             return self._unpack_digits(packed, count)
-        codes: Bytes = unpack(packed, self.width, count).astype(np.uint8, copy=False)
+        codes = unpack(packed, self.width, count)
         if self.size < 1 << self.width:
             self._check(codes, self.size)
         return codes
 
-    def _unpack_digits(self, packed: Bytes, count: int) -> Bytes:
+    def _unpack_digits(self, packed: Tensor, count: int) -> Tensor:
         self._check(packed, self.size**self.digits)
-        rows = np.empty((self.digits, len(packed)), np.uint8)
-        rest = packed
-        for row in rows:
-            quotient = rest // np.uint8(self.size)
-            np.subtract(rest, quotient * np.uint8(self.size), out=row)
-            rest = quotient
-        codes: Bytes = rows.reshape(-1)[:count]
-        return codes
+        codes = packed.new_empty((self.digits, packed.numel()))
+        codes[0] = packed
+        for row, rest in pairwise(operand(codes)):
+            rest[:] = row // self.size
+            row -= rest * self.size
+        return codes.view(-1)[:count]
 
     @staticmethod
-    def _check(codes: Bytes, limit: int) -> None:
-        if codes.size and codes.max() >= limit:
-            raise PayloadError(f"code {codes.max()} where the largest is {limit - 1}")
+    def _check(codes: Tensor, limit: int) -> None:
+        if codes.numel() and int(codes.max()) >= limit:
+            raise PayloadError(f"code {int(codes.max())} where the largest is {limit - 1}")

@@ -2,18 +2,21 @@
 
 A code of w bits is stored as w // 8 whole bytes, the lowest first: that byte of all codes in a row, then the
 next one. The w % 8 bits on top follow, eight codes in w % 8 bytes, the first code in the lowest bits.
+Codes on a GPU stay there.
 """
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-Bytes = NDArray[np.uint8]
-Words = NDArray[np.uint64]
+from decentnode.core.payload import HOST
 
 GROUPS = 1 << 15
-"""Groups of eight codes per step, so that the 64-bit words in between stay in the second-level cache."""
+"""Groups of eight codes per step on the host, so that the words in between stay in the second-level cache."""
 
 
 def packed_bytes(count: int, width: int) -> int:
@@ -22,79 +25,83 @@ def packed_bytes(count: int, width: int) -> int:
     return planes * count + (bits * count + 7) // 8
 
 
-def pack(codes: NDArray[np.unsignedinteger], width: int) -> Bytes:
+def pack(codes: Tensor, width: int) -> Tensor:
     """Codes, each in 0..2^width - 1 (0 <= width <= 64), as `packed_bytes(len(codes), width)` bytes."""
     planes, bits = divmod(width, 8)
-    parts = [(codes >> codes.dtype.type(8 * i)).astype(np.uint8) for i in range(planes)]
+    parts = [(codes >> 8 * i).to(torch.uint8) for i in range(planes)]
     if bits:
-        rest = codes >> codes.dtype.type(8 * planes) if planes else codes
-        parts.append(_pack_bits(rest.astype(np.uint8, copy=False), bits))
-    return parts[0] if len(parts) == 1 else np.concatenate([_zeros(0), *parts])
+        rest = codes >> 8 * planes if planes else codes
+        parts.append(_pack_bits(rest.to(torch.uint8), bits))
+    return parts[0] if len(parts) == 1 else torch.cat([codes.new_empty(0, dtype=torch.uint8), *parts])
 
 
-def unpack(packed: Bytes, width: int, count: int) -> NDArray[np.unsignedinteger]:
-    """The inverse of `pack`, as the smallest unsigned dtype that holds `width` bits.
+def unpack(packed: Tensor, width: int, count: int) -> Tensor:
+    """The inverse of `pack`, as uint8 for up to 8 bits, else as int64.
 
     `packed` must have `packed_bytes(count, width)` bytes; bits after the last code are ignored.
     """
     planes, bits = divmod(width, 8)
     if width <= 8:
-        return _unpack_bits(packed, bits, count) if bits else packed.copy() if planes else _zeros(count)
-    dtype = np.min_scalar_type((1 << width) - 1)
-    codes = packed[:count].astype(dtype)
-    for i in range(1, planes):
-        codes |= packed[i * count : (i + 1) * count].astype(dtype) << dtype.type(8 * i)
+        return _unpack_bits(packed, bits, count) if bits else packed if planes else packed.new_zeros(count)
+    codes = packed.new_zeros(count, dtype=torch.int64)
+    for i in range(planes):
+        codes |= packed[i * count : (i + 1) * count].long() << 8 * i
     if bits:
-        codes |= _unpack_bits(packed[planes * count :], bits, count).astype(dtype) << dtype.type(8 * planes)
+        codes |= _unpack_bits(packed[planes * count :], bits, count).long() << 8 * planes
     return codes
 
 
-def _zeros(count: int) -> Bytes:
-    return np.zeros(count, np.uint8)
+def padded(x: Tensor, length: int) -> Tensor:
+    """Bytes with zeros after them; itself if it has that length."""
+    return torch.cat([x, x.new_zeros(length - x.numel())]) if length > x.numel() else x
 
 
-def _pack_bits(codes: Bytes, bits: int) -> Bytes:
-    if bits == 1:
-        return np.packbits(codes, bitorder="little")
-    count, groups = len(codes), -(-len(codes) // 8)
-    if count % 8:
-        codes = np.concatenate([codes, _zeros(-count % 8)])
-    words = np.ascontiguousarray(codes).view("<u8")
-    out = np.empty((groups, bits), np.uint8)
-    for part in _steps(groups):
+def operand(x: Tensor) -> Any:
+    """The same memory to compute with: on the host as an array, where numpy starts and divides faster."""
+    return x.numpy() if x.device == HOST else x
+
+
+def _pack_bits(codes: Tensor, bits: int) -> Tensor:
+    if bits == 1 and codes.device == HOST:
+        return torch.from_numpy(np.packbits(codes.numpy(), bitorder="little"))
+    count, groups = codes.numel(), -(-codes.numel() // 8)
+    packed = codes.new_empty((groups, bits))
+    words, rows = operand(padded(codes, 8 * groups).view(torch.int64)), operand(packed)
+    for part in _steps(groups, codes.device):
         word = words[part]
         for low, high, shift in _merges(bits):
             # Neighboring lanes, each twice as wide as its content, become one lane without the gap.
             word = (word & low) | ((word >> shift) & high)
-        out[part] = word.view(np.uint8).reshape(-1, 8)[:, :bits]
-    return out.reshape(-1)[: packed_bytes(count, bits)]
+        rows[part] = word.view(rows.dtype).reshape(-1, 8)[:, :bits]
+    return packed.view(-1)[: packed_bytes(count, bits)]
 
 
-def _unpack_bits(packed: Bytes, bits: int, count: int) -> Bytes:
-    if bits == 1:
-        return np.unpackbits(packed, count=count, bitorder="little")
+def _unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
+    if bits == 1 and packed.device == HOST:
+        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little"))
     groups = -(-count // 8)
-    rows = np.zeros((groups, 8), np.uint8)
-    missing = groups * bits - len(packed)
-    source = np.concatenate([packed, _zeros(missing)]) if missing else packed
-    words = rows.reshape(-1).view("<u8")
-    for part in _steps(groups):
-        rows[part, :bits] = source.reshape(groups, bits)[part]
+    codes = packed.new_zeros(8 * groups)
+    words, rows = operand(codes.view(torch.int64)), operand(codes.view(groups, 8))
+    source = operand(padded(packed, groups * bits).view(groups, bits))
+    for part in _steps(groups, packed.device):
+        rows[part, :bits] = source[part]
         word = words[part]
         for low, high, shift in reversed(_merges(bits)):
             word[:] = (word & low) | ((word & high) << shift)
-    return rows.reshape(-1)[:count]
+    return codes[:count]
 
 
-def _steps(groups: int) -> Iterator[slice]:
-    return (slice(start, start + GROUPS) for start in range(0, groups, GROUPS))
+def _steps(groups: int, device: torch.device) -> Iterator[slice]:
+    step = GROUPS if device == HOST else max(1, groups)
+    return (slice(start, start + step) for start in range(0, groups, step))
 
 
-def _merges(bits: int) -> list[tuple[np.uint64, np.uint64, np.uint64]]:
+@cache
+def _merges(bits: int) -> list[tuple[int, int, int]]:
     """For lanes of 8, 16, 32 bits: masks of the lower and the shifted upper one, and the gap between them."""
     steps = []
     for lane in (8, 16, 32):
         used = bits * lane // 8
         low = sum(((1 << used) - 1) << start for start in range(0, 64, 2 * lane))
-        steps.append((np.uint64(low), np.uint64(low << used), np.uint64(lane - used)))
+        steps.append((low, low << used, lane - used))
     return steps

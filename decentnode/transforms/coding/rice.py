@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from decentnode.core.payload import PayloadError
 from decentnode.core.registry import TRANSFORMS
@@ -41,8 +42,8 @@ class Rice(IndexCoder):
     def coded(self, indices: Indices, n: int) -> Bytes:
         gaps = gaps_of(indices)
         k = _best(gaps, int(indices[-1]) + 1 - indices.size)
-        remainders = (gaps & ((1 << k) - 1)).astype(np.uint32)
-        return np.concatenate([np.array([k], np.uint8), pack(remainders, k), unary(gaps >> k)])
+        remainders = pack(torch.from_numpy(gaps & ((1 << k) - 1)), k)
+        return np.concatenate([np.array([k], np.uint8), remainders.numpy(), unary(gaps >> k)])
 
     def decoded(self, code: Bytes, count: int, n: int) -> Indices:
         k = int(code[0]) if code.size else 0
@@ -52,7 +53,8 @@ class Rice(IndexCoder):
         quotients, taken = read_unary(code[start:], count)
         if start + taken != code.size or quotients.max() > n >> k:
             raise PayloadError(f"the coded gaps do not fit {n} coordinates")
-        return indices_of((quotients << k) + unpack(code[1:start], k, count).astype(np.int64), n)
+        remainders = unpack(torch.from_numpy(code[1:start]), k, count).numpy()
+        return indices_of((quotients << k) + remainders, n)
 
 
 def _bound(total: int, c: int, k: int) -> int:

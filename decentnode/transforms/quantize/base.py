@@ -22,7 +22,6 @@ from decentnode.transforms.base import (
     replaced,
     values_field,
 )
-from decentnode.transforms.coding import tensor_codes
 from decentnode.transforms.coding.alphabet import Alphabet
 from decentnode.transforms.sparsify.philox import Stream
 
@@ -109,11 +108,7 @@ class Quantizer(Transform):
     def decode(self, payload: Payload, context: Context) -> Payload:
         count = self._count(payload)
         packed = payload[CODES][: self.alphabet.packed_bytes(count)]
-        on_host = packed.device == HOST
-        if on_host:
-            codes = torch.from_numpy(self.alphabet.unpack(packed.numpy(), count))
-        else:
-            codes = tensor_codes.unpack(self.alphabet, packed, count)
+        codes, on_host = self.alphabet.unpack(packed, count), packed.device == HOST
         scales = payload[SCALES].view(-1, self.scales_per_block)
         if not bool(torch.isfinite(scales).all()):
             raise PayloadError("a scale of the codes is not finite")
@@ -126,10 +121,7 @@ class Quantizer(Transform):
         return Payload.of(self.incoming, {**passed_on(payload, self.incoming), self._values.name: values})
 
     def _packed(self, codes: Tensor) -> Tensor:
-        if codes.device == HOST:
-            packed = torch.from_numpy(self.alphabet.pack(codes.numpy()))
-        else:
-            packed = tensor_codes.pack(self.alphabet, codes)
+        packed = self.alphabet.pack(codes)
         if not self._tells_count:
             return packed
         spare = self.alphabet.most(packed.numel()) - codes.numel()
