@@ -306,7 +306,7 @@ def schema() -> None:
     import json
 
     import_torch()
-    from decentnode.config.loader import json_schema
+    from decentnode.config.json_schema import json_schema
 
     print_lines([json.dumps(json_schema(), indent=2)])
 

@@ -7,7 +7,7 @@ from decentnode.config.sections import communication_parameters, scalar_paramete
 from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
 from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
-from decentnode.config.type_check import REQUIRED, json_schema, parameters_of
+from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
 from decentnode.core import registry
 from decentnode.core.registry import Registry
 
@@ -16,8 +16,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REQUIRED_KEYS = ["rounds", "graph", "dataset", "model", "training"]
 
 
-def schema() -> Schema:
-    """The schema of a whole configuration, with the options of every registered plug-in."""
+def json_schema() -> Schema:
+    """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
     builder = SchemaBuilder()
     top = builder.object(scalar_parameters("quickstart"), builder.sections())
     top["properties"] |= {EXTENDS: {"type": ["string", "null"]}}
@@ -103,7 +103,7 @@ class SchemaBuilder:
 
     def value(self, hint: Any, default: Any) -> Schema:
         """One value of a type, with its default where YAML can express it."""
-        found = json_schema(hint, "#/$defs/{model}")
+        found = schema_of(hint, "#/$defs/{model}")
         self.definitions |= found.pop("$defs")
         plain = default is None or isinstance(default, bool | int | float | str)
         return found | {"default": default} if plain else found

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.communication.security.key_files import load_manifest
-from decentnode.config import json_schema as config_schema
 from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
 from decentnode.config.consistency import check_all
@@ -52,11 +51,6 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
         options = {**settings.dataset.options, "path": found}
         settings = replace(settings, dataset=replace(settings.dataset, options=options))
     return settings
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
-    return config_schema.schema()
 
 
 def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettings:

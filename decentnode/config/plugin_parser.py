@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from decentnode.config.removed import removed
-from decentnode.config.settings import ModelPlugin, Plugin
+from decentnode.config.settings import Plugin
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
@@ -75,8 +75,7 @@ class PluginParser:
             return None
         if not is_dataclass(cls):
             options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
-        made = ModelPlugin if kind.kind == "model" else Plugin
-        return made(cls=cls, options=options, kind=kind.kind, name=name)
+        return Plugin(cls=cls, options=options, kind=kind.kind, name=name)
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
         """The result of `make`; None when it raises BadInput: its lines become defects at `key`."""

@@ -2,10 +2,9 @@
 
 import copy
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator
 
@@ -43,20 +42,10 @@ class Plugin(Factory):
 
     def make(self, *args: object) -> Any:
         """A new instance that shares nothing; raises BadInput when the class refuses its options."""
-        return Factory(self._maker, copy.deepcopy(dict(self.options))).make(*args)
-
-    @property
-    def _maker(self) -> Callable[..., Any]:
-        return self.cls
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelPlugin(Plugin):
-    """A model: a Model class, or any torch.nn.Module from outside the package, which is wrapped."""
-
-    @property
-    def _maker(self) -> Callable[..., Any]:
-        return lambda **options: model_of(self.cls, options)  # type: ignore[arg-type]
+        # A model may also be any torch.nn.Module from outside the package, which is wrapped.
+        is_model = self.kind == "model"
+        maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
+        return Factory(maker, copy.deepcopy(dict(self.options))).make(*args)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -97,12 +98,7 @@ def try_optimizer(optimizer: Plugin) -> Optimizer:
     cls: Any = optimizer.cls
     # Without the wrapper of this method, whose first call imports a compiler for a second.
     plain = {"add_param_group": inspect.unwrap(cls.add_param_group)}
-    quick = Plugin(
-        cls=type(cls.__name__, (cls,), plain),
-        options=optimizer.options,
-        kind=optimizer.kind,
-        name=optimizer.name,
-    )
+    quick = replace(optimizer, cls=type(cls.__name__, (cls,), plain))
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
     return made
 

@@ -7,7 +7,7 @@ where a number is expected, and a list where a tuple is.
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from inspect import Parameter, signature
@@ -49,16 +49,13 @@ class TypeMismatch(Exception):
 def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
     """Type and default (or REQUIRED) of each constructor argument by name, without the first `skip`."""
     hints = _hints(cls if is_dataclass(cls) else cls.__init__)
-    made = {f.name: f.default_factory() for f in _fields(cls) if f.default_factory is not MISSING}
+    given = fields(cls) if is_dataclass(cls) else ()
+    made = {f.name: f.default_factory() for f in given if f.default_factory is not MISSING}
     return {
         p.name: (hints.get(p.name, Any), made.get(p.name, p.default))
         for p in list(signature(cls).parameters.values())[skip:]
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
-
-
-def _fields(cls: Any) -> tuple[Field[Any], ...]:
-    return fields(cls) if is_dataclass(cls) else ()
 
 
 def _hints(source: Callable[..., Any]) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
     return {key: what for key, what in problems.items() if key not in inner}
 
 
-def json_schema(hint: Any, ref_template: str) -> dict[str, Any]:
+def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
     """The JSON schema of one value of that type, its definitions under `$defs`."""
     try:
         schema = _adapter(hint).json_schema(ref_template=ref_template)
@@ -120,12 +117,7 @@ def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]
         return key, str(error["ctx"]["error"])
     if error["type"] == "missing":
         key, inner = _locate(hint, path[:-1], value)
-    return key, unfit_text(inner, _dig(value, key))
-
-
-def unfit_text(hint: Any, value: Any) -> str:
-    """`must be this, not that`."""
-    return f"must be {describe(hint)}, not {show(value)}"
+    return key, f"must be {describe(inner)}, not {show(_dig(value, key))}"
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:

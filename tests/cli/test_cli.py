@@ -18,6 +18,7 @@ from decentnode.cli import graph as graph_report
 from decentnode.cli.doctor import Finding
 from decentnode.config import link_security
 from decentnode.config import loader as config
+from decentnode.config.json_schema import json_schema
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
 from decentnode.graph.families import Ring, Star
@@ -376,7 +377,7 @@ def test_bench_knows_its_scripts(call, benchmarks, monkeypatch):
 def test_schema_is_json(call):
     code, out, _ = call("schema")
     assert code == 0
-    assert json.loads(out) == config.json_schema()
+    assert json.loads(out) == json_schema()
 
 
 # The doctor.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from decentnode.config import loader as config
 from decentnode.config import yaml_source
+from decentnode.config.json_schema import json_schema
 from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import Settings
 from decentnode.config.yaml_source import Dumper
@@ -305,7 +306,7 @@ def section_names(schema: dict) -> set[str]:
 
 
 def test_schema_offers_every_plugin_and_its_options() -> None:
-    schema = config.json_schema()
+    schema = json_schema()
     sections = schema["properties"]
     dataset, sharing = (
         sections[name]["anyOf"][1]["allOf"][0]["then"]["properties"] for name in ("dataset", "sharing")
@@ -323,7 +324,7 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
 
 
 def test_schema_knows_types_ranges_and_defaults() -> None:
-    schema = config.json_schema()
+    schema = json_schema()
     assert schema["properties"]["rounds"] == {"exclusiveMinimum": 0, "type": "integer"}
     optimizer = schema["properties"]["training"]["properties"]["optimizer"]["anyOf"][1]["allOf"]
     (sgd,) = (one["then"] for one in optimizer if one["if"]["properties"]["name"] == {"const": "SGD"})
@@ -332,7 +333,7 @@ def test_schema_knows_types_ranges_and_defaults() -> None:
 
 
 def test_schema_refers_only_to_what_it_defines() -> None:
-    schema = config.json_schema()
+    schema = json_schema()
     pending, found = [schema], set()
     while pending:
         one = pending.pop()

@@ -7,6 +7,7 @@ import pytest
 
 from decentnode.cli import app
 from decentnode.config import loader
+from decentnode.config.json_schema import json_schema
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.config.sources import extends
 from decentnode.errors import ConfigError
@@ -300,7 +301,7 @@ def test_the_resolved_configuration_stands_alone(here, capsys) -> None:
 
 
 def test_the_schema_knows_the_key_and_misses_nothing_that_a_base_may_have() -> None:
-    schema = loader.json_schema()
+    schema = json_schema()
     assert schema["properties"]["extends"] == {"type": ["string", "null"]}
     assert schema["if"] == {"required": ["extends"]}
     assert set(schema["else"]["required"]) == {"rounds", "graph", "dataset", "model", "training"}

@@ -13,6 +13,7 @@ import torch
 
 from decentnode.config import loader
 from decentnode.config.consistency import TRIAL
+from decentnode.config.json_schema import json_schema
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep, random_models
@@ -108,7 +109,7 @@ def has(schema: dict, whole: dict, key: list[str]) -> bool:
 
 
 def test_every_yaml_key_of_the_tables_exists():
-    schema = loader.json_schema()
+    schema = json_schema()
     named = [key for row in rows(3) for key in quoted(row[1]) if ":" not in key]
     missing = [key for key in named if not has(schema, schema, re.sub(r"\[0\]", "", key).split("."))]
     assert missing == []
