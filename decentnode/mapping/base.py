@@ -131,23 +131,20 @@ class Mapping(ABC):
         """The index of this host, found by its own addresses; raises MappingError unless exactly one fits."""
         if len(self.machines) == 1 and is_loopback(self.address(0)):
             return 0
-        own, found = is_own or is_own_address, (resolve or resolve_names)(self._names)
+        names = [machine.address for machine in self.machines]
+        own, found = is_own or is_own_address, (resolve or resolve_names)(names)
         self._refuse_unresolved(found)
         fitting = [i for i, machine in enumerate(self.machines) if any(map(own, found[machine.address]))]
         if len(fitting) == 1:
             return fitting[0]
         raise MappingError(self._not_one(fitting, found))
 
-    @property
-    def _names(self) -> list[str]:
-        return [machine.address for machine in self.machines]
-
     def _refuse_unresolved(self, found: dict[str, list[str]]) -> None:
         unknown = [
-            f"mapping.machines[{i}].address: no address is known for the name '{name}'; "
+            f"mapping.machines[{i}].address: no address is known for the name '{machine.address}'; "
             "correct it, or give an IP address"
-            for i, name in enumerate(self._names)
-            if not found[name]
+            for i, machine in enumerate(self.machines)
+            if not found[machine.address]
         ]
         if unknown:
             raise MappingError(*unknown)
