@@ -27,7 +27,6 @@ FileType = Literal["edges", "adjacency", "auto"]
 Edges = dict[tuple[int, int], int]
 """The line number of each edge i -> j as the file lists it."""
 
-ALLOW = "set allow_disconnected"
 SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
 
 
@@ -64,8 +63,8 @@ def read_graph(
         check = _check_both_sides if type == "adjacency" else _check_both_ways
         check(edges, defects)
     adjacency = neighbor_lists(nodes, edges, directed)
-    if not allow_disconnected:
-        _check_connected(adjacency, first, defects)
+    for reason in () if allow_disconnected else why_disconnected(adjacency):
+        defects.add(first, f"{reason}; add edges or set allow_disconnected")
     defects.raise_any()
     return adjacency
 
@@ -165,8 +164,3 @@ def _check_both_ways(edges: Edges, defects: Defects) -> None:
         return
     for (i, j), number in single.items():
         defects.add(number, f"'{i} {j}' is there, '{j} {i}' is not, unlike others; add it or set directed")
-
-
-def _check_connected(adjacency: Adjacency, line: int, defects: Defects) -> None:
-    for reason in why_disconnected(adjacency):
-        defects.add(line, f"{reason}; add edges or {ALLOW}")

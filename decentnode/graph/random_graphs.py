@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import log
 
-from decentnode.core.registry import GRAPHS
+from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator, key
 from decentnode.errors import GraphError
 from decentnode.graph.base import neighbor_lists
@@ -24,9 +24,9 @@ class Drawn(Sized):
 
     seed: int = field(default=0, kw_only=True)
 
-    def broken_rules(self) -> list[str]:
-        """Why no such graph exists, one line for each reason; empty when one does."""
-        return []
+    def rules(self) -> dict[str, bool]:
+        """What must hold for such a graph to exist, with the options; true where it is broken."""
+        return {}
 
     @abstractmethod
     def draw(self, attempt: int) -> Edges:
@@ -37,7 +37,7 @@ class Drawn(Sized):
         """An option that makes a connected graph likely."""
 
     def edges(self) -> Edges:
-        broken = self.broken_rules()
+        broken = [f"{name_of(self)}: {rule}" for rule, is_broken in self.rules().items() if is_broken]
         if broken:
             raise GraphError(*broken)
         for attempt in range(ATTEMPTS):
@@ -45,6 +45,13 @@ class Drawn(Sized):
             if is_connected(neighbor_lists(self.nodes, edges)):
                 return edges
         raise GraphError(f"none of {ATTEMPTS} draws of {self} was connected; {self.advice()}")
+
+    def _by_networkx(self, draw: str, attempt: int, *arguments: float) -> Edges:
+        import networkx  # type: ignore[import-untyped]
+
+        seed = key(self.seed, name_of(self), attempt)
+        edges: Edges = getattr(networkx, draw)(*arguments, seed=seed).edges
+        return edges
 
 
 @GRAPHS.register("regular")
@@ -54,14 +61,13 @@ class Regular(Drawn):
 
     degree: NonNegative
 
-    def broken_rules(self) -> list[str]:
+    def rules(self) -> dict[str, bool]:
         n, d = self.nodes, self.degree
-        rules = {
+        return {
             f"degree must be below nodes, got degree {d} for {n} nodes": d >= n,
             f"nodes * degree must be even, got {n} * {d}": n * d % 2 == 1,
             f"degree must be at least 2 to connect {n} nodes, got {d}": d < min(2, n - 1),
         }
-        return [f"regular: {rule}" for rule, broken in rules.items() if broken]
 
     def advice(self) -> str:
         return "take another seed or a higher degree"
@@ -72,16 +78,10 @@ class Regular(Drawn):
             order = generator(self.seed, "regular", attempt).permutation(n).tolist()
             return zip(order, order[1:] + order[:1], strict=True)
         if d > n // 2:  # a draw would hardly ever end; the complement of a random graph is as random
-            left_out = {frozenset(edge) for edge in self._match(n - 1 - d, attempt)}
+            complement = self._by_networkx("random_regular_graph", attempt, n - 1 - d, n)
+            left_out = {frozenset(edge) for edge in complement}
             return (edge for edge in combinations(range(n), 2) if frozenset(edge) not in left_out)
-        return self._match(d, attempt)
-
-    def _match(self, degree: int, attempt: int) -> Edges:
-        import networkx  # type: ignore[import-untyped]
-
-        seed = key(self.seed, "regular", attempt)
-        edges: Edges = networkx.random_regular_graph(degree, self.nodes, seed=seed).edges
-        return edges
+        return self._by_networkx("random_regular_graph", attempt, d, n)
 
 
 @GRAPHS.register("small_world")
@@ -92,23 +92,18 @@ class SmallWorld(Drawn):
     degree: Positive
     rewire: Probability
 
-    def broken_rules(self) -> list[str]:
+    def rules(self) -> dict[str, bool]:
         n, d = self.nodes, self.degree
-        rules = {
+        return {
             f"degree must be below nodes, got degree {d} for {n} nodes": d >= n,
             f"degree must be even, half of it on each side, got {d}": d % 2 == 1,
         }
-        return [f"small_world: {rule}" for rule, broken in rules.items() if broken]
 
     def advice(self) -> str:
         return "take a higher degree or a lower rewire"
 
     def draw(self, attempt: int) -> Edges:
-        import networkx
-
-        seed = key(self.seed, "small_world", attempt)
-        edges: Edges = networkx.watts_strogatz_graph(self.nodes, self.degree, self.rewire, seed=seed).edges
-        return edges
+        return self._by_networkx("watts_strogatz_graph", attempt, self.nodes, self.degree, self.rewire)
 
 
 @GRAPHS.register("erdos_renyi")
@@ -122,8 +117,4 @@ class ErdosRenyi(Drawn):
         return f"take a probability above ln(n)/n = {log(self.nodes) / self.nodes:.3g}"
 
     def draw(self, attempt: int) -> Edges:
-        import networkx
-
-        seed = key(self.seed, "erdos_renyi", attempt)
-        edges: Edges = networkx.fast_gnp_random_graph(self.nodes, self.probability, seed=seed).edges
-        return edges
+        return self._by_networkx("fast_gnp_random_graph", attempt, self.nodes, self.probability)

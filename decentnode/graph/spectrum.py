@@ -154,20 +154,15 @@ def contraction(weighted: WeightedGraph) -> float | None:
     Where W is doubly stochastic this is the spectral norm of W - J, which for symmetric W is its second
     largest |eigenvalue|. Otherwise it is the second largest |eigenvalue|, right in the long run.
     """
-    w = SparseWeights(weighted, 0)
-    if w.nodes <= MOST_DENSE_NODES:
-        return dense_contraction(weighted.matrix(), w.doubly_stochastic)
-    return largest_singular_value(w) if w.doubly_stochastic else None
-
-
-def dense_contraction(w: Array, doubly_stochastic: bool) -> float:
-    """`contraction` from the whole matrix, shape (n, n), to rounding error."""
-    if not doubly_stochastic:
-        return float(np.sort(np.abs(np.linalg.eigvals(w)))[-2])
-    rest = w - 1 / len(w)
-    if np.array_equal(w, w.T):
-        return float(np.abs(np.linalg.eigvalsh(rest)).max())
-    return float(np.linalg.norm(rest, 2))
+    w, n = SparseWeights(weighted, 0), weighted.num_nodes
+    if n > MOST_DENSE_NODES:
+        return largest_singular_value(w) if w.doubly_stochastic else None
+    W = weighted.matrix()
+    if not w.doubly_stochastic:
+        return float(np.sort(np.abs(np.linalg.eigvals(W)))[-2])
+    if np.array_equal(W, W.T):
+        return float(np.abs(np.linalg.eigvalsh(W - 1 / n)).max())
+    return float(np.linalg.norm(W - 1 / n, 2))
 
 
 def largest_singular_value(w: SparseWeights) -> float:

@@ -1,6 +1,5 @@
 """Graphs that change from round to round by a formula, so that a node has few neighbors at a time."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,9 +29,6 @@ class Alternating(PeriodicGraph):
     def broken_rules(self) -> list[str]:
         """Why no such graph exists, one line for each reason; empty when one does."""
         return []
-
-    @abstractmethod
-    def targets(self, rank: int, round: int) -> tuple[int, ...]: ...
 
 
 def hops(count: int) -> int:
