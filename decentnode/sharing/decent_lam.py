@@ -57,7 +57,7 @@ class DecentLam(MomentumGossip):
 
     @property
     def adjust_gradient(self) -> AdjustGradient:
-        return lambda gradient, vector, step: self._steps.note(vector)
+        return lambda gradient, vector, step: self._note(vector)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         super().mix(vector, incoming, view, out)
@@ -66,10 +66,10 @@ class DecentLam(MomentumGossip):
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         eta = self._eta(view)
-        _, moved = self._steps.end(vector, mixed)
+        moved = self._moved(vector, mixed)
         self._guard.check(moved, self, view)
         if eta:
             torch.mul(moved, 1 / eta, out=self._m)
 
     def _eta(self, view: View) -> float:
-        return max(self._steps.count, 1) * view.learning_rate
+        return max(self._steps, 1) * view.learning_rate

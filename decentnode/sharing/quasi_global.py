@@ -40,15 +40,15 @@ class QuasiGlobal(MomentumGossip):
         return self._with_momentum
 
     def _with_momentum(self, gradient: Tensor, vector: Tensor, step: int) -> None:
-        self._steps.note(vector)
+        self._note(vector)
         if self.nesterov:
             gradient.mul_(1 + self.beta).add_(self._m, alpha=self.beta**2)
         else:
             gradient.add_(self._m, alpha=self.beta)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        steps, moved = self._steps.end(vector, mixed)
+        eta = self._steps * view.learning_rate
+        moved = self._moved(vector, mixed)
         self._guard.check(moved, self, view)
-        eta = steps * view.learning_rate
         if eta:
             self._m.mul_(self.mu).add_(moved, alpha=(1 - self.mu) / eta)

@@ -1,4 +1,4 @@
-"""Momentum from the movement of the mixed models, and the record of a round's local steps that it needs."""
+"""Momentum from the movement of the mixed models."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -32,38 +32,31 @@ class MomentumGossip(Gossip):
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
-        self._steps = LocalSteps(layout)
+        self._buffers = [entry for entry in layout.entries if entry.is_buffer]
+        self._steps = 0
+        """The local steps of this round so far."""
+        self._start: Tensor | None = None
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._m = torch.zeros_like(vector)
         self._guard.begin(vector)
 
-
-class LocalSteps:
-    """Counts local steps from inside them; a new round starts after `end`."""
-
-    def __init__(self, layout: ParameterLayout) -> None:
-        self._buffers = [entry for entry in layout.entries if entry.is_buffer]
-        self.count = 0
-        """The steps of this round so far."""
-        self._start: Tensor | None = None
-
-    def note(self, vector: Tensor) -> None:
+    def _note(self, vector: Tensor) -> None:
         """Call this in every step before the model changes, with the model."""
-        if not self.count:
+        if not self._steps:
             self._start = vector.clone() if self._start is None else self._start.copy_(vector)
-        self.count += 1
+        self._steps += 1
 
-    def end(self, vector: Tensor, mixed: Tensor) -> tuple[int, Tensor]:
-        """The number of steps, and x - `mixed`, where x is the model before them: `vector` without any.
+    def _moved(self, vector: Tensor, mixed: Tensor) -> Tensor:
+        """x - `mixed`, where x is the model before the local steps: `vector` without any. Ends the round.
 
         Zero for buffers.
         """
-        count, self.count = self.count, 0
-        start = vector.clone() if not count or self._start is None else self._start
+        start = vector.clone() if not self._steps or self._start is None else self._start
+        self._steps = 0
         moved = start.sub_(mixed)
         for entry in self._buffers:
             # Buffers have no gradient. Momentum could make a variance negative.
             entry.view(moved).zero_()
-        return count, moved
+        return moved
