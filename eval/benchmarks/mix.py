@@ -73,7 +73,8 @@ def device_seconds(act: Callable[[], object]) -> float:
 
 def mixing(terms: Terms, out: Tensor) -> Callable[[], object]:
     """What is measured: on a GPU the kernel alone where there is one, else all that `weighted_sum` does."""
-    if not out.is_cuda or fused_on(out.device)(terms, out) is None:
+    fused = fused_on(out.device) if out.is_cuda else None
+    if fused is None or fused(terms, out) is None:
         return lambda: weighted_sum(terms, out)
     from decentnode.sharing.blocks.triton_sum import begin_sum
 

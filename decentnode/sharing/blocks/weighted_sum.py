@@ -54,8 +54,8 @@ def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> boo
     listed = list(terms)
     if out.dtype in HALVES:
         return _rounded_sum(listed, out, origin)
-    fused = out.is_cuda and origin is None
-    finite = fused_on(out.device)(listed, out) if fused else None
+    fused = fused_on(out.device) if out.is_cuda and origin is None else None
+    finite = fused(listed, out) if fused else None
     return plain_sum(listed, out, origin) if finite is None else finite
 
 
@@ -93,10 +93,10 @@ def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor
 
 
 @cache
-def fused_on(device: torch.device) -> Sum:
-    """The sum by the kernel, after a trial on that GPU; without triton, one that always returns None."""
+def fused_on(device: torch.device) -> Sum | None:
+    """The sum by the kernel, after a trial on that GPU; None without triton."""
     if find_spec("triton") is None:
-        return _nothing
+        return None
     try:
         from decentnode.sharing.blocks.triton_sum import fused_sum
 
@@ -106,17 +106,13 @@ def fused_on(device: torch.device) -> Sum:
         # Triton needs a compiler and a driver that suit it. Without them, torch computes the sum.
         reason = str(error).strip().splitlines()[-1:] or [""]
         print(f"mixing on {device}: without triton ({type(error).__name__}: {reason[0][:200]})", flush=True)
-        return _nothing
+        return None
     return fused_sum
 
 
 def is_finite(x: Tensor) -> bool:
     """Whether all elements are finite; checks single elements only where their sum is not finite."""
     return isfinite(float(x.sum())) or bool(x.isfinite().all())
-
-
-def _nothing(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> None:
-    return None
 
 
 def _add_up(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) -> None:
