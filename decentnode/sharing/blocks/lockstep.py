@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from types import coroutine
 
 from torch import Tensor
 
@@ -17,9 +18,6 @@ class PendingExchange:
     outgoing: Mapping[int, Payload]
     sources: Sequence[int]
 
-    def __await__(self) -> Generator["PendingExchange", Incoming, Incoming]:
-        return (yield self)
-
 
 Requests = Mapping[int, PendingExchange]
 """The exchanges that nodes wait for at the same time, by rank."""
@@ -27,19 +25,21 @@ Deliver = Callable[[Requests], Mapping[int, Incoming]]
 """Returns what each of these nodes receives."""
 
 
-async def exchange(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
+@coroutine
+def exchange(
+    outgoing: Mapping[int, Payload], sources: Sequence[int]
+) -> Generator[PendingExchange, Incoming, Incoming]:
     """Hands the request to `share_all`, which drives the coroutines."""
-    return await PendingExchange(outgoing, sources)
+    return (yield PendingExchange(outgoing, sources))
 
 
 def delivered(requests: Requests) -> dict[int, Incoming]:
     """Delivers everything; receivers read the senders' memory."""
-    return {rank: _arrived(rank, request, requests) for rank, request in requests.items()}
-
-
-def _arrived(rank: int, request: PendingExchange, requests: Requests) -> Incoming:
-    sent = {j: requests[j].outgoing for j in request.sources if j in requests}
-    return {j: outgoing[rank] for j, outgoing in sent.items() if rank in outgoing}
+    sent = {j: request.outgoing for j, request in requests.items()}
+    return {
+        rank: {j: sent[j][rank] for j in request.sources if rank in sent.get(j, ())}
+        for rank, request in requests.items()
+    }
 
 
 def share_all(
