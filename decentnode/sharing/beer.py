@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Payload
-from decentnode.core.registry import SHARINGS
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
@@ -17,8 +17,8 @@ from decentnode.graph.spectrum import keeps_mean
 from decentnode.options import Fraction
 from decentnode.sharing.base import Exchange, Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
-from decentnode.sharing.blocks.public_copy import PublicCopy, refuse_own_payloads
-from decentnode.transforms.chain import Chain
+from decentnode.sharing.blocks.public_copy import PublicCopy
+from decentnode.transforms.chain import Chain, refuse_own_payloads
 
 
 @SHARINGS.register("beer")
@@ -62,7 +62,7 @@ class Beer(Sharing):
             raise BadInput("beer needs doubly stochastic weights, such as metropolis_hastings")
 
     def check_chain(self, chain: Chain) -> None:
-        refuse_own_payloads(self, chain)
+        refuse_own_payloads(chain.stages, f"{name_of(self)} needs the same payload for all")
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)

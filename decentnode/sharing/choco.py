@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Payload
-from decentnode.core.registry import SHARINGS
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
-from decentnode.sharing.blocks.public_copy import PublicCopy, refuse_own_payloads
-from decentnode.transforms.chain import Chain
+from decentnode.sharing.blocks.public_copy import PublicCopy
+from decentnode.transforms.chain import Chain, refuse_own_payloads
 
 
 @SHARINGS.register("choco")
@@ -43,7 +43,7 @@ class Choco(Sharing):
     _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
 
     def check_chain(self, chain: Chain) -> None:
-        refuse_own_payloads(self, chain)
+        refuse_own_payloads(chain.stages, f"{name_of(self)} needs the same payload for all")
 
     def begin(self, vector: Tensor) -> None:
         super().begin(torch.zeros_like(vector))

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Payload
-from decentnode.core.registry import SHARINGS
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import accumulator
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
-from decentnode.sharing.blocks.public_copy import differences_weights, refuse_own_payloads
+from decentnode.sharing.blocks.public_copy import differences_weights
 from decentnode.sharing.blocks.weighted_sum import Terms
-from decentnode.transforms.chain import Chain
+from decentnode.transforms.chain import Chain, refuse_own_payloads
 
 
 @SHARINGS.register("deep_squeeze")
@@ -41,7 +41,7 @@ class DeepSqueeze(Sharing):
     _c: Tensor | None = field(default=None, init=False, repr=False)
 
     def check_chain(self, chain: Chain) -> None:
-        refuse_own_payloads(self, chain)
+        refuse_own_payloads(chain.stages, f"{name_of(self)} needs the same payload for all")
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

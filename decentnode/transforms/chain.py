@@ -224,10 +224,15 @@ def _remedy(transforms: Sequence[Transform], index: int, forms: Sequence[Form]) 
 
 
 def _check_memory(transforms: Sequence[Transform]) -> None:
-    remembering = [name_of(transform) for transform in transforms if transform.remembers]
+    remembering = next((transform for transform in transforms if transform.remembers), None)
+    if remembering is not None:
+        refuse_own_payloads(transforms, f"{name_of(remembering)} remembers one thing that was sent to all")
+
+
+def refuse_own_payloads(transforms: Sequence[Transform], why: str) -> None:
+    """Raises BadInput with `why` when a transform encodes per neighbor."""
     for index, transform in enumerate(transforms):
-        if transform.per_receiver and remembering:
+        if transform.per_receiver:
             raise BadInput(
-                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but "
-                f"{remembering[0]} remembers one thing that was sent to all"
+                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but {why}"
             )

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Payload
-from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import accumulator
-from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import Weights
 from decentnode.sharing.base import Incoming, Sharing
@@ -73,13 +71,3 @@ def differences_weights(weights: Weights, rank: int, heard: Iterable[int]) -> We
     given = {j: weights[j] for j in heard}
     given[rank] = -fsum(weight for j, weight in given.items() if j != rank)
     return given
-
-
-def refuse_own_payloads(scheme: object, chain: Chain) -> None:
-    """Raises BadInput when the chain encodes per neighbor: there is one public copy for all."""
-    for index, transform in enumerate(chain.stages):
-        if transform.per_receiver:
-            raise BadInput(
-                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but "
-                f"{name_of(scheme)} needs the same payload for all"
-            )
