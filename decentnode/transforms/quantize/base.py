@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -49,8 +49,6 @@ class Quantizer(Transform):
     emits: ClassVar = Form.QUANTIZED
     scales_per_block: ClassVar[int] = 1
 
-    _values: Field = field(init=False, repr=False, compare=False)
-
     @property
     @abstractmethod
     def alphabet(self) -> Alphabet:
@@ -73,8 +71,17 @@ class Quantizer(Transform):
         return -(-count // self.block_length(count))
 
     def tiles(self, count: int, most: int) -> Iterator[Tile]:
-        """Cuts `count` values into tiles of about `most` elements."""
-        return equal_tiles(count, self.block_length(count), most)
+        """Cuts `count` values into tiles of about `most` elements: blocks of one length.
+
+        The last block may be shorter, and is then a tile of its own.
+        """
+        length = self.block_length(count)
+        whole, rows = count // length, max(1, most // length)
+        for first in range(0, whole, rows):
+            last = min(first + rows, whole)
+            yield slice(first * length, last * length), slice(first, last)
+        if count % length:
+            yield slice(whole * length, count), slice(whole, whole + 1)
 
     def layout(self, incoming: Layout) -> Layout:
         values = self._values = values_field(incoming)
@@ -140,16 +147,6 @@ class Quantizer(Transform):
         if payload[SCALES].numel() != self.blocks(count) * self.scales_per_block:
             raise PayloadError(f"{payload[SCALES].numel()} scales for {count} values")
         return count
-
-
-def equal_tiles(count: int, length: int, most: int) -> Iterator[Tile]:
-    """Tiles of blocks of that length; the last block may be shorter, and is then a tile of its own."""
-    whole, rows = count // length, max(1, most // length)
-    for first in range(0, whole, rows):
-        last = min(first + rows, whole)
-        yield slice(first * length, last * length), slice(first, last)
-    if count % length:
-        yield slice(whole * length, count), slice(whole, whole + 1)
 
 
 def largest(tile: Tensor) -> Tensor:

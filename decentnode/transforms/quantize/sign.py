@@ -13,7 +13,7 @@ from decentnode.errors import BadInput
 from decentnode.options import Positive
 from decentnode.transforms.base import VECTOR, Layout
 from decentnode.transforms.coding.alphabet import Alphabet
-from decentnode.transforms.quantize.base import Quantizer, Random, Tile, equal_tiles, norms
+from decentnode.transforms.quantize.base import Quantizer, Random, Tile, norms
 
 
 @TRANSFORMS.register("sign")
@@ -57,7 +57,7 @@ class Sign(Quantizer):
 
     def tiles(self, count: int, most: int) -> Iterator[Tile]:
         if self.scale != "layer" or not self._layers:
-            return equal_tiles(count, self.block_length(count), most)
+            return super().tiles(count, most)
         ends = accumulate(self._layers)
         tiles = zip(self._layers, ends, strict=True)
         return ((slice(end - length, end), slice(i, i + 1)) for i, (length, end) in enumerate(tiles))

@@ -13,7 +13,7 @@ from decentnode.core.rng import generator
 from decentnode.options import Fraction
 from decentnode.transforms.base import VALUES, VECTOR, Context, Transform
 from decentnode.transforms.sparsify.philox import Stream
-from decentnode.transforms.sparsify.selection import Spans, count, filled, spans
+from decentnode.transforms.sparsify.selection import count, filled, positions, spans
 
 
 @TRANSFORMS.register("random_k")
@@ -47,7 +47,6 @@ class RandomK(Transform):
     fraction: Fraction = 0.1
     shared_mask: bool = False
     per_layer: bool = False
-    _spans: Spans = field(init=False, repr=False)
     _latest: tuple[tuple[int, ...], Tensor] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -82,18 +81,15 @@ class RandomK(Transform):
 
     def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
         source = generator(seed, "random_k", *counters)
-        if device != HOST:
-            return self._drawn_on(device, Stream(source))
-        mask = np.zeros(self.dimension, dtype=np.bool_)
-        for offset, n in self._spans:
-            mark(mask[offset : offset + n], count(self.fraction, n), source)
-        return torch.from_numpy(np.flatnonzero(mask))
-
-    def _drawn_on(self, device: torch.device, source: Stream) -> Tensor:
+        stream = None if device == HOST else Stream(source)
         mask = torch.zeros(self.dimension, dtype=torch.bool, device=device)
         for offset, n in self._spans:
-            mark_on_device(mask[offset : offset + n], count(self.fraction, n), source)
-        return mask.nonzero().view(-1)
+            part, k = mask[offset : offset + n], count(self.fraction, n)
+            if stream is None:
+                mark(part.numpy(), k, source)
+            else:
+                mark_on_device(part, k, stream)
+        return positions(mask)
 
 
 def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:

@@ -1,7 +1,7 @@
 """The largest values, or those that changed most."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +13,6 @@ from decentnode.errors import BadInput
 from decentnode.options import Fraction
 from decentnode.transforms.base import INDICES, VALUES, VECTOR, Context, Transform
 from decentnode.transforms.sparsify.selection import (
-    Spans,
     check_indices,
     count,
     filled,
@@ -52,8 +51,6 @@ class TopK(Transform):
     by: Literal["magnitude", "change"] | None = None
     per_layer: bool = False
     metadata_cap: Fraction = 1.0
-    _reference: Tensor = field(init=False, repr=False)
-    _spans: Spans = field(init=False, repr=False)
 
     @property
     def remembers(self) -> bool:
@@ -71,7 +68,7 @@ class TopK(Transform):
         fractions = self._fractions
         if not fractions:
             raise BadInput("needs one fraction or more")
-        coded = [self._count(f) for f in fractions if f <= self.metadata_cap]
+        coded = [sum(count(f, n) for _, n in self._spans) for f in fractions if f <= self.metadata_cap]
         variable = len(fractions) > 1
         most = n if len(coded) < len(fractions) else max(coded)
         fields = [Field(VALUES, dtype, most, variable)]
@@ -102,7 +99,7 @@ class TopK(Transform):
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, n = payload[VALUES], self.dimension
         indices = payload[INDICES] if self.outgoing.has_indices else values[:0]
-        if indices.numel() or not self._may_send_all:
+        if indices.numel() or max(self._fractions) <= self.metadata_cap:
             check_indices(indices, values, n)
             return filled(self.incoming, values, indices, context.own)
         if values.numel() != n:
@@ -113,17 +110,10 @@ class TopK(Transform):
     def _fractions(self) -> Sequence[float]:
         return self.fraction if isinstance(self.fraction, list) else (self.fraction,)
 
-    @property
-    def _may_send_all(self) -> bool:
-        return any(f > self.metadata_cap for f in self._fractions)
-
     def _drawn(self, context: Context) -> float:
         if len(self._fractions) == 1:
             return self._fractions[0]
         return self._fractions[int(context.generator("top_k").random() * len(self._fractions))]
-
-    def _count(self, fraction: float) -> int:
-        return sum(count(fraction, n) for _, n in self._spans)
 
     def _packed(self, values: Tensor, indices: Tensor) -> Payload:
         return Payload.of(self.outgoing, {VALUES: values, INDICES: indices})
