@@ -51,10 +51,6 @@ class Beer(Sharing):
     _models: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
     _trackers: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
-    _tracker_chain: Chain = field(init=False, repr=False)
-    _v: Tensor = field(init=False, repr=False)
-    _g: Tensor = field(init=False, repr=False)
-    _x: Tensor = field(init=False, repr=False)
     _has_stepped: bool = field(default=False, init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:

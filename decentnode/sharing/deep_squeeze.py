@@ -36,7 +36,6 @@ class DeepSqueeze(Sharing):
     state: ClassVar = ("_e", "_guard")
 
     gamma: Fraction = 0.01
-    _e: Tensor = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=DivergenceGuard, init=False, repr=False)
     _c: Tensor | None = field(default=None, init=False, repr=False)
 

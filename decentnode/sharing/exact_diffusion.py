@@ -47,10 +47,7 @@ class ExactDiffusion(Sharing):
     alpha: ClassVar[float] = 0.5
     """The weight of W in (1 - alpha) I + alpha W."""
 
-    _correction: Tensor = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=of_a_sum("its correction"), init=False, repr=False)
-    _phi: Tensor = field(init=False, repr=False)
-    _sent: Mapping[int, Payload] = field(init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:
         W = graph.matrix()

@@ -47,9 +47,6 @@ class GradientTracking(Gossip):
     wire: ClassVar = "2 deg * C(d)"
     state: ClassVar = ("_y", "_g", "_chain_of_y", "_guard")
 
-    _y: Tensor = field(init=False, repr=False)
-    _g: Tensor = field(init=False, repr=False)
-    _chain_of_y: Chain = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=of_a_sum("its tracker"), init=False, repr=False)
 
     def check(self, graph: WeightedGraph) -> None:

@@ -41,7 +41,6 @@ class PushSum(Sharing):
     wire: ClassVar = "out * (C(d) + 8)"
     state: ClassVar = ("_z", "_w")
 
-    _z: Tensor = field(init=False, repr=False)
     _w: float = field(default=1.0, init=False, repr=False)
 
     def preserves_mean(self, chain: Chain) -> bool:

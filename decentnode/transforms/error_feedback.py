@@ -1,6 +1,6 @@
 """Sends later what compression lost."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -36,8 +36,6 @@ class ErrorFeedback(Wrapper):
     needs_differences: ClassVar = True
     wire: ClassVar = "as what follows"
     state: ClassVar = ("_residual",)
-
-    _residual: Tensor = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
         if not self.rest.transforms:

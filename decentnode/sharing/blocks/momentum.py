@@ -27,7 +27,6 @@ class MomentumGossip(Gossip):
 
     beta: Decay = 0.9
 
-    _m: Tensor = field(init=False, repr=False)
     _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:

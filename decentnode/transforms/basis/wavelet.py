@@ -1,6 +1,6 @@
 """The signal in a wavelet basis."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,8 +39,6 @@ class Wavelet(Transform):
 
     family: str = "sym2"
     levels: Positive = 4
-    _depth: int = field(init=False, repr=False)
-    _padded: int = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
         _check_family(self.family)

@@ -5,7 +5,7 @@ coded and decoded at once.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -42,8 +42,6 @@ class IndexCoder(Transform):
     accepts: ClassVar = frozenset({Form.SPARSE, Form.QUANTIZED})
     emits: ClassVar = None
     lossless = True
-
-    _indices: Field = field(init=False, repr=False, compare=False)
 
     def layout(self, incoming: Layout) -> Layout:
         found = [f for f in incoming.fields if f.name == INDICES]

@@ -1,7 +1,7 @@
 """A bound on the length of the signal."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from decentnode.core.payload import Form, Layout, Payload
 from decentnode.core.registry import TRANSFORMS
 from decentnode.options import PositiveFloat
 from decentnode.transforms.base import VECTOR, Context, Transform
-from decentnode.transforms.sparsify.selection import Spans, spans
+from decentnode.transforms.sparsify.selection import spans
 
 
 @TRANSFORMS.register("clip")
@@ -35,7 +35,6 @@ class Clip(Transform):
 
     norm: PositiveFloat
     per_layer: bool = False
-    _spans: Spans = field(init=False, repr=False)
 
     def layout(self, incoming: Layout) -> Layout:
         self._spans = spans(self.dimension, self.per_layer, self.parameters)
