@@ -34,9 +34,9 @@ class Context:
     phase: int = 0
     """The number of the exchange within the round."""
 
-    def generator(self, purpose: str) -> np.random.Generator:
+    def generator(self, purpose: str, *more: int) -> np.random.Generator:
         """Randomness of this sender in this exchange, the same at both ends and for all receivers."""
-        return generator(self.seed, purpose, self.round, self.phase, self.sender)
+        return generator(self.seed, purpose, self.round, self.phase, self.sender, *more)
 
     def at(self, own: Tensor | None) -> "Context":
         """The same context with the own signal at another point of the chain."""

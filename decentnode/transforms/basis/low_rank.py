@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,7 +84,8 @@ class LowRank(Transform):
                 sent.view(part.m, part.n).copy_(matrix)
                 continue
             p, q = thin(sent, part)
-            q.copy_(self._start(part, random))
+            known = self._starts.get(part.entry.name)
+            q.copy_(torch.from_numpy(random.standard_normal(q.shape)) if known is None else known)
             for _ in range(self.iterations):
                 p.copy_(torch.linalg.qr(matrix @ q).Q)
                 q.copy_(matrix.T @ p)
@@ -120,10 +120,6 @@ class LowRank(Transform):
     def _pieces(self, factors: Tensor) -> Iterator[tuple[MatrixBlock, Tensor]]:
         pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])
         return zip(self._parts, pieces, strict=True)
-
-    def _start(self, part: MatrixBlock, random: np.random.Generator) -> Tensor:
-        known = self._starts.get(part.entry.name)
-        return torch.from_numpy(random.standard_normal((part.n, part.r))) if known is None else known
 
 
 def part_of(entry: Entry, rank: int) -> MatrixBlock:

@@ -8,7 +8,6 @@ import torch
 
 from decentnode.core.payload import Form, Layout, Payload
 from decentnode.core.registry import TRANSFORMS
-from decentnode.core.rng import generator
 from decentnode.options import PositiveFloat
 from decentnode.transforms.base import VECTOR, Context, Transform
 
@@ -52,7 +51,9 @@ class GaussianNoise(Transform):
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
-        source, noisy = self._source(context), torch.empty_like(x)
+        each, j = self.scope == "neighbor", context.receiver
+        receiver = (j,) if each and j is not None else ()
+        source, noisy = context.generator("gaussian_noise", *receiver), torch.empty_like(x)
         real = np.float64 if x.dtype == torch.float64 else np.float32
         # Pieces stay in the cache: one draw for the whole vector takes half as long again.
         for part, out in zip(torch.split(x, CHUNK), torch.split(noisy, CHUNK), strict=True):
@@ -63,9 +64,3 @@ class GaussianNoise(Transform):
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Returns what was sent: noise stays."""
         return payload
-
-    def _source(self, context: Context) -> np.random.Generator:
-        if self.scope == "shared" or context.receiver is None:
-            return context.generator("gaussian_noise")
-        c = context
-        return generator(c.seed, "gaussian_noise", c.round, c.phase, c.sender, context.receiver)

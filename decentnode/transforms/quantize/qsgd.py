@@ -42,16 +42,12 @@ class Qsgd(Quantizer):
         return self.block
 
     def quantize(self, tile: Tensor, codes: Tensor, random: Random) -> Tensor:
-        s, scales = self.levels, self._norms(tile)
+        s, most = self.levels, torch.finfo(tile.dtype).max
+        scales = largest(tile) if self.norm == "max" else norms(tile, 2).clamp_(max=most).to(tile.dtype)
         x = torch.div(tile, positive(scales)).mul_(s)
         x.add_(uniform_like(tile, random)).floor_().clamp_(-s, s)
         codes.copy_(x.add_(s))
         return scales
-
-    def _norms(self, tile: Tensor) -> Tensor:
-        if self.norm == "max":
-            return largest(tile)
-        return norms(tile, 2).clamp_(max=torch.finfo(tile.dtype).max).to(tile.dtype)
 
     def dequantize(self, codes: Tensor, scales: Tensor, tile: Tensor) -> None:
         if bool((scales < 0).any()):
