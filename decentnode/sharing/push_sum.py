@@ -62,7 +62,8 @@ class PushSum(Sharing):
         return WEIGHT.layout(self.chain.layout)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        self._add_local_steps(vector)
+        # z <- z + (vector - x): the local steps move z as far as they moved x = z / w.
+        self._z.mul_(1 - 1 / self._w).add_(vector)
         p = 1 / (1 + len(view.targets))
         share = self._z * p
         context = Context(self.seed, view.round, view.rank)
@@ -83,10 +84,6 @@ class PushSum(Sharing):
             self._w += found[j][1]
         self._z.copy_(out)
         out.div_(self._w)
-
-    def _add_local_steps(self, vector: Tensor) -> None:
-        """z <- z + (vector - x): the local steps move z as far as they moved x = z / w."""
-        self._z.mul_(1 - 1 / self._w).add_(vector)
 
     def _part(self, j: int, payload: Payload, view: View) -> tuple[Tensor, float]:
         inner, companion = WEIGHT.split(payload, self.chain.layout)

@@ -73,7 +73,8 @@ class RelaySum(Sharing):
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         arrived = 1 + sum(self._counts.values())
-        total = self._total(vector)
+        total = torch.empty_like(vector)
+        weighted_sum([(1.0, vector), *((1.0, self._messages[j]) for j in self._counts)], total)
         found = {}
         for j in view.targets:
             message = total - self._messages[j] if j in self._counts else total
@@ -91,11 +92,6 @@ class RelaySum(Sharing):
             return found if filled is vector else [*found, (missing / n, filled)]
 
         self._mix_finite({j: self._messages[j] for j in self._counts}, vector, terms, view, out)
-
-    def _total(self, vector: Tensor) -> Tensor:
-        total = torch.empty_like(vector)
-        weighted_sum([(1.0, vector), *((1.0, self._messages[j]) for j in self._counts)], total)
-        return total
 
     def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> int:
         """Stores the message of j; returns the number of models in it."""
