@@ -17,13 +17,8 @@ from decentnode.errors import DatasetError
 CLASSES = 10
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
-FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = ("test_batch",)
-REMEDY = (
-    "fetch them with: mkdir -p {folder} && curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | "
-    "tar xz -C {folder}"
-)
 
 
 @DATASETS.register("cifar10")
@@ -32,8 +27,11 @@ class Cifar10(FileDataset):
     """CIFAR-10, 60,000 color images of 32x32 (Krizhevsky, 2009, chapter 3), python or binary batches."""
 
     title = "cifar10"
-    folders = FOLDERS
-    remedy = REMEDY
+    folders = ("cifar-10-batches-py", "cifar-10-batches-bin")
+    remedy = (
+        "fetch them with: mkdir -p {folder} && curl -f "
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar xz -C {folder}"
+    )
 
     def read(self, seed: int) -> LoadedDataset:
         directory = self.directory()
