@@ -187,18 +187,16 @@ class Sharing(Stateful, ABC):
         super().load_state_dict(state)
 
     def _encoded(
-        self, signal: Tensor, view: View, chain: Chain | None = None, phase: int = 0
+        self, signal: Tensor, view: View, chain: Chain | None = None, phase: int = 0, in_basis: bool = False
     ) -> dict[int, Payload]:
-        """Encodes a signal for each target; the payload is the same for all where the chain allows it."""
-        chain = chain or self.chain
-        return self._encoded_coefficients(chain.to_basis(signal), view, chain, phase)
+        """Encodes a signal for each target; the payload is the same for all where the chain allows it.
 
-    def _encoded_coefficients(
-        self, coefficients: Tensor, view: View, chain: Chain, phase: int = 0
-    ) -> dict[int, Payload]:
-        """As `_encoded`, for a signal that is in the chain's basis already."""
+        `in_basis`: the signal is in the chain's basis already.
+        """
         if not view.targets:
             return {}
+        chain = chain or self.chain
+        coefficients = signal if in_basis else chain.to_basis(signal)
         context = Context(self.seed, view.round, view.rank, phase=phase)
         if not chain.per_receiver:
             return dict.fromkeys(view.targets, chain.encode_coefficients(coefficients, context))

@@ -70,7 +70,7 @@ class Gossip(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         coefficients = self.chain.to_basis(vector)
         self._coefficients = coefficients if self.chain.basis else None
-        sent = self._encoded_coefficients(coefficients, view, self.chain)
+        sent = self._encoded(coefficients, view, in_basis=True)
         self._sent = next(iter(sent.values()), None) if _mixes_differences(self.chain) else None
         return sent
 
