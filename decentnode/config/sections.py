@@ -183,20 +183,16 @@ class SectionParser:
         scheduler = None
         if self.reader.get((*key, "scheduler")) is not None:
             scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
-        self._try_torch(key, optimizer, scheduler, loss)
-        # The stand-in permits a check of the numbers although the optimizer has a defect.
-        return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
-
-    def _try_torch(
-        self, key: Key, optimizer: Plugin | None, scheduler: Plugin | None, loss: Plugin | None
-    ) -> None:
-        attempt, made, rounds = self.reader.attempt, None, self.made.get("rounds") or 1
+        attempt, made = self.reader.attempt, None
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
         if scheduler and made:
+            rounds = self.made.get("rounds") or 1
             attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, rounds))
         if loss:
             attempt((*key, "loss"), lambda: try_loss(loss))
+        # The stand-in permits a check of the numbers although the optimizer has a defect.
+        return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
 
 
 def scalar_parameters(name: str) -> Parameters:
