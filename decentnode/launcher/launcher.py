@@ -174,8 +174,7 @@ class Launcher:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         # The pipe must end when the last node process does.
         os.close(write)
-        self._run_monitor.open(self._socket_dir)
-        self._run_monitor.add_request(RESTART, self._late_join.restart)
+        self._run_monitor.open(self._socket_dir, {RESTART: self._late_join.restart})
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""

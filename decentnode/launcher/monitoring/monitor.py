@@ -7,23 +7,23 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted, Stuck, Waiting
 from decentnode.core.polling import ready
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted
 from decentnode.launcher.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.alarm import Alarm
-from decentnode.launcher.monitoring.control_socket import ControlServer
+from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
 from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable
-from decentnode.launcher.monitoring.status import StatusBuilder
-from decentnode.launcher.monitoring.watchdog import Watchdog
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.watchdog import DOING, Watchdog
 from decentnode.launcher.report.summary import EvaluationLog
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import write_atomically
 
 EVENTS = "events.jsonl"
+MOST_WAITED = 10
 FILENO = socket.fileno
 
 
@@ -48,27 +48,19 @@ class RunMonitor:
         self._machine = machine
         self._run_dir = run_dir
         self._memory = MemoryEstimate(experiment, machine)
-        self._status_builder = StatusBuilder(
-            experiment, machine, membership, self.watchdog, self.event_log.waits
-        )
         self._control: ControlServer | None = None
         self._began = 0.0
 
-    def open(self, socket_dir: str) -> None:
-        """Opens the control socket; the run continues without one if that fails."""
+    def open(self, socket_dir: str, requests: Requests) -> None:
+        """Opens the control socket, also for these requests; the run continues without one if that fails."""
         if self._memory.shortage:
             self.event_log.say("memory", self._memory.shortage)
         # Answered from what the launcher knows, so a request never delays a node.
-        requests = {"status": lambda _: self._status_builder.status(self._began)}
+        requests = {"status": lambda _: self._status(), **requests}
         try:
             self._control = ControlServer(self._run_dir, socket_dir, self._machine, requests)
         except OSError as error:
             self.event_log.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
-
-    def add_request(self, name: str, answer: Callable[[str], Any]) -> None:
-        """Adds a kind of request to the control socket."""
-        if self._control is not None:
-            self._control.requests[name] = answer
 
     def begin(self, began: float) -> None:
         """Records the start signal."""
@@ -165,3 +157,32 @@ class RunMonitor:
         except OSError as error:
             return f"{path} cannot be written: {error.strerror}"
         return ""
+
+    def _status(self) -> Status:
+        now, settings, waits = time.monotonic(), self._experiment.settings, self.event_log.waits
+        longest = waits.totals.most_common(MOST_WAITED)
+        return Status(
+            name=settings.name,
+            machine=self._machine,
+            machines=len(self._experiment.mapping.machines),
+            rounds=settings.rounds,
+            seconds=round(now - self._began, 1) if self._began else 0.0,
+            nodes=[self._node_status(rank, now) for rank in sorted(self._membership.members)],
+            waited=[(rank, peer, seconds) for (rank, peer), seconds in longest],
+        )
+
+    def _node_status(self, rank: int, now: float) -> NodeStatus:
+        member, seen = self._membership.members[rank], self.watchdog.sighting(rank)
+        # A node of another machine is known only from reports; a local one also from its heartbeat.
+        if seen is None or not member.is_active:
+            going_on = member.state is MemberState.RUNNING
+            told = self.event_log.waits.current(now).get(rank)
+            waits_for = told.peers if told and going_on else []
+            doing = DOING[Activity.RECEIVE] if waits_for else ""
+            seconds = round(now - member.last_report, 1)
+            return NodeStatus(
+                rank, member.state, member.round + going_on, doing, seconds, waits_for, member.loss
+            )
+        state = "stuck" if self.watchdog.is_stuck(rank) else member.state
+        doing, seconds = self.watchdog.what(rank), round(now - seen.since, 1)
+        return NodeStatus(rank, state, seen.round, doing, seconds, self.watchdog.waits_for(rank), member.loss)
