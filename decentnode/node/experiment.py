@@ -244,7 +244,9 @@ class Experiment:
             # Only neighbors in the graph may have the model.
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
         records = self._records(rank, network, resources)
-        checkpoints = NodeCheckpoints(resources.lineage, settings.checkpoint.every, reporter)
+        checkpoints = NodeCheckpoints(
+            resources.lineage, settings.checkpoint.every, reporter, rank, course, records
+        )
         adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
             training, course.heartbeat, clock
         )

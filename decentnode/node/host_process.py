@@ -36,7 +36,8 @@ from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
-from decentnode.node.checkpoint.node_checkpoints import RunIdentity
+from decentnode.node.checkpoint import store as checkpoint
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment, NodeResources
 from decentnode.node.node import Node
@@ -183,16 +184,19 @@ def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communic
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
-    """Reports that the nodes are ready, waits for the start signal, and processes all handshakes."""
+    """Reports that the nodes are ready, waits for the start signal, processes all handshakes, and resumes."""
     for node in nodes:
         fork_context.introductions.fill({node.rank: node.sharing.introduction()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
-    everybody = fork_context.introductions.said()
+    everybody, lineage = fork_context.introductions.said(), fork_context.lineage
     for node in nodes:
         node.sharing.meet(everybody)
-        node.checkpoints.resume(node)
+        if lineage.round != FROM_THE_START:
+            device = node.exchange.endpoint.device
+            node.restore(checkpoint.read(lineage.directory, node.rank, lineage.round, device).state)
+        node.set_elapsed(lineage.seconds)
 
 
 async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
@@ -63,14 +62,9 @@ class Node:
             self.training.skip(round - self.round - 1)
             await self.run_round(round)
         await self._make_up()
-        self.checkpoints.at_the_end(self)
+        self.checkpoints.at_the_end(self.round, self.snapshot)
         # Last: a process with a node that has ended is not restarted.
-        self.heartbeat.mark(self.round, Activity.END)
-
-    @property
-    def heartbeat(self) -> HeartbeatSlot:
-        """Where the node marks its progress."""
-        return self.course.heartbeat
+        self.course.heartbeat.mark(self.round, Activity.END)
 
     async def run_round(self, round: int) -> None:
         """Train, get this round's view, share (send, receive, mix), evaluate, record.
@@ -96,12 +90,12 @@ class Node:
         self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
         record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
         record.train_seconds = adaptation.seconds
-        self.heartbeat.mark(round, Activity.EVALUATE)
+        self.course.heartbeat.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
         # Last: a checkpoint implies that the round's record exists.
-        self.checkpoints.after(self)
+        self.checkpoints.after(round, self.snapshot)
 
     async def _make_up(self) -> None:
         """Repeats the last evaluation in a node that was saved after its last round and resumes from there.
@@ -109,7 +103,7 @@ class Node:
         The record of that round exists; the launcher knows whether the evaluation's row does.
         """
         if not self.evaluation.scores and self.round + 1 == self.course.rounds:
-            self.heartbeat.mark(self.round, Activity.EVALUATE)
+            self.course.heartbeat.mark(self.round, Activity.EVALUATE)
             await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,11 +122,6 @@ class Node:
         self.training.load_state_dict(state["training"])
         self.sharing.load_state_dict(state["sharing"])
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.exchange.endpoint.device
-
     def snapshot(self) -> dict[str, Any]:
         """The content of a checkpoint: the node's state, elapsed time and counters."""
         return {
@@ -150,6 +139,7 @@ class Node:
                 setattr(self.exchange.endpoint.counters, name, total)
             self.set_elapsed(state["seconds"])
             self.exchange.resume(state["refused"])
+            self.checkpoints.last = self.round
         # Plug-ins may raise any of these for the state of another model or scheme.
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise DecentnodeError(

@@ -151,7 +151,7 @@ def _restored(node: Node, lineage: RunIdentity, before: int) -> bool:
 
 
 def _go_on(node: Node, found: Checkpoint) -> None:
-    node.checkpoints.go_on(node, found)
+    node.restore(found.state)
     print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
 
 
@@ -165,7 +165,7 @@ def _undo(node: Node, lineage: RunIdentity, round: int) -> None:
         node.round = round - 1
     try:
         # Checkpoints first: none may be left without the records that it implies.
-        node.checkpoints.undo(node, round)
+        node.checkpoints.undo(round)
         node.records.cut_back(round - 1)
     except (BadInput, OSError) as error:
         print(

@@ -100,7 +100,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)
-    checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter)
+    checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
         rank, training, adaptation, graph, sharing, exchanger, evaluation, records, course, checkpoints

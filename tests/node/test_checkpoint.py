@@ -347,16 +347,19 @@ def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monke
     ]  # fmt: skip
 
 
+def checkpoints_of(lineage, records, said):
+    """Those of rank 3 after every tenth round, in a run that is stopped."""
+    course = SimpleNamespace(heartbeat=SimpleNamespace(mark=lambda *_: None), is_cut_short=True)
+    return checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append), 3, course, records)
+
+
 def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
     said = []
-    heartbeat = SimpleNamespace(mark=lambda *_: None)
-    node = SimpleNamespace(rank=3, round=9, heartbeat=heartbeat, records=Records(tmp_path, 3), state=1)
-    node.snapshot = lambda: {"of": node.state}
     lineage = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     lineage.settle(STAMP.run_id, STAMP.incarnation)
-    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
-    for node.round in (9, 19, 29):
-        saved.after(node)
+    saved = checkpoints_of(lineage, Records(tmp_path, 3), said)
+    for round in (9, 19, 29):
+        saved.after(round, lambda: {"of": 1})
     with monkeypatch.context() as readonly:
         unlink = Path.unlink
 
@@ -367,10 +370,9 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
 
         readonly.setattr(Path, "unlink", refuse)
         with pytest.raises(OSError, match="Read-only"):
-            saved.undo(node, 12)
+            saved.undo(12)
     assert checkpoint.rounds(tmp_path, 3) == [9, 19]
-    node.round, node.state = 19, 2
-    saved.after(node)
+    saved.after(19, lambda: {"of": 2})
     assert checkpoint.read(tmp_path, 3, 19).state == {"of": 2}
     assert [report.round for report in said] == [9, 19, 29, 12, 19]
 
@@ -378,9 +380,8 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
 def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_path, monkeypatch):
     """Else a loss of power would leave a hole that nobody fills."""
     path, found = tmp_path / "00003.jsonl", []
-    node = SimpleNamespace(rank=3, round=9, heartbeat=SimpleNamespace(mark=lambda *_: None))
-    node.records = Records(tmp_path, 3)
-    node.records.write(RoundRecord(3, 9), ByteCounters())
+    records = Records(tmp_path, 3)
+    records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
 
     def look(fd):
@@ -388,10 +389,8 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
         sync(fd)
 
     monkeypatch.setattr(line_file.os, "fdatasync", look)
-    node.snapshot = dict
     lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=lambda report: None))
-    saved.after(node)
+    checkpoints_of(lineage, records, []).after(9, dict)
     assert found == [(True, [])]
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
 
@@ -407,18 +406,17 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
     monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
-    node = SimpleNamespace(rank=3, round=9, heartbeat=SimpleNamespace(mark=lambda *_: None), snapshot=dict)
-    node.records, node.course = Records(tmp_path, 3), SimpleNamespace(is_cut_short=True)
-    node.records.write(RoundRecord(3, 9), ByteCounters())
+    records = Records(tmp_path, 3)
+    records.write(RoundRecord(3, 9), ByteCounters())
     lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    saved = checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append))
-    saved.after(node)
+    saved = checkpoints_of(lineage, records, said)
+    saved.after(9, dict)
     assert checkpoint.rounds(tmp_path / "saved", 3) == []
     (complaint,) = said
     assert (complaint.round, type(complaint)) == (9, NotCheckpointed)
     assert complaint.reason.endswith("could not be written (1 missing): No space left on device")
     is_full = False
-    saved.at_the_end(node)
+    saved.at_the_end(9, dict)
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
     assert [record.round for record in read_records(tmp_path / "00003.jsonl")] == [9]
 

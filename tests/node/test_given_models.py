@@ -166,7 +166,7 @@ def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp
     assert back.nodes[0].round == 1
     monkeypatch.setattr(type(back.nodes[0].course), "is_cut_short", True)
     monkeypatch.setattr(checkpoint, "save", None)
-    back.nodes[0].checkpoints.at_the_end(back.nodes[0])
+    back.nodes[0].checkpoints.at_the_end(1, back.nodes[0].snapshot)
 
 
 def models_of(nodes):

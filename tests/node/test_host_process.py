@@ -12,7 +12,7 @@ import torch
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.node import host_process as host
-from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.host_process import _start_together
 from decentnode.node.node import Node
 from decentnode.results.records import Records
@@ -76,11 +76,11 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     lineage.begin(time.monotonic() - 5.0)
     said = SimpleNamespace(fill=lambda introductions: None, said=dict)
     fork_context = SimpleNamespace(
-        introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start
+        introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start, lineage=lineage
     )
     records = Records(tmp_path, 0)
     node = SimpleNamespace(
-        rank=0, records=records, checkpoints=NodeCheckpoints(lineage, 0, None),
+        rank=0, records=records,
         sharing=SimpleNamespace(introduction=lambda: None, meet=lambda everybody: None),
         exchange=SimpleNamespace(endpoint=SimpleNamespace(counters=ByteCounters())),
         evaluation=SimpleNamespace(resume=(resumed := []).append),

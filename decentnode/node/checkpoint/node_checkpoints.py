@@ -1,25 +1,24 @@
-"""When a node is saved, and how it continues from a checkpoint."""
+"""The run that checkpoints belong to, and when a node is saved."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
 
-import torch
-
-from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
+from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.state_encoding import UnknownKind
-from decentnode.node.checkpoint.store import Checkpoint, RunStamp
+from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 
 WARN_INTERVAL = 60.0
 """Seconds between two warnings of one node about failed checkpoints."""
 FROM_THE_START = -1
+Snapshot = Callable[[], object]
+"""Returns the state of a node, its elapsed time and its counters."""
 
 
 class RunIdentity:
@@ -69,115 +68,81 @@ class RunIdentity:
         return int(self._words[2])
 
 
-class SavedNode(Protocol):
-    """What its checkpoints need from a node."""
-
-    rank: int
-    round: int
-    records: Records
-    course: RoundScheduler
-
-    @property
-    def heartbeat(self) -> HeartbeatSlot:
-        """Where the node marks its progress."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its model."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """Its state, elapsed time and counters."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `snapshot()`; raises DecentnodeError if the state does not fit this node."""
-
-    def set_elapsed(self, seconds: float) -> None:
-        """Sets the node's elapsed time, in seconds."""
-
-
 class NodeCheckpoints:
     """The checkpoints of one node."""
 
-    def __init__(self, lineage: RunIdentity, every: int, reporter: Reporter) -> None:
+    def __init__(
+        self, lineage: RunIdentity, every: int, reporter: Reporter, rank: int, course: RoundScheduler,
+        records: Records,
+    ) -> None:  # fmt: skip
         """`every`: rounds between checkpoints; 0: only at a graceful stop."""
+        self.last = FROM_THE_START
+        """The round of the last checkpoint that was saved or restored."""
         self._lineage = lineage
         self._every = every
         self._reporter = reporter
-        self._last = FROM_THE_START
+        self._rank = rank
+        self._course = course
+        self._records = records
         self._undone: int | None = None
         """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
         self._complained: float | None = None
 
-    def after(self, node: SavedNode) -> None:
+    def after(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if that is due after the round it has just done."""
-        if self._every and (node.round + 1) % self._every == 0:
-            self._save(node)
+        if self._every and (round + 1) % self._every == 0:
+            self._save(round, snapshot)
 
-    def at_the_end(self, node: SavedNode) -> None:
+    def at_the_end(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if the run stops before its last round."""
-        if node.course.is_cut_short and node.round > self._last:
-            self._save(node)
+        if self._course.is_cut_short and round > self.last:
+            self._save(round, snapshot)
 
-    def resume(self, node: SavedNode) -> None:
-        """Restores the node to the round after which the run continues; raises BadCheckpoint."""
-        node.set_elapsed(self._lineage.seconds)
-        if self._lineage.round == FROM_THE_START:
-            return
-        device = node.device
-        self.go_on(node, checkpoint.read(self._lineage.directory, node.rank, self._lineage.round, device))
-
-    def go_on(self, node: SavedNode, found: Checkpoint) -> None:
-        """Restores the node from a checkpoint; raises DecentnodeError if it does not fit this node."""
-        node.restore(found.state)
-        # A machine that joins late may know an earlier time than the checkpoint.
-        node.set_elapsed(max(node.records.seconds, self._lineage.seconds))
-        self._last = found.round
-
-    def undo(self, node: SavedNode, round: int) -> None:
+    def undo(self, round: int) -> None:
         """Deletes checkpoints of `round` and later ones, because the node takes part from `round` on.
 
         Raises OSError.
         """
-        self._last, self._undone = min(self._last, round - 1), round
+        self.last, self._undone = min(self.last, round - 1), round
         # Before the deletion: no resume may count on files that are being deleted.
-        self._reporter.send(Rejoined(node.rank, round))
+        self._reporter.send(Rejoined(self._rank, round))
         directory, failed = self._lineage.directory, None
-        for later in checkpoint.rounds(directory, node.rank):
+        for later in checkpoint.rounds(directory, self._rank):
             try:
                 if later >= round:
-                    checkpoint.delete(directory, node.rank, later)
+                    checkpoint.delete(directory, self._rank, later)
             except OSError as error:
                 # Continues, so that one refused file leaves as few stale checkpoints as possible.
                 failed = error
-        checkpoint.clean_up(directory, node.rank)
+        checkpoint.clean_up(directory, self._rank)
         if failed is not None:
             raise failed
 
-    def _save(self, node: SavedNode) -> None:
-        node.heartbeat.mark(node.round, Activity.CHECKPOINT)
+    def _save(self, round: int, snapshot: Snapshot) -> None:
+        self._course.heartbeat.mark(round, Activity.CHECKPOINT)
         # A resume from this checkpoint does not repeat the records up to its round, so they must be on disk.
         # A resume from an earlier one repeats them.
-        if gap := node.records.sync():
-            self._complain(node, gap)
+        if gap := self._records.sync():
+            self._complain(round, gap)
             return
         directory, stamp = self._lineage.directory, self._lineage.stamp
         try:
-            is_undone = self._undone is not None and node.round >= self._undone
-            checkpoint.save(directory, node.rank, node.round, node.snapshot(), stamp, overwrite=is_undone)
+            is_undone = self._undone is not None and round >= self._undone
+            checkpoint.save(directory, self._rank, round, snapshot(), stamp, overwrite=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            self._complain(node, reason)
+            self._complain(round, reason)
             return
-        self._last = node.round
+        self.last = round
         # Only now: on this report the launcher may delete older checkpoints.
-        self._reporter.send(Checkpointed(node.rank, node.round))
+        self._reporter.send(Checkpointed(self._rank, round))
 
-    def _complain(self, node: SavedNode, reason: str) -> None:
+    def _complain(self, round: int, reason: str) -> None:
         """Reports a failed checkpoint, at most once per WARN_INTERVAL; the node continues, and earlier
         checkpoints stay.
         """
         now = time.monotonic()
         if self._complained is None or now - self._complained >= WARN_INTERVAL:
             self._complained = now
-            print(f"round {node.round + 1}: no checkpoint: {reason}", flush=True)
-            self._reporter.send(NotCheckpointed(node.rank, node.round, reason[:500]))
+            print(f"round {round + 1}: no checkpoint: {reason}", flush=True)
+            self._reporter.send(NotCheckpointed(self._rank, round, reason[:500]))
