@@ -106,35 +106,28 @@ class Node:
             self.course.heartbeat.mark(self.round, Activity.EVALUATE)
             await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed node needs; tensors are references, not copies."""
-        return {
-            "round": self.round,
-            "vector": self.training.vector.values,
-            "training": self.training.state_dict(),
-            "sharing": self.sharing.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state_dict()`, bit for bit; the next round is `state["round"] + 1`."""
-        self.round = state["round"]
-        self.training.vector.values.copy_(state["vector"])
-        self.training.load_state_dict(state["training"])
-        self.sharing.load_state_dict(state["sharing"])
-
     def snapshot(self) -> dict[str, Any]:
-        """The content of a checkpoint: the node's state, elapsed time and counters."""
+        """The content of a checkpoint: everything that a resumed node needs; tensors are references."""
         return {
-            "node": self.state_dict(),
+            "node": {
+                "round": self.round,
+                "vector": self.training.vector.values,
+                "training": self.training.state_dict(),
+                "sharing": self.sharing.state_dict(),
+            },
             "seconds": self.records.seconds,
             "bytes": dict(vars(self.exchange.endpoint.counters)),
             "refused": dict(self.exchange.refused),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `snapshot()`; raises DecentnodeError if the state does not fit this node."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from `snapshot()`, bit for bit; raises DecentnodeError if it does not fit this node."""
         try:
-            self.load_state_dict(state["node"])
+            node = state["node"]
+            self.round = node["round"]
+            self.training.vector.values.copy_(node["vector"])
+            self.training.load_state_dict(node["training"])
+            self.sharing.load_state_dict(node["sharing"])
             for name, total in state["bytes"].items():
                 setattr(self.exchange.endpoint.counters, name, total)
             self.set_elapsed(state["seconds"])

@@ -90,7 +90,7 @@ def check_resume(experiment, tmp_path, stop=3, end=7):
     resumed = Nodes(experiment, tmp_path / "resumed").load(saved).run(stop, end)
     assert torch.equal(resumed.models, straight.models)
     for one, other in zip(resumed.nodes, straight.nodes, strict=True):
-        assert equal(one.state_dict(), other.state_dict())
+        assert equal(one.snapshot()["node"], other.snapshot()["node"])
         assert vars(one.exchange.endpoint.counters) == vars(other.exchange.endpoint.counters)
     return straight
 
@@ -115,8 +115,9 @@ def test_every_part_of_the_state_matters(forgotten, tmp_path):
     straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 3)
     fresh = Nodes(experiment, tmp_path / "fresh").begin()
     for node, stopped in zip(fresh.nodes, straight.nodes, strict=True):
-        state = stopped.state_dict()
-        node.load_state_dict(state | {forgotten: node.state_dict()[forgotten]})
+        state = stopped.snapshot()
+        state["node"][forgotten] = node.snapshot()["node"][forgotten]
+        node.restore(state)
     fresh.run(3, 6)
     assert not torch.equal(fresh.models, straight.run(3, 6).models)
 
