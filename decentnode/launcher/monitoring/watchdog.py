@@ -1,10 +1,10 @@
 """Which node waits for which on a machine, and which hangs, from the nodes' heartbeats."""
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Heartbeat, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
@@ -19,7 +19,6 @@ GROWTH, LONGEST_INTERVAL = 4.0, 60.0
 """Factor of that growth, and the longest pause in seconds."""
 REPORT_INTERVAL = 1.0
 MOST_PEERS = 8
-STAT_BYTES = 4096
 NEVER = float("inf")
 UNKNOWN_ROUND = 1 << 62
 """Later than any."""
@@ -280,12 +279,12 @@ class Watchdog:
         if not any(self._is_unusual(rank, now) for rank in waiting):
             return
         for rank in waiting:
-            round, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
+            current, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
             if now - since > Timeouts.notice / 2:
                 peers = self._behind_now(rank)
                 why = self.doing(peers[0], now) if peers else ""
                 lasts = self._pause + Timeouts.reported_wait
-                yield Waiting(rank, round, peers[:MOST_PEERS], _to_tenths(now - since), why, lasts)
+                yield Waiting(rank, current, peers[:MOST_PEERS], round(now - since, 1), why, lasts)
 
     def _behind_now(self, rank: int) -> list[int]:
         """The peers a waiting node waits for; computed once while no local node makes progress."""
@@ -328,20 +327,11 @@ class Watchdog:
         return True if unread else None
 
 
-def _to_tenths(seconds: float) -> float:
-    return round(seconds, 1)
-
-
 def thread_state(pid: int | None) -> str:
     """The kernel's state of a process's main thread (R, S, D, T, ...); empty if the process has ended."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
         # The name before it may contain spaces and parentheses.
-        return os.read(fd, STAT_BYTES).rsplit(b")", 1)[1].split(maxsplit=1)[0].decode()
+        return stat.rsplit(b")", 1)[1].split(maxsplit=1)[0].decode()
     except (OSError, IndexError):
         return ""
-    finally:
-        os.close(fd)
