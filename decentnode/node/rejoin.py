@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from decentnode.communication.base import Communication
-from decentnode.core.registry import name_of
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
@@ -21,14 +20,12 @@ def bring_back(
     nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication,
     lineage: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
-    """Gives each node a model, and all of them the round to continue in; raises StartError and RunFailed.
+    """Gives each node a model, and all of them the round to continue in; raises StartError.
 
     Asks only neighbors in other processes, since those in this one rejoin, too. If all are in this one, the
     nodes continue as in a resumed run. `deadline` is the timeout of each wait for all nodes together, in
     seconds.
     """
-    for node in nodes:
-        refuse_strangers(node)
     own = {node.rank for node in nodes}
     elsewhere = {node.rank: sorted(set(peers[node.rank]) - own) for node in nodes}
     if any(elsewhere.values()):
@@ -44,13 +41,6 @@ def bring_back(
         node.set_elapsed(max(node.records.seconds, lineage.seconds))
         node.course.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
-
-
-def refuse_strangers(node: Node) -> None:
-    """Raises RunFailed if the scheme does not allow nodes to rejoin."""
-    sharing = node.sharing
-    if not (sharing.tolerates_loss and sharing.takes_back):
-        raise RunFailed(f"rank {node.rank}: {name_of(sharing)} does not let lost nodes rejoin")
 
 
 def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
