@@ -205,10 +205,17 @@ async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitC
 
 async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
     """Runs one node to its end; its failure does not end the other nodes of the process."""
+    reporter = fork_context.reporter
     try:
-        await node.run()
-        _close_records(node, fork_context.reporter)
-        fork_context.reporter.send(_last_word(node))
+        try:
+            await node.run()
+        finally:
+            # Before the last report, which ends the node.
+            if problem := node.records.close():
+                reporter.send(DiskProblem(node.rank, problem[:500], lost=True))
+        rounds = node.round + 1
+        is_whole = rounds == node.course.rounds
+        reporter.send(_finished(node, rounds) if is_whole else Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
         return _explain(fork_context, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
@@ -216,20 +223,6 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         node.training.tie.close()
         # Also after a failure: LEAVE spares the peers their deadline.
         node.exchange.endpoint.leave()
-        # A node that failed has not closed its records yet.
-        _close_records(node, fork_context.reporter)
-
-
-def _close_records(node: Node, reporter: Reporter) -> None:
-    """Reports records that the disk has not accepted; before the last report, which ends the node."""
-    problem = node.records.close()
-    if problem:
-        reporter.send(DiskProblem(node.rank, problem[:500], lost=True))
-
-
-def _last_word(node: Node) -> Finished | Stopped:
-    rounds = node.round + 1
-    return _finished(node, rounds) if rounds == node.course.rounds else Stopped(node.rank, rounds)
 
 
 def _finished(node: Node, rounds: int) -> Finished:
