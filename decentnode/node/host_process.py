@@ -9,7 +9,6 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -65,11 +64,11 @@ class ForkContext:
     socket_dir: str
     threads: int
     """Threads of torch in each process."""
-    credentials: Credentials | None = None
+    credentials: Credentials | None
     """Credentials of links between machines; None: the links are plain."""
 
 
-def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> NoReturn:
+def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoReturn:
     """Runs the host process at `position` in its given incarnation, and ends it."""
     code = ExitCode.FAILED
     try:
@@ -77,7 +76,8 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int = 0) -> 
         code = _run(fork_context, position, incarnation)
     except BaseException as error:
         # Also before any node exists: without a report the launcher knows only the exit code.
-        code = _report_failure(fork_context, position, error)
+        ranks = fork_context.experiment.processes[position].ranks
+        code = max(_explain(fork_context, rank, error) for rank in ranks)
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
@@ -103,8 +103,9 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     deadline = experiment.settings.failures.start_deadline
     ranks = experiment.processes[position].ranks
     if incarnation:
-        # Before anything that may take long: the watchdog reads these heartbeats.
-        _get_ready_again(fork_context.heartbeats, ranks)
+        # Before anything that may take long: the silence of the previous process does not count.
+        for heartbeat in map(fork_context.heartbeats.of, ranks):
+            heartbeat.mark(heartbeat.read().round, Activity.START)
     place = _place(fork_context, position, incarnation)
     communication, nodes = _build(fork_context, place)
     if incarnation:
@@ -150,12 +151,6 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
         node.rank, node.training.vector, node.exchange.endpoint.counters, mark, place, run_id,
         failures.start_deadline, failures.deadline,
     )  # fmt: skip
-
-
-def _get_ready_again(heartbeats: HeartbeatBoard, ranks: Sequence[int]) -> None:
-    """Resets the heartbeats of the previous process, so its silence does not count against this one."""
-    for heartbeat in map(heartbeats.of, ranks):
-        heartbeat.mark(heartbeat.read().round, Activity.START)
 
 
 def _place(fork_context: ForkContext, position: int, incarnation: int) -> ProcessDirectory:
@@ -240,11 +235,6 @@ def _finished(node: Node, rounds: int) -> Finished:
         metrics=scores,
         refused=dict(node.exchange.refused),
     )
-
-
-def _report_failure(fork_context: ForkContext, position: int, error: BaseException) -> ExitCode:
-    codes = [_explain(fork_context, r, error) for r in fork_context.experiment.processes[position].ranks]
-    return max(codes)
 
 
 def _where(node: Node) -> str:
