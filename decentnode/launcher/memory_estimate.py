@@ -29,15 +29,6 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     return processes * PROCESS_BYTES + len(ranks) * _bytes_of_a_node(experiment) + received + staging
 
 
-def _estimate(experiment: Experiment, machine: int) -> int:
-    """`bytes_needed`, or 0 if a scheme or optimizer cannot be built outside a run."""
-    try:
-        return bytes_needed(experiment, machine)
-    # An estimate must not prevent a run that would work.
-    except Exception:
-        return 0
-
-
 def _bytes_of_a_node(experiment: Experiment) -> int:
     """Two slots, gradient, snapshot, copies of vector or gradient, and the state of optimizer and scheme."""
     copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
@@ -90,10 +81,14 @@ class MemoryEstimate:
 
     def __init__(self, experiment: Experiment, machine: int) -> None:
         """Measures before the nodes start."""
-        self.needed = _estimate(experiment, machine)
+        self.needed = 0
+        """0 if a scheme or optimizer cannot be built outside a run."""
+        # An estimate must not prevent a run that would work.
+        with contextlib.suppress(Exception):
+            self.needed = bytes_needed(experiment, machine)
         self.available = available_bytes()
         self.nodes = len(experiment.mapping.ranks_of(machine))
-        self._ranks = {i: process.ranks for i, process in enumerate(experiment.processes)}
+        self._processes = experiment.processes
         self._killed = times_run_out()
 
     @property
@@ -115,14 +110,13 @@ class MemoryEstimate:
         if isinstance(report, Failed) and report.out_of_memory:
             return [Failed(report.rank, f"{report.error}; all nodes here {self.figures}", out_of_memory=True)]
         # The kernel's kill looks like any other; only the counter of such kills tells them apart.
-        if isinstance(report, Exited) and report.status == SIGKILL_STATUS and self._has_run_out():
-            why = f"killed by the kernel, which had run out of memory; all nodes here {self.figures}"
-            return [*(Failed(rank, why, out_of_memory=True) for rank in self._ranks[report.process]), report]
+        if isinstance(report, Exited) and report.status == SIGKILL_STATUS:
+            before, self._killed = self._killed, times_run_out()
+            if self._killed > before:
+                why = f"killed by the kernel, which had run out of memory; all nodes here {self.figures}"
+                ranks = self._processes[report.process].ranks
+                return [*(Failed(rank, why, out_of_memory=True) for rank in ranks), report]
         return [report]
-
-    def _has_run_out(self) -> bool:
-        before, self._killed = self._killed, times_run_out()
-        return self._killed > before
 
 
 def available_bytes() -> int:
