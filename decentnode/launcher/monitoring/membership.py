@@ -106,14 +106,15 @@ class MembershipTable:
                 self.members[report.peer].accused = True
             case PeerBack():
                 self._heard(report.rank)
-                self.restore_edge(report.rank, report.peer)
+                edge = (report.rank, report.peer)
+                self._drop_edges(lambda missing: (missing.rank, missing.peer) == edge)
             case Restarted():
                 self.ended.discard(report.process)
                 self.revive(self._home.get(report.process, ()))
             case Rejoined():
                 # The exception: a rejoining node discards later rounds.
                 self._heard(report.rank).round = report.round - 1
-            case Rejected() | FaultInjected():
+            case Rejected() | FaultInjected() | Checkpointed() | NotCheckpointed():
                 self._heard(report.rank)
             case Finished():
                 member = self._heard(report.rank)
@@ -124,8 +125,6 @@ class MembershipTable:
             case Stopped():
                 member = self._heard(report.rank)
                 member.state, member.round = MemberState.STOPPED, report.rounds - 1
-            case Checkpointed() | NotCheckpointed():
-                self._heard(report.rank)
             case Failed():
                 if lost := self.lose([report.rank], report.error):
                     self.members[report.rank].out_of_memory = report.out_of_memory
@@ -183,10 +182,6 @@ class MembershipTable:
         member.state, member.error, member.silent_since = MemberState.RUNNING, "", None
         member.out_of_memory = False
         member.last_report = time.monotonic()
-
-    def restore_edge(self, rank: int, peer: int) -> None:
-        """Records that one end exchanges with the other again."""
-        self._drop_edges(lambda edge: (edge.rank, edge.peer) == (rank, peer))
 
     def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
         self.missing_edges = [edge for edge in self.missing_edges if not is_over(edge)]
