@@ -295,7 +295,7 @@ class Launcher:
             is_alone = self._others.is_left_alone(Timeouts.machine_gone)
             self._run_state.tend(self._others.gone, is_alone, self._assembly.send)
             self._end_hung_nodes()
-            self._run_monitor.tell_waits(stopping=self._signal is not None)
+            self._run_monitor.event_log.tell_waits()
             self._show_progress()
 
     def _take(self, report: Report) -> None:
@@ -315,7 +315,7 @@ class Launcher:
             if report.rank in self._local and self.run_id:
                 self._observer.take(report)
         for rank in lost:
-            self._run_monitor.lost(rank, stopping=self._signal is not None)
+            self._run_monitor.lost(rank)
             if self._signal is None:
                 self.screen.show_log(self._run_monitor.log(rank))
 

@@ -97,8 +97,11 @@ class EventLog:
                 self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
 
     def tell_waits(self) -> None:
-        """Shows stragglers that others have waited for long enough."""
-        for delay in self.waits.news(time.monotonic()):
+        """Shows stragglers that others have waited for long enough.
+
+        Call it after all reports of a check, because a node that waits is no straggler.
+        """
+        for delay in () if self.quiet else self.waits.news(time.monotonic()):
             self.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
 
     def close(self) -> None:

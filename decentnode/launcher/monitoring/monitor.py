@@ -95,25 +95,20 @@ class RunMonitor:
         if isinstance(report, Restarted):
             self.watchdog.begin_anew(report.process)
 
-    def tell_waits(self, stopping: bool) -> None:
-        """Shows stragglers; called after all reports of a check, because a node that waits is no
-        straggler.
-        """
-        if not stopping:
-            self.event_log.tell_waits()
-
-    def lost(self, rank: int, stopping: bool) -> None:
+    def lost(self, rank: int) -> None:
         """Records that a node is lost, and shows it unless the run was asked to stop."""
         seen, member = self.watchdog.sighting(rank), self._membership.members[rank]
         where = "" if seen else f" on machine {self._experiment.mapping.machine_of(rank)}"
         log = f"; its log: {self.log(rank)}" if seen else ""
         text = f"rank {rank}{where} is lost: {member.error.removeprefix(f'rank {rank}, ')}{log}"
         round = max(seen.round if seen else member.round, 0)
-        (self.event_log.record if stopping else self.event_log.say)("node_lost", text, rank, round)
+        (self.event_log.record if self.event_log.quiet else self.event_log.say)(
+            "node_lost", text, rank, round
+        )
 
     def log(self, rank: int) -> Path:
         """The log of a node's process."""
-        process = next(p for p in self._experiment.processes if rank in p.ranks)
+        process = self._experiment.processes[self._experiment.home[rank]]
         return self._run_dir / log_name(process.ranks[0])
 
     def hung(self) -> dict[int, list[Failed]]:
