@@ -254,9 +254,8 @@ class ForkServerProcess:
         # A node that has finished cannot repeat its rounds with neighbors that have left.
         done = any(seen.activity is Activity.END for seen in sightings)
         # A failure before the start cancels the run, and a graceful stop ends it: no restart helps.
-        return (
-            bool(fork_context.snapshots.run_id) and fork_context.heartbeats.last_round == GO_ON and not done
-        )
+        has_begun = bool(fork_context.lineage.message_id)
+        return has_begun and fork_context.heartbeats.last_round == GO_ON and not done
 
 
 def die_with(parent: int) -> None:

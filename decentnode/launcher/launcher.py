@@ -248,7 +248,6 @@ class Launcher:
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
-        self._snapshots.run_id = start.message_id
         self.membership.start(self._run_state.lineage.round, self._known)
         self._began = time.monotonic() - self._run_state.seconds
         self._startup = seconds_since_process_start()

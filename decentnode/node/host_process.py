@@ -115,7 +115,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         _start_together(fork_context, position, nodes)
     absent = fork_context.lineage.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
-    run_id = fork_context.snapshots.run_id
+    run_id = fork_context.lineage.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:

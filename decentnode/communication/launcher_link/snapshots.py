@@ -1,4 +1,4 @@
-"""Memory shared by a launcher and its nodes: the run id, and each node's vector at evaluations.
+"""Memory shared by a launcher and its nodes: each node's vector at evaluations.
 
 The observer reads vectors here, whatever transport carries the models.
 """
@@ -22,20 +22,10 @@ class SnapshotBuffers:
         self.elements = elements
         self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
-        self._run_id = shared_array((1,))
         self._flags = shared_array((len(ranks), 2))
         # As bytes, because numpy has no bfloat16.
         vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
-
-    @property
-    def run_id(self) -> int:
-        """The run id in messages, agreed on at the rendezvous; 0 before the start."""
-        return int(self._run_id[0])
-
-    @run_id.setter
-    def run_id(self, run_id: int) -> None:
-        self._run_id[0] = run_id
 
     async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
         """Copies the vector for the observer; returns False if that still reads the last one.

@@ -63,13 +63,6 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     starts: list[Round] = []
     """The rounds after which the run was started, this one included."""
 
-    @property
-    def message_id(self) -> int:
-        """The id in the nodes' messages; it differs per start, because nodes of an earlier start may still
-        run.
-        """
-        return self.run_id + self.incarnation
-
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     """The run, or the join of this machine, is refused."""

@@ -63,6 +63,14 @@ class RunIdentity:
         return RunStamp(int(self._words[0]), int(self._words[1]), self.settings)
 
     @property
+    def message_id(self) -> int:
+        """The run's id in the nodes' messages, 0 before the start.
+
+        It differs per start, because nodes of an earlier start may still run.
+        """
+        return int(self._words[0] + self._words[1])
+
+    @property
     def round(self) -> int:
         """The round after which the run continues."""
         return int(self._words[2])
