@@ -28,7 +28,7 @@ from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_scores, initial_model, least_batch
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, is_due
-from decentnode.node.faults.injector import FaultInjector, InjectionLog
+from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node, RoundExchange
@@ -165,10 +165,8 @@ class Experiment:
     def injector(self) -> FaultInjector | None:
         """The fault injector; None without faults."""
         faults = [fault.make() for fault in self.settings.faults]
-        nodes = self.graph.num_nodes
-        machines = [self.mapping.machine_of(rank) for rank in range(nodes)]
-        ledger = InjectionLog(len(faults), nodes)
-        return FaultInjector(faults, machines, self.settings.seed, ledger) if faults else None
+        machines = [self.mapping.machine_of(rank) for rank in range(self.graph.num_nodes)]
+        return FaultInjector(faults, machines, self.settings.seed) if faults else None
 
     def sharing(self) -> Sharing:
         """A new scheme for one node, bound to the model."""

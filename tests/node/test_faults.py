@@ -15,7 +15,7 @@ from decentnode.communication.launcher_link.reports import FaultInjected, Report
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from decentnode.node.faults import Crash, Drop, MessageDelay, NetworkPartition, Slow, Stop
-from decentnode.node.faults.injector import FaultInjector, InjectionLog
+from decentnode.node.faults.injector import FaultInjector
 from eval.reliability.more_faults import Corrupt, Duplicate, FullDisk, Hang, Raise, Reorder
 
 RUN_ID = 7
@@ -29,7 +29,7 @@ class Stage:
         read, write = os.pipe()
         self.inflow, reporter = ReportReader(read), Reporter(write)
         self.heartbeats = HeartbeatBoard([0])
-        self.injector = FaultInjector(faults, [0, 0, 1, 1], seed, InjectionLog(len(faults), 4))
+        self.injector = FaultInjector(faults, [0, 0, 1, 1], seed)
         self.heartbeat = self.injector.heartbeat(0, self.heartbeats.of(0), reporter)
         self.interceptor = self.injector.interceptor([0], self.heartbeats, reporter)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from decentnode.communication.base import Communication
 from decentnode.communication.interceptor import Received
-from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
+from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.registry import name_of
 from decentnode.errors import BadInput
 from decentnode.mapping.base import Mapping
@@ -139,8 +139,3 @@ def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:
 def includes(ranks: Literal["all"] | int | tuple[int, ...], rank: int) -> bool:
     """Whether an option includes this rank."""
     return ranks == "all" or rank in named(ranks)
-
-
-def activity_of(name: ActivityName) -> Activity:
-    """The activity with that YAML name."""
-    return Activity[name.upper()]

@@ -4,7 +4,7 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decentnode.communication import wire
 from decentnode.communication.interceptor import MessageInterceptor, Received
@@ -18,38 +18,17 @@ from decentnode.communication.launcher_link.reports import FaultInjected, Report
 from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
-from decentnode.node.faults.base import Fault, MessageFault, NodeFault, activity_of, includes
+from decentnode.node.faults.base import Fault, MessageFault, NodeFault, includes
 
 MOST_REMEMBERED = 8
 """Messages per link and kind that are remembered, to recognize a resend."""
 ROUNDS_REMEMBERED = 8
 """Rounds in which a fault was reported; payloads of peers may belong to other rounds than the node's own."""
-Tell = Callable[[int, int, int, str], None]
-"""Reports that a fault, by its number, acts on a rank in a round, and on what."""
 Numbered = tuple[int, Fault]
 """A fault and its index in the configuration, which keys its random choices."""
 
 
-class InjectionLog:
-    """By fault and rank the last round in which it acted; memory made before the fork, so that it outlives
-    crashed processes.
-    """
-
-    def __init__(self, faults: int, ranks: int) -> None:
-        self._last = shared_array((faults, ranks))
-
-    def claim(self, fault: int, rank: int, round: int) -> bool:
-        """Records that a fault acts on a rank in this round; False if it did so in this round or a
-        later one.
-        """
-        # Only the process of the rank writes here, so no lock is needed.
-        if self._last[fault, rank] > round:
-            return False
-        self._last[fault, rank] = round + 1
-        return True
-
-
-@dataclass(frozen=True)
+@dataclass
 class FaultInjector:
     """The faults of a run; made before the fork."""
 
@@ -57,14 +36,17 @@ class FaultInjector:
     machines: Sequence[int]
     """The machine of each rank."""
     seed: int
-    ledger: InjectionLog
+
+    def __post_init__(self) -> None:
+        self._acted = shared_array((len(self.faults), len(self.machines)))
+        """By fault and rank the round after the last one in which it acted; it outlives crashed processes."""
 
     def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
         """The heartbeat slot of a node; it injects the faults for that rank, if there are any."""
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
             return heartbeat
-        return FaultHeartbeat(rank, heartbeat, self, faults, self._tell(reporter))
+        return FaultHeartbeat(rank, heartbeat, self, faults, reporter)
 
     def interceptor(
         self, ranks: Sequence[int], heartbeats: HeartbeatBoard, reporter: Reporter
@@ -77,14 +59,18 @@ class FaultInjector:
         if not any(faults.values()):
             return None
         sightings = {rank: heartbeats.of(rank).read for rank in ranks}
-        return FaultInterceptor(faults, sightings, self.seed, self._tell(reporter))
+        return FaultInterceptor(faults, sightings, self, reporter)
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
-        """Whether a fault of a node is due in that round and has not acted yet."""
+        """Whether a fault of a node is due in that round and has not acted in it, or in a later one."""
         share = self.faults[fault].probability
         # Keyed by fault, rank and round, so a restarted process draws the same.
         drawn = share >= 1.0 or generator(self.seed, "fault", fault, rank, round).random() < share
-        return drawn and self.ledger.claim(fault, rank, round)
+        # Only the process of the rank writes here, so no lock is needed.
+        if not drawn or self._acted[fault, rank] > round:
+            return False
+        self._acted[fault, rank] = round + 1
+        return True
 
     def _meant_for(self, rank: int) -> list[Numbered]:
         return [
@@ -93,56 +79,47 @@ class FaultInjector:
             if includes(fault.ranks, rank) and fault.machine in (None, self.machines[rank])
         ]
 
-    def _tell(self, reporter: Reporter) -> Tell:
-        def tell(fault: int, rank: int, round: int, what: str) -> None:
-            name = name_of(self.faults[fault])
-            print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
-            reporter.send(FaultInjected(rank, round, name, what))
-
-        return tell
+    def tell(self, reporter: Reporter, fault: int, rank: int, round: int, what: str) -> None:
+        """Reports that a fault, by its number, acts on a rank in a round, and on what."""
+        name = name_of(self.faults[fault])
+        print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
+        reporter.send(FaultInjected(rank, round, name, what))
 
 
+@dataclass(eq=False)
 class FaultHeartbeat(HeartbeatSlot):
     """A heartbeat slot that injects a node's faults when the node marks its activity."""
 
-    def __init__(
-        self,
-        rank: int,
-        heartbeat: HeartbeatSlot,
-        injector: FaultInjector,
-        faults: Sequence[tuple[int, NodeFault]],
-        tell: Tell,
-    ) -> None:
-        self._rank = rank
-        self._heartbeat = heartbeat
-        self._injector = injector
-        self._faults = faults
-        self._tell = tell
-        self._lasting: list[NodeFault] = []
-        self._began = 0.0
+    rank: int
+    heartbeat: HeartbeatSlot
+    injector: FaultInjector
+    faults: Sequence[tuple[int, NodeFault]]
+    reporter: Reporter
+    _lasting: list[NodeFault] = field(default_factory=list, init=False)
+    _began: float = field(default=0.0, init=False)
 
     def mark(self, round: int, activity: Activity) -> None:
         """Ends the faults of the previous activity, marks this one, and injects its faults."""
         seconds, lasting = time.monotonic() - self._began, self._lasting
         self._lasting = []
         for fault in lasting:
-            fault.relent(seconds, self._heartbeat)
+            fault.relent(seconds, self.heartbeat)
         # Marked before the faults act, so the launcher sees where a hung node is.
-        self._heartbeat.mark(round, activity)
+        self.heartbeat.mark(round, activity)
         self._began = time.monotonic()
-        for number, fault in self._faults:
-            if activity is activity_of(fault.activity) and fault.strikes_in(round):
+        for number, fault in self.faults:
+            if activity is Activity[fault.activity.upper()] and fault.strikes_in(round):
                 self._strike(number, fault, round)
 
     def beat(self) -> None:
-        self._heartbeat.beat()
+        self.heartbeat.beat()
 
     def read(self) -> Heartbeat:
-        return self._heartbeat.read()
+        return self.heartbeat.read()
 
     def _strike(self, number: int, fault: NodeFault, round: int) -> None:
-        if self._injector.is_due(number, self._rank, round):
-            self._tell(number, self._rank, round, fault.activity)
+        if self.injector.is_due(number, self.rank, round):
+            self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
             # Reported and recorded first: a crash never returns from `strike`.
             self._lasting.append(fault)
             fault.strike()
@@ -163,22 +140,19 @@ class _Held:
     """It waits for the next message of its link, not the other way round."""
 
 
+@dataclass(eq=False)
 class FaultInterceptor(MessageInterceptor):
     """Injects faults into the messages that arrive at one process."""
 
-    def __init__(
-        self,
-        faults: Mapping[int, Sequence[tuple[int, MessageFault]]],
-        sightings: Mapping[int, Callable[[], Heartbeat]],
-        seed: int,
-        tell: Tell,
-    ) -> None:
-        """`faults` and `sightings` are keyed by local rank."""
+    faults: Mapping[int, Sequence[tuple[int, MessageFault]]]
+    """By local rank."""
+    sightings: Mapping[int, Callable[[], Heartbeat]]
+    """By local rank."""
+    injector: FaultInjector
+    reporter: Reporter
+
+    def __post_init__(self) -> None:
         self.next_release = math.inf
-        self._faults = faults
-        self._sightings = sightings
-        self._seed = seed
-        self._tell = tell
         self._held: list[_Held] = []
         self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
         self._told: defaultdict[tuple[int, int], deque[int]] = defaultdict(
@@ -208,10 +182,10 @@ class FaultInterceptor(MessageInterceptor):
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
         """What is left of a message after all faults."""
-        faults = self._faults.get(header.receiver, ())
+        faults = self.faults.get(header.receiver, ())
         if not faults:
             return [message]
-        seen = self._sightings[header.receiver]()
+        seen = self.sightings[header.receiver]()
         # Other kinds may name another round, or none: they belong to the receiver's current round.
         addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE)
         round = header.round if addressed else seen.round
@@ -222,7 +196,7 @@ class FaultInterceptor(MessageInterceptor):
                 continue
             identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
             # Keyed by the message, not by its arrival, so the same messages are affected in each run.
-            draw = generator(self._seed, "fault", number, *identity)
+            draw = generator(self.injector.seed, "fault", number, *identity)
             if fault.probability < 1.0 and draw.random() >= fault.probability:
                 continue
             self._tell_once(number, header, round)
@@ -240,7 +214,7 @@ class FaultInterceptor(MessageInterceptor):
             includes(fault.peers, header.sender)
             and fault.separates(header.sender, header.receiver)
             and fault.pursue(round, now)
-            and (fault.activity is None or activity is activity_of(fault.activity))
+            and (fault.activity is None or activity is Activity[fault.activity.upper()])
         )
 
     def _attempt(self, header: wire.Header) -> int:
@@ -260,7 +234,8 @@ class FaultInterceptor(MessageInterceptor):
         if round not in told:
             told.append(round)
             kind = wire.Kind(header.kind).name.lower()
-            self._tell(number, header.receiver, round, f"{kind} from rank {header.sender}")
+            what = f"{kind} from rank {header.sender}"
+            self.injector.tell(self.reporter, number, header.receiver, round, what)
 
     def _hold(self, held: "_Held") -> None:
         self._held.append(held)
