@@ -208,10 +208,10 @@ class ForkServerProcess:
             self._replaced.add(position)
             os.kill(pid, signal.SIGKILL)
 
-    def _fork_anew(self, position: int) -> None:
+    def _fork_anew(self, position: int, status: int | None = None) -> None:
         """Forks a replacement; reports it first, so later reports count for the new process."""
         if self._restarts[position] % INCARNATIONS:
-            self._fork_context.reporter.send(Restarted(position, None, self._restarts[position]))
+            self._fork_context.reporter.send(Restarted(position, status, self._restarts[position]))
         self._fork(position)
 
     def _kill_all(self) -> None:
@@ -236,9 +236,7 @@ class ForkServerProcess:
                     self._fork_anew(position)
             elif self._may_come_back(position, code):
                 self._restarts[position] += 1
-                # Before the fork, so it precedes all reports of the new process.
-                self._fork_context.reporter.send(Restarted(position, code, self._restarts[position]))
-                self._fork(position)
+                self._fork_anew(position, code)
             else:
                 self._fork_context.reporter.send(Exited(position, code))
 
