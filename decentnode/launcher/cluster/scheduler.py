@@ -22,7 +22,11 @@ def settle(settings: Settings) -> Settings:
     if not isinstance(mapping, Environment):
         return settings
     job = mapping.job
-    addresses = known_addresses(job) or _learned(job, settings.failures.start_deadline)
+    if not (addresses := known_addresses(job)):
+        # Imported here, because it loads torch's network code.
+        from decentnode.mapping.torchrun_store import learned_addresses
+
+        addresses = learned_addresses(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     say(f"{job}: this is machine {job.machine}")
@@ -47,13 +51,6 @@ def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
         return settings.run_dir
     named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
     return str(own_directory(Path(settings.run_dir) if settings.run_dir else named, job))
-
-
-def _learned(job: SchedulerJob, seconds: float) -> list[str]:
-    # Imported here, because it loads torch's network code.
-    from decentnode.mapping.torchrun_store import learned_addresses
-
-    return learned_addresses(job, seconds)
 
 
 def own_directory(run_dir: Path, job: SchedulerJob) -> Path:
