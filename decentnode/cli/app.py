@@ -111,8 +111,6 @@ def launch(
 
     with with_locations(config, overrides):
         settings = settle(settings)
-        if past is not None:
-            past.settle(settings)
         machine = this_machine(settings)
         preflight.credentials(settings, machine)
         preflight.check_group(settings, machine)

@@ -214,7 +214,8 @@ def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_pa
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
     with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
-        ResumePlan(tmp_path).begin(Start(run_id=0, round=2), range(4))
+        past = ResumePlan(tmp_path)
+        past.begin(Start(run_id=0, round=2), range(4), past.settings)
 
 
 @pytest.fixture

@@ -112,10 +112,6 @@ class ResumePlan:
         """Elapsed time of the run up to the round it resumes after."""
         self._seconds: dict[int, float] = {}
 
-    def settle(self, settings: Settings) -> None:
-        """Replaces the settings with ones that name the current machines."""
-        self.settings = replace(settings, run_dir=str(self.run_dir))
-
     def refuse_finished(self, nodes: int) -> None:
         """Raises BadInput if no node has rounds left; only machine 0 can know that."""
         path = self.run_dir / "summary.json"
@@ -211,16 +207,19 @@ class ResumePlan:
         """Whether the run was started since without this machine."""
         return int(self._state["incarnation"]) < start.incarnation
 
-    def begin(self, start: Start, ranks: Iterable[int]) -> None:
-        """Cuts the directory back to the round that all continue after; no node writes yet.
+    def begin(self, start: Start, ranks: Iterable[int], settings: Settings) -> None:
+        """Cuts the directory back to the round that all continue after, and records the settings.
 
-        Raises BadInput.
+        No node writes yet. Raises BadInput.
         """
         self.seconds = self._seconds.get(start.round, 0.0)
         # In a start without this machine the others may have continued from an earlier round.
         missed = start.starts[len(self._state["starts"]) :]
         with _able_to_write(self.run_dir):
             self._cut_back(min([start.round, *missed]), ranks)
+            # Last: a failure above leaves the earlier settings.
+            resolved = config.dump(replace(settings, run_dir=str(self.run_dir)))
+            write_durably(self.config, [resolved.encode()])
 
     def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
@@ -231,8 +230,6 @@ class ResumePlan:
                 if round > last:
                     checkpoint.delete(directory, rank, round)
         cut_back(self.run_dir / "evaluations.jsonl", last)
-        # Last: a failure above leaves the earlier settings.
-        write_durably(self.config, [config.dump(self.settings).encode()])
 
 
 def write_state(

@@ -59,7 +59,7 @@ class RunState:
         """Prepares the directory after the rendezvous and before the start signal."""
         if self._past is not None and (not start.late or self._past.is_behind(start)):
             # A late machine may have rounds that the others have discarded meanwhile.
-            self._past.begin(start, sorted(self._local))
+            self._past.begin(start, sorted(self._local), self._experiment.settings)
         if self._past is not None and not start.late:
             absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
             self.retention.begin(start.round, absent)
