@@ -431,7 +431,7 @@ class Launcher:
             self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
         )
         # A resumed run that did not start keeps its earlier summary.
-        has_begun = self.run_id or not self._run_state.goes_on
+        has_begun = self.run_id or self._run_state.past is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
         self._run_monitor.close(headline(summary, self._exit_code()))
         return summary

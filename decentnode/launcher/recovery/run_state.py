@@ -31,6 +31,7 @@ class RunState:
 
     def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None) -> None:
         """`past`: the run to resume; None: a new one. Raises BadInput if it is in progress."""
+        self.past = past
         self.lock = past.lock if past else RunLock(run_dir)
         self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
@@ -38,7 +39,6 @@ class RunState:
         self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
-        self._past = past
         self._machine = machine
         self._ranks, self._local = ranks, set(local)
         self._complained: float | None = None
@@ -48,19 +48,19 @@ class RunState:
 
     def greeting(self, join: Join) -> Join:
         """The Join with the checkpoints of this machine's nodes; raises BadInput."""
-        if self._past is None:
+        if self.past is None:
             return join
         if self._machine == 0:
             # Other machines do not know how remote nodes ended; their own may have to go back a round.
-            self._past.refuse_finished(len(self._ranks))
-        return self._past.greeting(join, sorted(self._local), self.lineage.settings)
+            self.past.refuse_finished(len(self._ranks))
+        return self.past.greeting(join, sorted(self._local), self.lineage.settings)
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""
-        if self._past is not None and (not start.late or self._past.is_behind(start)):
+        if self.past is not None and (not start.late or self.past.is_behind(start)):
             # A late machine may have rounds that the others have discarded meanwhile.
-            self._past.begin(start, sorted(self._local), self._experiment.settings)
-        if self._past is not None and not start.late:
+            self.past.begin(start, sorted(self._local), self._experiment.settings)
+        if self.past is not None and not start.late:
             absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
             self.retention.begin(start.round, absent)
         self._may_undo = bool(start.late)
@@ -70,7 +70,7 @@ class RunState:
 
     def _versions(self, round: int) -> list[CodeVersion]:
         """Versions of the code up to this start, with a copy of the last; raises BadInput."""
-        versions, sources = self._past.versions if self._past else [], self._experiment.sources
+        versions, sources = self.past.versions if self.past else [], self._experiment.sources
         if versions and versions[-1].digest == sources.version.digest:
             return versions
         try:
@@ -80,20 +80,15 @@ class RunState:
         return [*versions, msgspec.structs.replace(sources.version, round=round + 1)]
 
     @property
-    def goes_on(self) -> bool:
-        """Whether this is a resumed run."""
-        return self._past is not None
-
-    @property
     def seconds(self) -> float:
         """Elapsed time of the run before this start."""
-        return self._past.seconds if self._past else 0.0
+        return self.past.seconds if self.past else 0.0
 
     @property
     def rows(self) -> list[EvaluationRow]:
         """Earlier evaluations; always the same list, from which discarded rows are removed."""
         path = self._run_dir / "evaluations.jsonl"
-        if self._past and path.exists():
+        if self.past and path.exists():
             self._rows[:] = read_evaluations(path)
         return self._rows
 
@@ -101,7 +96,7 @@ class RunState:
     def news(self) -> str:
         """The round after which the run resumes, as text; empty for a new run."""
         round = self.lineage.round
-        code = self._past.other_code if self._past else ""
+        code = self.past.other_code if self.past else ""
         with_other = f", with other code: {code}" if code else ""
         return f"continues after round {round + 1}{with_other}" if round != FROM_THE_START else ""
 
