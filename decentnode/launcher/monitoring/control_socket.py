@@ -124,7 +124,12 @@ class ControlServer:
         """Accepts, answers and sends as far as possible without waiting."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
-                self._accept()
+                connection, _ = self._socket.accept()
+                # Bounds descriptors and memory; a client may try again.
+                if len(self._clients) >= MOST_CLIENTS:
+                    connection.close()
+                else:
+                    self._clients.append(_Client(connection))
         now = time.monotonic()
         for client in list(self._clients):
             try:
@@ -146,14 +151,6 @@ class ControlServer:
         self._socket.close()
         with contextlib.suppress(OSError):
             self._live.unlink(missing_ok=True)
-
-    def _accept(self) -> None:
-        connection, _ = self._socket.accept()
-        # Bounds descriptors and memory; a client may try again.
-        if len(self._clients) >= MOST_CLIENTS:
-            connection.close()
-            return
-        self._clients.append(_Client(connection))
 
     def _advance(self, client: _Client) -> bool:
         """One step of a conversation; True when it is over."""
@@ -198,19 +195,13 @@ def ask(path: str, request: Request) -> msgspec.Raw:
 
 def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
     """The bytes of the answer, one line."""
-    until = time.monotonic() + Timeouts.control_answer
-    pieces: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        # For each step; the launcher limits the whole conversation itself.
         connection.settimeout(Timeouts.control_answer)
         try:
             connection.connect(path)
             connection.sendall(msgspec.json.encode(request) + b"\n")
-            while not (pieces and pieces[-1].endswith(b"\n")):
-                # A timeout of 0 would make the socket non-blocking.
-                connection.settimeout(max(0.001, until - time.monotonic()))
-                pieces.append(connection.recv(1 << 20))
-                if not pieces[-1] or sum(map(len, pieces)) > MOST_ANSWER_BYTES:
-                    raise RunFailed("the launcher hung up without an answer")
+            answer = connection.makefile("rb").readline(MOST_ANSWER_BYTES)
         except (TimeoutError, BlockingIOError):
             # BlockingIOError: the backlog of a launcher that does not accept is full.
             raise RunFailed(f"the launcher does not answer within {Timeouts.control_answer:.0f} s") from None
@@ -220,7 +211,9 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
             if isinstance(error, HUNG_UP) and not is_again:  # it may have ended just now
                 return _answered(path, request, is_again=True)
             raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
-    return b"".join(pieces)
+    if not answer.endswith(b"\n"):
+        raise RunFailed("the launcher hung up without an answer")
+    return answer
 
 
 def live_of(run_dir: Path) -> Live | None:
