@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
-from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import (
     PeerBack,
@@ -217,10 +216,15 @@ class RoundExchange:
         key = (self._round, self._phase, 0)
         self._heartbeat.mark(self._round, Activity.SEND)
         self.endpoint.expect(layout)
-        handle = self.endpoint.exchange(outgoing, sources, key, self._patience())
+        # The median ignores single slow rounds, such as those with an evaluation.
+        usual = statistics.median(self._recent) if self._recent else 0.0
+        handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual))
         if self._phase == 0:
-            # The payloads are on their way while the node trains.
-            began += await self._do_meanwhile(handle)
+            # The payloads are on their way while the node trains, and the deadline of the peers must not run.
+            handle.hold()
+            trains = self.clock.now()
+            await self._meanwhile()
+            began += self.clock.now() - trains
         self._heartbeat.mark(self._round, Activity.RECEIVE)
         await handle
         self._heartbeat.mark(self._round, Activity.MIX)
@@ -276,19 +280,6 @@ class RoundExchange:
         total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
         new, self.refused = total - self.refused, total
         return dict(new)
-
-    async def _do_meanwhile(self, handle: ExchangeHandle) -> float:
-        """Runs `meanwhile`; returns its seconds."""
-        began = self.clock.now()
-        # The deadline of the peers must not run while this node computes.
-        handle.hold()
-        await self._meanwhile()
-        return self.clock.now() - began
-
-    def _patience(self) -> float:
-        # The median ignores single slow rounds, such as those with an evaluation.
-        usual = statistics.median(self._recent) if self._recent else 0.0
-        return self._timeouts.exchange(usual)
 
     def _release(self) -> None:
         if self._inbox is not None:
