@@ -6,6 +6,7 @@ in this module are read, so no file can name a class.
 
 import base64
 import binascii
+import math
 import struct
 from collections import Counter, deque
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class StateEncoder:
             # JSON readers are exact only for 64-bit integers.
             return value if value in JSON_INTEGERS else {"int": hex(value)}
         if kind is float:
-            return _packed_float(value)
+            # As bits where JSON has no form: infinities, and the payload of a NaN.
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if kind is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if isinstance(value, Tensor):
@@ -87,12 +89,6 @@ def order_in_memory(tensor: Tensor) -> list[int]:
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
     return order if tensor.permute(order).is_contiguous() else list(range(tensor.dim()))
-
-
-def _packed_float(value: float) -> Any:
-    # As bits where JSON has no form: infinities, and the payload of a NaN.
-    finite = value - value == 0.0
-    return value if finite else {"float": struct.pack(">d", value).hex()}
 
 
 class StateDecoder:
@@ -154,11 +150,6 @@ class StateDecoder:
         return back.to(self._device) if accelerated else back
 
 
-def _unpacked_float(content: str) -> float:
-    value: float = struct.unpack(">d", bytes.fromhex(content))[0]
-    return value
-
-
 def _unpacked_bytes(content: str) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
@@ -168,6 +159,6 @@ def _unpacked_bytes(content: str) -> bytes:
 
 _LEAVES: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
-    "float": _unpacked_float,
+    "float": lambda content: struct.unpack(">d", bytes.fromhex(content))[0],
     "bytes": _unpacked_bytes,
 }
