@@ -87,10 +87,8 @@ class DDPBaseline(GradientSync):
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:
-        meeting, device = (
-            StoreRendezvous(context.place, NAME, self.port, context.run_id),
-            context.vector.values.device,
-        )
+        meeting = StoreRendezvous(context.place, NAME, self.port, context.run_id)
+        device = context.vector.values.device
         store = meeting.store(context.start_deadline, opens=True)
         # All ranks compute the same plan from the same facts, so none has to be the leader.
         own = facts_of(device, context.place.process.machine, takes_part=True)
