@@ -13,6 +13,7 @@ from decentnode.communication.launcher_link.reports import (
     Rejoined,
     Report,
 )
+from decentnode.core.line_file import WARN_INTERVAL
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
@@ -22,8 +23,6 @@ from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import CodeVersion, EvaluationRow, read_evaluations
 from decentnode.results.records import cut_back
-
-WARN_INTERVAL = 60.0
 
 
 class RunState:

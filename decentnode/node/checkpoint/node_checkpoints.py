@@ -7,6 +7,7 @@ from pathlib import Path
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.communication.launcher_link.shared_array import shared_array
+from decentnode.core.line_file import WARN_INTERVAL
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.state_encoding import UnknownKind
@@ -14,8 +15,6 @@ from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 
-WARN_INTERVAL = 60.0
-"""Seconds between two warnings of one node about failed checkpoints."""
 FROM_THE_START = -1
 Snapshot = Callable[[], object]
 """Returns the state of a node, its elapsed time and its counters."""
