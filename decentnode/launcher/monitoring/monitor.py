@@ -123,7 +123,13 @@ class RunMonitor:
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes the rest of the results, and reports what could not be written; None: no summary."""
-        for problem in filter(None, [evaluations.close(), self._save(summary) if summary else ""]):
+        problems, path = [evaluations.close()], self._run_dir / "summary.json"
+        try:
+            if summary:
+                write_atomically(path, summary)
+        except OSError as error:
+            problems.append(f"{path} cannot be written: {error.strerror}")
+        for problem in filter(None, problems):
             self.event_log.lost_results.append(problem)
             self.event_log.say("disk", problem)
         if self.results_are_lost:
@@ -144,14 +150,6 @@ class RunMonitor:
     def results_are_lost(self) -> bool:
         """Whether some results could not be written in the end."""
         return bool(self.event_log.lost_results)
-
-    def _save(self, summary: dict[str, Any]) -> str:
-        path = self._run_dir / "summary.json"
-        try:
-            write_atomically(path, summary)
-        except OSError as error:
-            return f"{path} cannot be written: {error.strerror}"
-        return ""
 
     def _status(self) -> Status:
         now, settings, waits = time.monotonic(), self._experiment.settings, self.event_log.waits
