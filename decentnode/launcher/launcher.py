@@ -238,7 +238,7 @@ class Launcher:
         self._introductions.fill(self._assembly.introductions)
         self._observer = ModelObserver(
             self._snapshots, partial(self.membership.reporting, self._local), machine,
-            self._vector_sender.put,
+            self._vector_sender.contributions.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
             self._run_monitor.alarm.ring,
         )  # fmt: skip
@@ -338,7 +338,10 @@ class Launcher:
             elif isinstance(note, PartialSum | MeanVector | PartialDistance | VectorAck):
                 self._observer.take(note)
             elif isinstance(note, Join):
-                self._welcome(note)
+                for report in (reports := self._late_join.answer(note)):
+                    self._take(report)
+                if reports:
+                    self._expect(note.machine)
             elif isinstance(note, CheckpointsCommitted):
                 self._run_state.retention.settle(note.round, note.kept)
             else:
@@ -349,12 +352,6 @@ class Launcher:
         # After all messages, because they may have changed the set of machines.
         self._observer.expect_machines(self._others.observing)
         self._observer.is_alone = self._others.is_left_alone()
-
-    def _welcome(self, join: Join) -> None:
-        for report in (reports := self._late_join.answer(join)):
-            self._take(report)
-        if reports:
-            self._expect(join.machine)
 
     def _expect(self, machine: int) -> None:
         """Expects contributions of a machine that takes part again, or for the first time."""

@@ -307,7 +307,7 @@ class TestSilence:
     def contribute(self, desk, content):
         """Who gets what the observer has made."""
         contribution = MeanVector(3, content)
-        desk.launcher._vector_sender.put(contribution)
+        desk.launcher._vector_sender.contributions.put(contribution)
         desk.hear()
         there = [to for note, to in desk.sent if note is contribution]
         desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
@@ -348,7 +348,7 @@ def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
 def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     desk = Desk(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), desk.launcher._observer
-    observer.finish = lambda: desk.launcher._vector_sender.put(last)
+    observer.finish = lambda: desk.launcher._vector_sender.contributions.put(last)
     observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
     desk.launcher._complete_observations()
     assert last in [note for note, _ in desk.sent]

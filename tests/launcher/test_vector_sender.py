@@ -35,7 +35,7 @@ class Desk:
     def exchange(self, *notes, put=(), listening=ALL):
         """What is sent when these notes have come, and those are to be sent."""
         for contribution in put:
-            self.vector_sender.put(contribution)
+            self.vector_sender.contributions.put(contribution)
         self.sent.clear()
         self.vector_sender.exchange(notes, listening)
         return list(self.sent)

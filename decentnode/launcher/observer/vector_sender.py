@@ -40,13 +40,10 @@ class VectorSender:
         self._machine = machine
         self._send = send
         self._cut = cut
-        self._contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
+        self.contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
+        """What the next `exchange` sends; any thread may add to it."""
         self._under_way: dict[int, _Sent] = {}
         """By machine the vector that it has not acknowledged."""
-
-    def put(self, contribution: Contribution) -> None:
-        """Queues a contribution for the next `exchange`; from any thread."""
-        self._contributions.put(contribution)
 
     def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> None:
         """Acknowledges received vectors, and sends queued contributions to machines that receive."""
@@ -64,8 +61,8 @@ class VectorSender:
         for machine, sent in list(self._under_way.items()):
             if machine not in listening or now > sent.limit:
                 self._give_up(machine)
-        while not self._contributions.empty():
-            contribution = self._contributions.get()
+        while not self.contributions.empty():
+            contribution = self.contributions.get()
             for machine in listening:
                 self._deliver(contribution, machine)
 
