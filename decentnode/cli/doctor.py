@@ -29,7 +29,6 @@ from decentnode.errors import BadInput
 from decentnode.launcher.preflight import credentials, file_shortage
 from decentnode.mapping.base import is_own_address
 
-OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
 FEW_FILES = 256
 LITTLE_MEMORY = 1 << 30
@@ -75,8 +74,7 @@ def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Find
 
 def python() -> Iterator[Finding]:
     """The interpreter."""
-    found = f"{platform.python_version()} ({sys.executable})"
-    yield graded("Python", found, sys.version_info >= OLDEST_PYTHON, "install 3.11 or newer")
+    yield Finding("ok", "Python", f"{platform.python_version()} ({sys.executable})")
 
 
 def torch() -> Iterator[Finding]:
@@ -233,16 +231,12 @@ def _seconds(timeouts: Timeouts, name: str) -> float:
 
 def own_addresses() -> list[str]:
     """The IPv4 and global IPv6 addresses of this host, as the kernel lists them."""
-    words = [line.split() for name in ("fib_trie", "if_inet6") for line in _proc_net(name)]
+    tables = [path for name in ("fib_trie", "if_inet6") if (path := Path("/proc/net") / name).exists()]
+    words = [line.split() for path in tables for line in path.read_text().splitlines()]
     v4 = [line[1] for line in words if len(line) == 2 and line[0] == "|--"]
     v6 = [str(ipaddress.IPv6Address(int(line[0], 16))) for line in words if len(line) == 6]
     usable = [ip for ip in dict.fromkeys(v4 + v6) if not ipaddress.ip_address(ip).is_link_local]
     return [ip for ip in usable if not ip.endswith((".0", ".255")) and is_own_address(ip)]
-
-
-def _proc_net(name: str) -> list[str]:
-    path = Path("/proc/net") / name
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def numbers(version: str) -> tuple[int, ...]:
