@@ -15,7 +15,7 @@ from decentnode.launcher.monitoring.control_socket import (
     ask,
     live_of,
 )
-from decentnode.results.reader import Event, Live, read_evaluations, read_events
+from decentnode.results.reader import Live, read_evaluations, read_events
 
 EVENTS = "events.jsonl"
 MOST_EVENTS = 10
@@ -81,7 +81,8 @@ def _progress(node: NodeStatus) -> tuple[int, bool, float]:
 
 def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
     """The lines about a run without a launcher, from its files."""
-    events = _events(run_dir / EVENTS)
+    path = run_dir / EVENTS
+    events = read_events(path) if path.exists() else []
     # A resumed run has an end before its start.
     last = next((event for event in reversed(events) if event.kind in UNIMPORTANT), None)
     if last is not None and last.kind == "ended":
@@ -109,7 +110,3 @@ def _last_evaluation(run_dir: Path) -> str:
     except BadInput:
         return ""
     return f"; last evaluated after round {rows[-1].round + 1}" if rows else ""
-
-
-def _events(path: Path) -> list[Event]:
-    return read_events(path) if path.exists() else []
