@@ -12,6 +12,21 @@ Warn = Callable[[str], object]
 """Receives a problem of a file, in one line."""
 
 
+class RateLimiter:
+    """Allows something once per WARN_INTERVAL."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def allows(self) -> bool:
+        """Whether it may happen now; if so, it counts."""
+        now = time.monotonic()
+        if self._last is not None and now - self._last < WARN_INTERVAL:
+            return False
+        self._last = now
+        return True
+
+
 class LineFile:
     """A file to append lines to; lines that the disk refuses are written with the next one.
 
@@ -24,7 +39,7 @@ class LineFile:
         self.lost = 0
         """Lines that did not fit into memory either."""
         self._warn = warn
-        self._warned: float | None = None
+        self._warnings = RateLimiter()
         self._fd: int | None = None
         self._pending = bytearray()
         self._doubt: OSError | None = None
@@ -77,9 +92,7 @@ class LineFile:
         return f"{self.path}: its last lines could not be written ({missing} missing): {reason}"
 
     def _complain(self, problem: str) -> None:
-        now = time.monotonic()
-        if self._warned is None or now - self._warned >= WARN_INTERVAL:
-            self._warned = now
+        if self._warnings.allows():
             self._warn(f"{self.path} {problem}")
 
     def _write(self) -> OSError | None:

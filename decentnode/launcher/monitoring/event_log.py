@@ -19,7 +19,7 @@ from decentnode.communication.launcher_link.reports import (
     Stuck,
     Waiting,
 )
-from decentnode.core.line_file import WARN_INTERVAL, LineFile
+from decentnode.core.line_file import LineFile, RateLimiter
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.results.metrics import LOSS
 from decentnode.results.reader import Event
@@ -37,8 +37,8 @@ class EventLog:
         """The run was asked to stop: losses from here on are expected, and not shown."""
         self._is_finite = True
         """Whether all test losses so far are finite."""
-        self._disk_told: dict[bool, float] = {}
-        """When a disk problem was last shown, for waiting lines and for lost lines."""
+        self._disk_warnings = {lost: RateLimiter() for lost in (False, True)}
+        """For waiting lines and for lost lines, because all nodes have the same disk."""
         self._began = time.monotonic()
         self._show = show
         self._file = LineFile(path, self.warn)
@@ -92,7 +92,11 @@ class EventLog:
             case Notice():
                 self.say("communication", report.text, report.rank)
             case DiskProblem():
-                self._take_disk_problem(report)
+                text = f"rank {report.rank}: {report.text}"
+                if report.lost:
+                    self.lost_results.append(text)
+                tell = self.say if self._disk_warnings[report.lost].allows() else self.record
+                tell("disk", text, report.rank)
             case FaultInjected():
                 self.record("injected", f"{report.fault}: {report.what}", report.rank, report.round)
 
@@ -110,18 +114,6 @@ class EventLog:
         if problem:
             self.lost_results.append(problem)
             self._show(problem)
-
-    def _take_disk_problem(self, report: DiskProblem) -> None:
-        """Shows at most one line a minute, because all nodes have the same disk."""
-        text, now = f"rank {report.rank}: {report.text}", time.monotonic()
-        if report.lost:
-            self.lost_results.append(text)
-        told = self._disk_told.get(report.lost)
-        if told is not None and now - told < WARN_INTERVAL:
-            self.record("disk", text, report.rank)
-            return
-        self._disk_told[report.lost] = now
-        self.say("disk", text, report.rank)
 
 
 def _where(report: PeerMissing | PeerBack | Rejected | Stuck | Evaluated) -> str:

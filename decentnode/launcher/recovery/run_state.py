@@ -1,6 +1,5 @@
 """What a launcher keeps of a run beyond its own end: lock, checkpoints, and the round it resumed after."""
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from decentnode.communication.launcher_link.reports import (
     Rejoined,
     Report,
 )
-from decentnode.core.line_file import WARN_INTERVAL
+from decentnode.core.line_file import RateLimiter
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
@@ -40,7 +39,7 @@ class RunState:
         self._run_dir = run_dir
         self._machine = machine
         self._ranks, self._local = ranks, set(local)
-        self._complained: float | None = None
+        self._warnings = RateLimiter()
         self._rows: list[EvaluationRow] = []
         self._may_undo = False
         """Whether the evaluations are those of an earlier launcher, which may be ahead of the others."""
@@ -122,11 +121,7 @@ class RunState:
         problem, self.retention.problem = self.retention.problem, ""
         if isinstance(report, NotCheckpointed):
             problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
-        now = time.monotonic()
-        if problem and (self._complained is None or now - self._complained >= WARN_INTERVAL):
-            self._complained = now
-            return problem
-        return ""
+        return problem if problem and self._warnings.allows() else ""
 
     def _undo_rows(self, round: int) -> str:
         """Removes evaluations of `round` and later ones, which are repeated; returns a line if that fails."""

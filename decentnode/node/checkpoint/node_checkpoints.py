@@ -7,7 +7,7 @@ from pathlib import Path
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Reporter
 from decentnode.communication.launcher_link.shared_array import shared_array
-from decentnode.core.line_file import WARN_INTERVAL
+from decentnode.core.line_file import RateLimiter
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.node.checkpoint.state_encoding import UnknownKind
@@ -93,7 +93,7 @@ class NodeCheckpoints:
         self._records = records
         self._undone: int | None = None
         """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
-        self._complained: float | None = None
+        self._warnings = RateLimiter()
 
     def after(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if that is due after the round it has just done."""
@@ -145,11 +145,7 @@ class NodeCheckpoints:
         self._reporter.send(Checkpointed(self._rank, round))
 
     def _complain(self, round: int, reason: str) -> None:
-        """Reports a failed checkpoint, at most once per WARN_INTERVAL; the node continues, and earlier
-        checkpoints stay.
-        """
-        now = time.monotonic()
-        if self._complained is None or now - self._complained >= WARN_INTERVAL:
-            self._complained = now
+        """Reports a failed checkpoint from time to time; the node continues, and earlier checkpoints stay."""
+        if self._warnings.allows():
             print(f"round {round + 1}: no checkpoint: {reason}", flush=True)
             self._reporter.send(NotCheckpointed(self._rank, round, reason[:500]))
