@@ -110,7 +110,7 @@ def save(
             SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
             size, digest.hexdigest(), tree,
         )  # fmt: skip
-        write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(manifest)])
+        write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(msgspec.json.encode(manifest))])
         # A rename survives a loss of power only after its folder is synced.
         sync_folder(folder)
     except Exception:
@@ -200,20 +200,16 @@ def _path(directory: Path, rank: int, round: int, ending: str) -> Path:
     return directory / f"{rank:05d}" / f"{round:08d}{ending}"
 
 
-def _sealed(manifest: _Manifest) -> bytes:
-    text = msgspec.json.encode(manifest)
+def _sealed(text: bytes) -> bytes:
     return msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), msgspec.Raw(text))) + b"\n"
 
 
 def _read_manifest(path: Path) -> _Manifest:
     content = _content(path, MOST_MANIFEST_BYTES)
     try:
-        sealed = msgspec.json.decode(content, type=_Sealed)
-        text = bytes(sealed.manifest)
+        text = bytes(msgspec.json.decode(content, type=_Sealed).manifest)
         # Compared as bytes, so a change outside the manifest itself is found, too.
-        unchanged = (
-            content == msgspec.json.encode(_Sealed(hashlib.sha256(text).hexdigest(), sealed.manifest)) + b"\n"
-        )
+        unchanged = content == _sealed(text)
         manifest = msgspec.json.decode(text, type=_Manifest)
     except UNDECODABLE as error:
         raise BadCheckpoint(f"{path}: is no manifest of a checkpoint: {error}"[:500]) from error
