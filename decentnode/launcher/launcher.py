@@ -93,7 +93,7 @@ class Launcher:
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._pids.get, screen.note
         )
         self.evaluations = EvaluationLog(
-            self.run_dir / "evaluations.jsonl", warn=self._run_monitor.event_log.warn
+            self.run_dir / "evaluations.jsonl", warn=partial(self._run_monitor.event_log.say, "disk")
         )
         own = {i: experiment.processes[i].ranks for i in self._positions}
         self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,7 @@ class EventLog:
         """For waiting lines and for lost lines, because all nodes have the same disk."""
         self._began = time.monotonic()
         self._show = show
-        self._file = LineFile(path, self.warn)
+        self._file = LineFile(path, partial(self.say, "disk"))
 
     def record(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
@@ -58,10 +59,6 @@ class EventLog:
         """Records an event and shows it."""
         self.record(kind, text, rank, round, peer)
         self._show(text)
-
-    def warn(self, text: str) -> None:
-        """Reports that a file of this launcher cannot be written."""
-        self.say("disk", text)
 
     def take(self, report: Report) -> None:
         """Records a report if it is an event, and shows it if it matters to the user."""
