@@ -185,7 +185,8 @@ class ModelObserver(threading.Thread):
         if event.round in self._concluded:
             self._release_late(event)
             return
-        if event.round not in self._rounds and not self._may_begin(event):
+        may_begin = isinstance(event, Evaluated) or not (isinstance(event, VectorAck) or self._is_full())
+        if event.round not in self._rounds and not may_begin:
             return
         gathering = self._rounds.setdefault(event.round, _RoundParts())
         before = gathering.parts
@@ -202,10 +203,6 @@ class ModelObserver(threading.Thread):
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
         if gathering.parts > before:
             gathering.grew = time.monotonic()
-
-    def _may_begin(self, event: Evaluated | Contribution | VectorAck) -> bool:
-        """Whether an event may open its round."""
-        return isinstance(event, Evaluated) or not (isinstance(event, VectorAck) or self._is_full())
 
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
