@@ -137,8 +137,9 @@ class Rendezvous:
             if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
                 break
             if time.monotonic() > limit:
-                absent = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}"
-                self._refuse(absent + self._refusals())
+                listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
+                refused = f"; connections that were refused: {listed}" if listed else ""
+                self._refuse(f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}")
             for note in self.receive(timeout=0.1):
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
@@ -282,17 +283,15 @@ class Rendezvous:
             return None
         if has_vector(note):
             if arrival.route:
-                self._keep_vector_route(machine, arrival)
+                if self._vector_links.get(machine, arrival.connection) != arrival.connection:
+                    self.cut(machine)
+                self._vector_routes[machine] = arrival.route
+                self._vector_links[machine] = arrival.connection
         elif not self._keeps_route(rendezvous, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
         self.last_heard[machine] = time.monotonic()
         return note
-
-    def _keep_vector_route(self, machine: int, arrival: Arrival) -> None:
-        if self._vector_links.get(machine, arrival.connection) != arrival.connection:
-            self.cut(machine)
-        self._vector_routes[machine], self._vector_links[machine] = arrival.route, arrival.connection
 
     def _keeps_route(self, rendezvous: LauncherChannel, machine: int, route: bytes) -> bool:
         """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
@@ -319,10 +318,6 @@ class Rendezvous:
     def refused(self) -> Counter[str]:
         """Refused connections and messages, by reason."""
         return +self._rendezvous.refused if self._rendezvous else Counter()
-
-    def _refusals(self) -> str:
-        listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
-        return f"; connections that were refused: {listed}" if listed else ""
 
     def _difference(self, join: Join) -> Refuse | None:
         name = self._name({join.machine})
