@@ -6,7 +6,7 @@ number of rounds shows how good a gamma is.
 
 import io
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -79,14 +79,15 @@ def report(settings: Settings) -> Iterator[str]:
     nodes = counted(graph.num_nodes, "node")
     yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
     yield HEADING
-    search = find(lambda gamma, rounds: simulate(settings, graph, gamma, rounds))
-    while True:
-        try:
-            yield str(next(search))
-        except StopIteration as ended:
-            best: Trial = ended.value
-            break
-    yield f"sharing.gamma={best.gamma:.2g}"
+    trials = []
+
+    def attempt(gamma: float, rounds: int) -> Trial:
+        return simulate(settings, graph, gamma, rounds)
+
+    for trial in find(attempt):
+        trials.append(trial)
+        yield str(trial)
+    yield f"sharing.gamma={chosen(trials, attempt).gamma:.2g}"
 
 
 def check(settings: Settings, graph: WeightedGraph) -> None:
@@ -101,17 +102,12 @@ def check(settings: Settings, graph: WeightedGraph) -> None:
         raise BadInput("graph: one node alone has no neighbor to agree with")
 
 
-def find(attempt: Try) -> Generator[Trial, None, Trial]:
-    """Yields every trial, returns the best one: octaves down from 1, then half octaves around the best."""
+def find(attempt: Try) -> Iterator[Trial]:
+    """All trials: octaves down from 1, then half octaves around the best."""
     tried: dict[float, Trial] = {}
-
-    def trial(gamma: float) -> Trial:
-        tried[gamma] = attempt(rounded(gamma), ROUNDS)
-        return tried[gamma]
-
     gamma, best, slower = 1.0, 0.0, 0
     while slower < 2 and gamma >= SMALLEST:
-        found = trial(gamma)
+        found = tried[gamma] = attempt(rounded(gamma), ROUNDS)
         yield found
         slower = slower + 1 if found.rate <= best and best else 0
         best, gamma = max(best, found.rate), gamma / 2
@@ -122,8 +118,7 @@ def find(attempt: Try) -> Generator[Trial, None, Trial]:
     center = max(tried, key=lambda one: tried[one].rate)
     for factor in (2**0.5, 2**-0.5):
         if center * factor <= 1:
-            yield trial(center * factor)
-    return chosen(list(tried.values()), attempt)
+            yield attempt(rounded(center * factor), ROUNDS)
 
 
 def chosen(trials: Sequence[Trial], attempt: Try) -> Trial:

@@ -41,12 +41,8 @@ def decay(gamma, factor, rounds=tuning.ROUNDS):
 
 def searched(attempt):
     """All trials and the outcome of a search."""
-    trials, search = [], find(attempt)
-    while True:
-        try:
-            trials.append(next(search))
-        except StopIteration as ended:
-            return [trial.gamma for trial in trials], ended.value
+    trials = list(find(attempt))
+    return [trial.gamma for trial in trials], chosen(trials, attempt)
 
 
 def below(limit):
