@@ -434,6 +434,5 @@ class Launcher:
         return summary
 
     def _exit_code(self) -> ExitCode:
-        return exit_code(
-            self.membership, self._local, self._known, self._signal, self._run_monitor.results_are_lost
-        )
+        is_lost = bool(self._run_monitor.event_log.lost_results)
+        return exit_code(self.membership, self._local, self._known, self._signal, is_lost)

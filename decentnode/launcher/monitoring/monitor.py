@@ -132,7 +132,7 @@ class RunMonitor:
         for problem in filter(None, problems):
             self.event_log.lost_results.append(problem)
             self.event_log.say("disk", problem)
-        if self.results_are_lost:
+        if self.event_log.lost_results:
             files = counted(len(self.event_log.lost_results), "file")
             self.event_log.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
 
@@ -145,11 +145,6 @@ class RunMonitor:
             self._control.close()
             self._control = None
         self.event_log.close()
-
-    @property
-    def results_are_lost(self) -> bool:
-        """Whether some results could not be written in the end."""
-        return bool(self.event_log.lost_results)
 
     def _status(self) -> Status:
         now, settings, waits = time.monotonic(), self._experiment.settings, self.event_log.waits
