@@ -177,14 +177,14 @@ class Watchdog:
         """Peers that a node waits for in this round: those that certainly have not sent, otherwise the
         possible ones.
         """
-        surely: list[int] = []
-        perhaps: list[int] = []
-        for peer in self._neighbors(rank, round):
-            sure = self._is_behind(peer, rank, round)
-            if sure is not None:
-                (surely if sure else perhaps).append(peer)
+        peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)} & self._active
+        found = {
+            peer: sure
+            for peer in sorted(peers - self._given_up.get(rank, set()))
+            if (sure := self._is_behind(peer, rank, round)) is not None
+        }
         # A possible cause is named only if there is no certain one.
-        return surely or perhaps
+        return [peer for peer, sure in found.items() if sure] or list(found)
 
     def sighting(self, rank: int) -> Heartbeat | None:
         """The heartbeat of a node; None for another machine's node."""
@@ -303,10 +303,6 @@ class Watchdog:
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
         usual = (seen.since - began) / max(1, seen.round - first + 1)
         return now - seen.since > Timeouts.unusual_wait(usual)
-
-    def _neighbors(self, rank: int, round: int) -> list[int]:
-        peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)}
-        return sorted((peers & self._active) - self._given_up.get(rank, set()))
 
     def _is_behind(self, peer: int, rank: int, round: int) -> bool | None:
         """Whether a node waits for this peer: True, False for possibly, None for no."""
