@@ -15,7 +15,7 @@ import signal
 import struct
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -268,13 +268,3 @@ def name_socket_directory() -> str:
     """An unused name for a private directory whose ipc paths fit into the kernel's 107 bytes."""
     roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
     return f"{tempfile.gettempdir() if roomy else '/tmp'}/decentnode-{secrets.token_hex(4)}"
-
-
-@contextlib.contextmanager
-def hold_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Blocks signals within the block, until their handlers are installed."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)

@@ -40,7 +40,7 @@ from decentnode.launcher.cluster.messages import (
 )
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
 from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
-from decentnode.launcher.fork_server import ForkServer, end_hung, hold_signals, name_socket_directory
+from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
 from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
 from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
@@ -167,11 +167,15 @@ class Launcher:
             Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
             self._credentials,
         )  # fmt: skip
+        heard = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
-        with hold_signals(*(heard := signals_that_stop())):
+        signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+        try:
             self.server = ForkServer(fork_context, self._positions)
             for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
         # The pipe must end when the last node process does.
         os.close(write)
         self._run_monitor.open(self._socket_dir, {RESTART: self._late_join.restart})
