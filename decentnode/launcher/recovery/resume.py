@@ -130,7 +130,12 @@ class ResumePlan:
         Also raises it for another dataset or code, and where `begin` would fail: by then the others have the
         start signal and would continue alone. `settings`: the hash in valid checkpoints.
         """
-        self._refuse_other_dataset(join.dataset)
+        # Runs of earlier releases have not recorded their dataset.
+        if self._state.get("dataset", join.dataset) != join.dataset:
+            raise BadInput(
+                f"{self.run_dir}: the dataset is not the one that this run began with; "
+                "restore that one, or begin a new run"
+            )
         self._compare_code(join.code)
         self._try(ranks)
         offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
@@ -138,14 +143,6 @@ class ResumePlan:
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
-
-    def _refuse_other_dataset(self, found: str) -> None:
-        """Raises BadInput for another dataset; runs of earlier releases have not recorded theirs."""
-        if self._state.get("dataset", found) != found:
-            raise BadInput(
-                f"{self.run_dir}: the dataset is not the one that this run began with; "
-                "restore that one, or begin a new run"
-            )
 
     def _compare_code(self, found: Mapping[str, str]) -> None:
         """Raises BadInput if plug-ins have changed, unless that is accepted."""
