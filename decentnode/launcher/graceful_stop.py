@@ -72,7 +72,8 @@ class GracefulStop:
         """Processes a message of another machine."""
         match note:
             case StopRequest() | Pause():
-                self.ask(_known(note.signal))
+                # Of an unknown number only that it stops is known.
+                self.ask(signal.Signals(note.signal) if note.signal in STOPPED_BY else signal.SIGTERM)
             case HighestRound():
                 self._announced[note.machine] = note.round
                 # The decision may have been lost, or dropped on a full connection.
@@ -127,8 +128,3 @@ def killed_in_words(killed: int, saved: int | None) -> str:
         else f"resume continues at round {saved + 2}"
     )
     return f"killed {counted(killed, 'node')} that did not finish in time; {rest}"
-
-
-def _known(number: int) -> signal.Signals:
-    """The signal that another launcher received; SIGTERM for an unknown number."""
-    return signal.Signals(number) if number in STOPPED_BY else signal.SIGTERM
