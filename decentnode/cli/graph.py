@@ -71,7 +71,8 @@ def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     times = " over a period" if changes and figures.period else ""
     yield f"nodes              {figures.nodes}"
     if changes:
-        yield f"period             {_period(figures)}"
+        period = "none, the figures are of round 0" if figures.period is None else f"{figures.period} rounds"
+        yield f"period             {period}"
     yield f"edges              {figures.edges}{times}{' (directed)' if figures.directed else ''}"
     yield f"degree             {figures.degree_min if regular else degrees}{' a round' if changes else ''}"
     yield f"connected          {'yes' if figures.connected else 'no'}"
@@ -82,10 +83,6 @@ def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     if changes or figures.exact_after:
         yield f"exact average      {_exact(figures)}"
     yield f"rounds to 1e-6     {_rounds(figures)}"
-
-
-def _period(figures: GraphFigures) -> str:
-    return "none, the figures are of round 0" if figures.period is None else f"{figures.period} rounds"
 
 
 def _diameter(figures: GraphFigures) -> str:
