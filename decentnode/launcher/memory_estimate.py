@@ -26,13 +26,10 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     processes = sum(process.machine == machine for process in experiment.processes)
     received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
-    return processes * PROCESS_BYTES + len(ranks) * _bytes_of_a_node(experiment) + received + staging
-
-
-def _bytes_of_a_node(experiment: Experiment) -> int:
-    """Two slots, gradient, snapshot, copies of vector or gradient, and the state of optimizer and scheme."""
+    # Two slots, gradient, snapshot, copies of vector or gradient, and the state of optimizer and scheme.
     copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
-    return experiment.layout.nbytes * copies + _scheme_bytes(experiment)
+    node = experiment.layout.nbytes * copies + _scheme_bytes(experiment)
+    return processes * PROCESS_BYTES + len(ranks) * node + received + staging
 
 
 def _optimizer_copies(experiment: Experiment) -> int:
