@@ -213,7 +213,8 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         reporter.send(_finished(node, rounds) if is_whole else Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
-        return _explain(fork_context, node.rank, error, f"rank {node.rank}, {_where(node)}: ")
+        where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
+        return _explain(fork_context, node.rank, error, f"rank {node.rank}, {where}: ")
     finally:
         node.training.tie.close()
         # Also after a failure: LEAVE spares the peers their deadline.
@@ -235,10 +236,6 @@ def _finished(node: Node, rounds: int) -> Finished:
         metrics=scores,
         refused=dict(node.exchange.refused),
     )
-
-
-def _where(node: Node) -> str:
-    return f"round {node.round + 1}" if node.round >= 0 else "before its first round"
 
 
 def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: str = "") -> ExitCode:
