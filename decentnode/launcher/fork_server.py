@@ -193,7 +193,11 @@ class ForkServerProcess:
         if command == START and self._lifeline is not None:
             self._start_again(*_WHICH.unpack(os.read(self._lifeline, _WHICH.size)))
         else:
-            self._kill_all()
+            # First: the exits that follow must not lead to restarts.
+            self._is_over = True
+            for pid in self._position:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _start_again(self, position: int, incarnation: int) -> None:
         # A repeated or delayed request must not replace a newer process.
@@ -213,13 +217,6 @@ class ForkServerProcess:
         if self._restarts[position] % INCARNATIONS:
             self._fork_context.reporter.send(Restarted(position, status, self._restarts[position]))
         self._fork(position)
-
-    def _kill_all(self) -> None:
-        # First: the exits that follow must not lead to restarts.
-        self._is_over = True
-        for pid in self._position:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         # One wake-up may stand for several deaths.
