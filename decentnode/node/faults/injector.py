@@ -24,8 +24,6 @@ MOST_REMEMBERED = 8
 """Messages per link and kind that are remembered, to recognize a resend."""
 ROUNDS_REMEMBERED = 8
 """Rounds in which a fault was reported; payloads of peers may belong to other rounds than the node's own."""
-Numbered = tuple[int, Fault]
-"""A fault and its index in the configuration, which keys its random choices."""
 
 
 @dataclass
@@ -72,7 +70,8 @@ class FaultInjector:
         self._acted[fault, rank] = round + 1
         return True
 
-    def _meant_for(self, rank: int) -> list[Numbered]:
+    def _meant_for(self, rank: int) -> list[tuple[int, Fault]]:
+        """The faults for a rank, with their indices in the configuration, which key their random choices."""
         return [
             (i, fault)
             for i, fault in enumerate(self.faults)
