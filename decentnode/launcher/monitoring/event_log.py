@@ -50,8 +50,9 @@ class EventLog:
         """Records an event without showing it."""
         # A path may have bytes that are not valid text.
         text = text.encode(errors="backslashreplace").decode()
-        event = Event(round_seconds(time.monotonic() - self._began), kind, text, rank, round, peer)
-        self._file.append(msgspec.json.encode(event))
+        # To the millisecond.
+        seconds = float(f"{time.monotonic() - self._began:.3f}")
+        self._file.append(msgspec.json.encode(Event(seconds, kind, text, rank, round, peer)))
 
     def say(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
@@ -115,8 +116,3 @@ class EventLog:
 
 def _where(report: PeerMissing | PeerBack | Rejected | Stuck | Evaluated) -> str:
     return f"rank {report.rank}, round {report.round + 1}"
-
-
-def round_seconds(seconds: float) -> float:
-    """To the millisecond."""
-    return round(seconds, 3)
