@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
@@ -364,8 +365,8 @@ class Launcher:
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
-        hung = self._run_monitor.hung()
-        for verdict in (verdict for verdicts in hung.values() for verdict in verdicts):
+        hung = self._run_monitor.watchdog.hung()
+        for verdict in chain.from_iterable(map(self._run_monitor.verdicts, hung)):
             # Reported before the kill, so the reason is the hang and not the signal.
             self._take(verdict)
             self._unsent.append(verdict)

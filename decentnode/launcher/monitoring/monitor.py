@@ -111,11 +111,8 @@ class RunMonitor:
         process = self._experiment.processes[self._experiment.home[rank]]
         return self._run_dir / log_name(process.ranks[0])
 
-    def hung(self) -> dict[int, list[Failed]]:
-        """By position of processes to be killed now the reports about their nodes."""
-        return {position: self._verdicts(position) for position in self.watchdog.hung()}
-
-    def _verdicts(self, position: int) -> list[Failed]:
+    def verdicts(self, position: int) -> list[Failed]:
+        """Reports about the nodes of a process that hangs and is killed now."""
         ranks = set(self._experiment.processes[position].ranks) & set(self._membership.active)
         now = time.monotonic()
         why = {rank: self.watchdog.doing(rank, now) for rank in sorted(ranks)}
