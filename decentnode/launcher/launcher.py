@@ -248,7 +248,7 @@ class Launcher:
             self._run_monitor.alarm.ring,
         )  # fmt: skip
         self._others.present -= set(start.absent)
-        self._observer.expect_machines(self._others.present)
+        self._observer.machines = set(self._others.present)
         self._observer.is_late = bool(start.late)
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
@@ -355,7 +355,7 @@ class Launcher:
         for report in self._others.forget_silent(now):
             self._take(report)
         # After all messages, because they may have changed the set of machines.
-        self._observer.expect_machines(self._others.observing)
+        self._observer.machines = self._others.observing
         self._observer.is_alone = self._others.is_left_alone()
 
     def _expect(self, machine: int) -> None:

@@ -212,7 +212,7 @@ class Pair:
         self.said, self.carry = [], lambda note: note
         self.second = Machine((2, 3), 1, send=self._to_first)
         self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
-        self.first.observer.expect_machines({0, 1})
+        self.first.observer.machines = {0, 1}
         self.first.__enter__()
         self.second.__enter__()
         return self
@@ -279,7 +279,7 @@ def test_a_machine_that_is_gone_is_not_waited_for():
     with Pair() as pair:
         for rank in range(2):
             pair.first.show(rank, 0, models[rank])
-        pair.first.observer.expect_machines({0})
+        pair.first.observer.machines = {0}
         pair.second.observer.is_alone = True
         seen = pair.first.next()
     assert seen.nodes == 2

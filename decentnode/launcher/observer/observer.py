@@ -95,7 +95,8 @@ class ModelObserver(threading.Thread):
         ahead.
         """
         self._machine = machine
-        self._machines = {machine}
+        self.machines = {machine}
+        """The machines whose contributions machine 0 waits for."""
         self.is_alone = False
         """Machine 0 is silent: vectors are released at once, and nothing is observed."""
         self._newcomers: set[int] = set()
@@ -110,10 +111,6 @@ class ModelObserver(threading.Thread):
         self._closing = False
 
     # Called by the launcher.
-
-    def expect_machines(self, machines: set[int]) -> None:
-        """Sets the machines whose contributions machine 0 waits for."""
-        self._machines = set(machines)
 
     def expect_late(self, machine: int) -> None:
         """Makes machine 0 wait for a late machine from that machine's first evaluation on."""
@@ -222,13 +219,13 @@ class ModelObserver(threading.Thread):
         if (
             self._machine == 0
             and gathering.mean is None
-            and (late or self._machines - self._newcomers <= gathering.sums.keys())
+            and (late or self.machines - self._newcomers <= gathering.sums.keys())
         ):
             self._make_mean(round, gathering)
         if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
             distance = self._distance(round, gathering)
             self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
-        complete = self._machine != 0 or self._machines - self._newcomers <= gathering.distances.keys()
+        complete = self._machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
         if gathering.mean is not None and gathering.summed and (late or complete):
             self._conclude(round, gathering)
         elif late or (gathering.summed and complete and not self._count(gathering)):
