@@ -40,7 +40,7 @@ from decentnode.launcher.cluster.messages import (
     VectorAck,
 )
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
-from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
 from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
 from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
@@ -103,7 +103,7 @@ class Launcher:
         join = Join(machine, __version__, digest, experiment.dataset_digest, code)
         self._assembly = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
-            StartQuorum(experiment.mapping, experiment.settings.failures), experiment.layout.numel,
+            experiment.settings.failures, experiment.layout.numel,
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, self._assembly.send, self._assembly.cut)
         self._others = RemoteMachines(

@@ -39,7 +39,7 @@ from decentnode.launcher.cluster.messages import (
     RelayedReports,
     Start,
 )
-from decentnode.launcher.cluster.rendezvous import Rendezvous, StartQuorum
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.troupe import free_ports
@@ -141,8 +141,8 @@ class Meeting:
 
     def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
         """Has a machine come to the meeting; the future gives what was agreed on."""
-        quorum = StartQuorum(self.mapping, FailureSettings(start=self.start, grace=self.grace))
-        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), quorum=quorum)
+        failures = FailureSettings(start=self.start, grace=self.grace)
+        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=failures)
         assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, deadline, is_stopped)

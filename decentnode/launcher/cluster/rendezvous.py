@@ -45,9 +45,8 @@ NOT_LISTED = " does not have this machine's key on its list; use one set of file
 class StartQuorum:
     """Machine 0's rule: all machines; or enough nodes, after a grace time in which the others may join."""
 
-    def __init__(self, mapping: Mapping, failures: FailureSettings | None = None) -> None:
+    def __init__(self, mapping: Mapping, failures: FailureSettings) -> None:
         """All machines, unless `failures` has a number of nodes; the others then have the grace time."""
-        failures = failures or FailureSettings()
         start = failures.start
         self._mapping = mapping
         self._least = mapping.num_nodes if start == "all" else int(start.removeprefix("at_least "))
@@ -76,9 +75,9 @@ class Rendezvous:
 
     def __init__(
         self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
-        quorum: StartQuorum | None = None, elements: int = 0,
+        failures: FailureSettings | None = None, elements: int = 0,
     ) -> None:  # fmt: skip
-        """`credentials`: keys identify machines; `quorum`: the rule for the start, by default all machines.
+        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all.
 
         `elements`: size of a model, because sums of models travel in float64.
         """
@@ -99,7 +98,7 @@ class Rendezvous:
         """On machine 0, by machine the route for vectors."""
         self._vector_links: dict[int, Connection] = {}
         """By machine the connection of that route: one per machine, or their queued vectors would add up."""
-        self._quorum = quorum or StartQuorum(mapping)
+        self._quorum = StartQuorum(mapping, failures or FailureSettings())
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
         """By machine the route of the launcher that received the start."""
