@@ -11,7 +11,6 @@ from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
-from decentnode.training.gradient_sync import GradientSync
 
 FILES_PER_PROCESS = 64
 FILES_PER_NEIGHBOR = 7
@@ -25,8 +24,7 @@ def check_group(settings: Settings, machine: int) -> None:
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
     if defect := communication.defect(settings.device, ranks):
         raise BadInput(f"communication.backend: {defect}")
-    coupling: GradientSync = settings.coupling.make()
-    if defect := coupling.defect(settings.device, len(ranks)):
+    if defect := settings.coupling.make().defect(settings.device, len(ranks)):
         raise BadInput(f"training.backend: {defect}")
 
 

@@ -42,8 +42,7 @@ def this_machine(settings: Settings) -> int:
     """The index from the settings, or from this host's addresses."""
     if settings.machine is not None:
         return settings.machine
-    found: int = settings.mapping.make().find_machine()
-    return found
+    return int(settings.mapping.make().find_machine())
 
 
 def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
