@@ -254,7 +254,8 @@ class Launcher:
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
         self.membership.start(self._run_state.lineage.round, self._known)
-        self._began = time.monotonic() - self._run_state.seconds
+        past = self._run_state.past
+        self._began = time.monotonic() - (past.seconds if past else 0.0)
         self._startup = seconds_since_process_start()
         self._command = time.monotonic() - self._startup
         self.run_id = start.run_id

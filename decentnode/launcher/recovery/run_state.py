@@ -78,11 +78,6 @@ class RunState:
         return [*versions, msgspec.structs.replace(sources.version, round=round + 1)]
 
     @property
-    def seconds(self) -> float:
-        """Elapsed time of the run before this start."""
-        return self.past.seconds if self.past else 0.0
-
-    @property
     def rows(self) -> list[EvaluationRow]:
         """Earlier evaluations; always the same list, from which discarded rows are removed."""
         path = self._run_dir / "evaluations.jsonl"
