@@ -27,8 +27,7 @@ EXIT_CODES = (
     "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal. Anywhere, --debug shows "
     "the traceback of an error."
 )
-CHECKOUT = Path(__file__).resolve().parents[2]
-BENCHMARKS = CHECKOUT / "eval" / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
 
 app = typer.Typer(
     add_completion=False,
@@ -243,7 +242,7 @@ def restart(
     rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
 ) -> None:
     """Restart a node whose process died, in a running experiment."""
-    from decentnode.cli.restart import request_restart
+    from decentnode.cli.status import request_restart
 
     print_lines([request_restart(run, rank)])
 

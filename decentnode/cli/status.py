@@ -1,4 +1,4 @@
-"""The state of a run as text: from its launcher while it runs, from its files afterwards."""
+"""The state of a run as text, from its launcher or afterwards from its files; requests to restart a node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_seconds
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput, DecentnodeError, RunFailed
 from decentnode.launcher.monitoring.control_socket import (
     NOBODY_THERE,
     NodeStatus,
@@ -38,6 +38,22 @@ def report(run_dir: Path) -> Iterator[str]:
             yield from _lines(msgspec.json.decode(content, type=Status))
     else:
         yield from _afterwards(run_dir, None)
+
+
+def request_restart(run_dir: Path, rank: int) -> str:
+    """The launcher's reply to `decentnode restart`; raises BadInput where it refuses."""
+    # Imported here, because it loads torch.
+    from decentnode.launcher.cluster.late_join import RESTART
+
+    live = live_of(run_dir)
+    if live is None:
+        raise BadInput(f"{run_dir}: no launcher answers here: the run has not started, or has ended")
+    try:
+        return msgspec.json.decode(ask(live.control, Request(RESTART, str(rank))), type=str)
+    except NOBODY_THERE:
+        raise BadInput(f"{run_dir}: its launcher (pid {live.pid}) not found; start it again") from None
+    except DecentnodeError as error:
+        raise BadInput(f"{run_dir}: {error}") from None
 
 
 # While it runs.

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from decentnode.cli import status
-from decentnode.cli.restart import request_restart
 from decentnode.communication.launcher_link.reports import DiskProblem, PeerMissing, Stuck, Waiting
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
@@ -165,7 +164,7 @@ def test_a_launcher_of_another_user_is_not_taken_for_dead(tmp_path, monkeypatch)
         with pytest.raises(RunFailed, match=rf"{why} \(process {os.getpid()}\)$"):
             list(status.report(tmp_path))
         with pytest.raises(BadInput, match=rf"{why}$"):
-            request_restart(tmp_path, 0)
+            status.request_restart(tmp_path, 0)
         monkeypatch.undo()
 
 
