@@ -12,16 +12,11 @@ from decentnode.mapping.base import Mapping
 def make(settings: Settings, config: Path, out: Path | None, overwrite: bool) -> Iterator[str]:
     """Makes keys for all machines; one line for each file. Raises BadInput."""
     mapping: Mapping = settings.mapping.make()
-    folder = out or _usual_folder(settings, config)
+    security = settings.security
+    folder = out or (security.keys if isinstance(security, KeyFolder) else config.parent / KEY_FOLDER)
     manifest, *secrets = make_keys(folder, len(mapping.machines), overwrite)
     width = max(len(str(path)) for path in (manifest, *secrets))
     yield f"{manifest!s:<{width}}  for every machine; nothing in it is secret"
     for machine, path in enumerate(secrets):
         yield f"{path!s:<{width}}  for machine {machine} ({mapping.address(machine)}) alone"
     yield f"Copy them into a folder '{folder.name}' of mode 0700 there, and remove here what is for others."
-
-
-def _usual_folder(settings: Settings, config: Path) -> Path:
-    if isinstance(settings.security, KeyFolder):
-        return settings.security.keys
-    return config.parent / KEY_FOLDER
