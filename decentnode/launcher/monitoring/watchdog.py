@@ -143,21 +143,17 @@ class Watchdog:
         """Longer while all wait, but at most until the next process would count as stuck."""
         if self._quiet < QUIET_INTERVAL:
             return LOOK_INTERVAL
+        # Until a silent process counts as stuck, and until it is killed.
         left = [
-            self._left(watched)
+            due - watched.silent
             for watched in self._watched.values()
             if not self._active.isdisjoint(watched.ranks)
+            for limit in [self._limit(watched)]
+            for due in (limit, Timeouts.hung_process(limit))
+            if due > watched.silent
         ]
         # The launcher sleeps while nothing happens; any report wakes it earlier (`look_soon`).
         return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
-
-    def _left(self, watched: _Watched) -> float:
-        """Seconds until a silent process counts as stuck, or is killed."""
-        limit = self._limit(watched)
-        return min(
-            (due - watched.silent for due in (limit, Timeouts.hung_process(limit)) if due > watched.silent),
-            default=NEVER,
-        )
 
     def hung(self) -> list[int]:
         """Positions of processes to be killed."""
