@@ -71,16 +71,13 @@ class CheckpointRetention:
         for rounds in self._known.values():
             rounds -= set(self._unneeded(rounds))
         for rank in self._local:
-            self._delete_unneeded(rank)
+            try:
+                for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
+                    checkpoint.delete(self._directory, rank, unneeded)
+            except OSError as error:
+                # Tried again with the next round.
+                self.problem = f"checkpoints of rank {rank} cannot be deleted: {error.strerror or error}"
         return True
-
-    def _delete_unneeded(self, rank: int) -> None:
-        """Deletes a rank's unneeded checkpoints; what fails is tried again with the next round."""
-        try:
-            for unneeded in self._unneeded(checkpoint.rounds(self._directory, rank)):
-                checkpoint.delete(self._directory, rank, unneeded)
-        except OSError as error:
-            self.problem = f"checkpoints of rank {rank} cannot be deleted: {error.strerror or error}"
 
     def _unneeded(self, rounds: Collection[int]) -> list[int]:
         own = max((round for round in rounds if round < self.settled), default=self.settled)
