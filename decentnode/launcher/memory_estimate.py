@@ -26,9 +26,12 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     processes = sum(process.machine == machine for process in experiment.processes)
     received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
+    # Its state per neighbor may come later.
+    sharing = experiment.sharing()
+    sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
     # Two slots, gradient, snapshot, copies of vector or gradient, and the state of optimizer and scheme.
     copies = 4 + experiment.settings.overlap + experiment.coupling.one_model + _optimizer_copies(experiment)
-    node = experiment.layout.nbytes * copies + _scheme_bytes(experiment)
+    node = experiment.layout.nbytes * copies + _bytes_of(sharing.state_dict())
     return processes * PROCESS_BYTES + len(ranks) * node + received + staging
 
 
@@ -40,13 +43,6 @@ def _optimizer_copies(experiment: Experiment) -> int:
     # A real step, because optimizers create their state at the first one.
     optimizer.step(lambda: 0.0)
     return _bytes_of(optimizer.state_dict()) // (4 * experiment.layout.dtype.itemsize)
-
-
-def _scheme_bytes(experiment: Experiment) -> int:
-    """The scheme's initial state; state per neighbor may come later."""
-    sharing = experiment.sharing()
-    sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
-    return _bytes_of(sharing.state_dict())
 
 
 def _bytes_of(state: object) -> int:
