@@ -6,7 +6,7 @@ launcher accepts reports about its own nodes. About its own nodes a listed machi
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf, isfinite
 
 from msgspec.structs import astuple
@@ -67,16 +67,13 @@ class RemoteMachines:
         self._say = say
         self._told: set[int] = set()
 
-    def reports(self, relay: RelayedReports) -> list[Report]:
+    def reports(self, relay: RelayedReports) -> Iterator[Report]:
         """The reports that count; the others are counted in `refused`."""
-        believed = []
         for report in relay.reports:
-            reason = self._objection(report, relay.machine)
-            if reason:
+            if reason := self._objection(report, relay.machine):
                 self._refuse(relay.machine, reason)
             else:
-                believed.append(report)
-        return believed
+                yield report
 
     def forget_silent(self, now: float) -> list[Failed]:
         """On machine 0, removes machines that have ended or are silent; returns the nodes lost with them."""
