@@ -210,7 +210,10 @@ class ModelObserver(threading.Thread):
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
         late = self.is_alone or time.monotonic() - gathering.grew > Timeouts.observation
-        if not gathering.summed and (late or self._is_complete(round, gathering)):
+        heard = gathering.shown | gathering.declined
+        # A node in a later round has skipped this one.
+        are_here = all(rank in heard or done > round for rank, done in self._expected.items())
+        if not gathering.summed and (late or are_here):
             gathering.summed = True
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
             if not gathering.shown:
@@ -233,11 +236,6 @@ class ModelObserver(threading.Thread):
             # Otherwise the row of this round waits for an observation until the run ends.
             if self._machine == 0:
                 self.observations.put(Observation(round, 0, None, None))
-
-    def _is_complete(self, round: int, gathering: _RoundParts) -> bool:
-        """Whether all awaited local nodes have reported; one in a later round has skipped this one."""
-        heard = gathering.shown | gathering.declined
-        return all(rank in heard or done > round for rank, done in self._expected.items())
 
     def _close(self, round: int) -> None:
         """Forgets a round; later input for it is ignored."""
