@@ -4,7 +4,6 @@ Messages as large as a model have a connection of their own, so they delay no ot
 """
 
 import contextlib
-import math
 import os
 import socket
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator, sender_of
-from decentnode.communication.zmq_poll import has_input
+from decentnode.communication.zmq_poll import has_input, milliseconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
@@ -145,7 +144,7 @@ class LauncherChannel:
         limit = time.monotonic() + timeout
         polled = [(link, zmq.POLLIN) for link in self._read]
         while True:
-            zmq.zmq_poll(polled, math.ceil(1000 * max(0.0, limit - time.monotonic())))
+            zmq.zmq_poll(polled, milliseconds(limit))
             if self._gate is not None:
                 # A connection sends nothing before its key is admitted here.
                 self._gate.serve()
