@@ -313,7 +313,6 @@ FEWEST_MODULE_LINES = 70
 SMALL_MODULES = {
     "cli.exit": "what every command ends with",
     "cli.keys": "a command",
-    "cli.restart": "a command",
     "communication.exchange.early_messages": "a part of Mailbox, which is large",
     "communication.exchange.peer_progress": "a part of Mailbox, which is large",
     "communication.exchange.send_window": "a part of Mailbox, which is large",
@@ -324,7 +323,6 @@ SMALL_MODULES = {
     "launcher.cluster.scheduler": "what torchrun and srun say of a run",
     "launcher.monitoring.alarm": "a part of RunMonitor that others ring",
     "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
-    "launcher.monitoring.status": "the answer of the control socket",
     "studies.report.command": "a command",
 }
 ASSIGNED_CALLABLES = {
