@@ -177,7 +177,7 @@ def test_a_full_disk_ends_nothing_but_the_results(small_disk):
         assert rounds == list(range(len(rounds)))
     assert 4 < sum(len(records(run, rank)) for rank in range(4)) < 600
     assert read_evaluations(run.run_dir / "evaluations.jsonl")
-    assert json.loads((run.run_dir / "partition.json").read_text())["schema"] == 2
+    assert json.loads((run.run_dir / "partition.json").read_text())["schema"] == SCHEMA
     assert not (run.run_dir / "summary.json").exists()
     assert not list(run.run_dir.glob("*.tmp"))
 

@@ -69,9 +69,8 @@ def assert_same(runs, straight):
     assert {name: runs[0].summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
     found, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
     for name in TOGETHER:
-        assert [row.pop(name) for row in found] == pytest.approx(
-            [row.pop(name) for row in expected], rel=1e-6
-        )
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
     assert found == expected
     found = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
     assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
