@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from decentnode.results.reader import read_evaluations, read_events
+from decentnode.results.reader import SCHEMA, read_evaluations, read_events
 from decentnode.results.records import read_records
 from tests.integration.running import QUICKSTART, Run, wait_until
 
