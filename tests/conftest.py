@@ -1,7 +1,9 @@
 """What all tests share."""
 
+import gc
 import os
 from collections import Counter
+from collections.abc import Iterator
 
 # Whether triton's functions are for its interpreter is settled when anything, torch too, first imports it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -11,7 +13,7 @@ import torch
 from hypothesis import settings
 
 # A busy machine is no defect: property tests judge answers, never how long they took.
-settings.register_profile("decentnode", deadline=None)
+settings.register_profile("decentnode", deadline=None, max_examples=50)
 settings.register_profile("quick", deadline=None, max_examples=5)
 settings.load_profile("decentnode")
 
@@ -29,6 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """The tests and what they import stay to the end; from here on the collector skips them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

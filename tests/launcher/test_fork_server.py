@@ -1,7 +1,6 @@
 """The parent of the host processes, with processes that do nothing but end."""
 
 import errno
-import gc
 import os
 import signal
 import subprocess
@@ -89,7 +88,6 @@ def test_a_server_that_cannot_be_forked_is_an_error_in_words(monkeypatch):
     message = "^the processes of this machine cannot be started: Resource temporarily unavailable$"
     with pytest.raises(StartError, match=message):
         fork_server.ForkServer(None, [0])
-    gc.unfreeze()
 
 
 def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
@@ -117,5 +115,4 @@ def test_a_server_that_is_killed_before_it_has_said_anything_leaves_no_directory
     fork_context = SimpleNamespace(socket_dir=tmp_path / "sockets")
     with pytest.raises(StartError, match=r"^the process that starts the nodes was killed by signal 9$"):
         fork_server.ForkServer(fork_context, [0])
-    gc.unfreeze()
     assert list(tmp_path.iterdir()) == []
