@@ -19,7 +19,7 @@ from tests.support.in_process import Nodes
 
 CONFIG = """
 seed: 3
-rounds: 8
+rounds: 4
 graph: {graph}
 dataset: {{name: digits, train_size: 200}}
 model: tests.sharing.test_buffers:Normalized

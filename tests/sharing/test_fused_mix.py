@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is n
 ROOT = Path(__file__).parents[2]
 LENGTHS = (1, 3, 2047, 2048, 2049, 5001)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+KERNELS = ((("fp32", "fp32", "fp32"), 90), (("fp32", "bf16"), 80))
+"""Terms to add, and the GPU to compile for."""
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +33,20 @@ def kernel():
     return fused_mix
 
 
-def compiled(dtypes: tuple[str, ...], capability: int) -> Counter:
-    """The instructions that the kernel becomes, counted; in a fresh interpreter, for triton's compiler."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> list[Counter]:
+    """The instructions that each kernel becomes, counted; in a fresh interpreter, for triton's compiler."""
     code = (
         f"import json; from tests.sharing.test_fused_mix import instructions; "
-        f"print(json.dumps(instructions({dtypes!r}, {capability})))"
+        f"print(json.dumps([instructions(*kernel) for kernel in {KERNELS!r}]))"
     )
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    return Counter(json.loads(done.stdout))
+    return list(map(Counter, json.loads(done.stdout)))
 
 
 def instructions(dtypes, capability):
@@ -63,11 +68,10 @@ def instructions(dtypes, capability):
     return Counter(re.findall(r"^\s*(?:@\S+ )?([a-z]\S+)", made.asm["ptx"], re.MULTILINE))
 
 
-@pytest.mark.parametrize(("dtypes", "capability"), [(("fp32", "fp32", "fp32"), 90), (("fp32", "bf16"), 80)])
-def test_it_compiles_to_wide_loads_and_fused_adds(dtypes, capability, tmp_path, monkeypatch):
+@pytest.mark.parametrize("which", range(len(KERNELS)))
+def test_it_compiles_to_wide_loads_and_fused_adds(which, compiled):
     """Per thread 8 elements, in programs with and without an end in them, of which one loads by 16 bytes."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found = compiled(dtypes, capability)
+    found, (dtypes, _) = compiled[which], KERNELS[which]
     assert found["mul.f32"] == 2 * 8
     assert found["fma.rn.f32"] == 2 * 8 * (len(dtypes) - 1)
     widths = {"fp32": 2, "bf16": 1}
@@ -114,9 +118,8 @@ def test_parts_of_a_longer_vector_and_nothing_beside_them(kernel):
     assert (room[:1] == 7).all() and (room[2098:] == 7).all()
 
 
-@pytest.mark.parametrize("count", [2, 18])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(("value", "count"), [(math.nan, 2), (math.inf, 18), (-math.inf, 2)])
 def test_a_number_that_is_not_finite_is_noticed_wherever_it_stands(value, count, kernel):
     terms, out = draw_terms(count, 2500), torch.empty(2500)
     for source in {0, 1, count - 1}:

@@ -45,7 +45,7 @@ class TestGradientTracking:
     def test_it_reaches_the_optimum_that_gossip_misses(self):
         network = q8(GradientTracking)
         assert max_error(network.run(200, q8_gradient, 0.05)) <= 1e-6
-        assert max_error(network.run(300, q8_gradient, 0.05)) <= 1e-12
+        assert max_error(network.run(200, q8_gradient, 0.05)) <= 1e-11
 
     def test_it_is_the_published_equations(self):
         network, x = q8(GradientTracking), np.zeros(8)
@@ -60,7 +60,7 @@ class TestGradientTracking:
     def test_trackers_sum_to_the_gradients_after_every_step(self, chain):
         models = torch.zeros(8, 5, dtype=torch.float64)
         network = Lockstep(GradientTracking, Ring(8), models, chain)
-        for _ in range(100):
+        for _ in range(30):
             network.train(q8_gradient, 0.05)
             assert tracker_gap(network).abs().max() <= 1e-12
             network.mix()
@@ -68,15 +68,15 @@ class TestGradientTracking:
 
     def test_several_local_steps_leave_the_limit_where_it_is(self):
         network = q8(GradientTracking)
-        for _ in range(400):
+        for _ in range(200):
             for _ in range(4):
                 network.train(q8_gradient, 0.02)
             network.mix()
-        assert max_error(network.models) <= 1e-9
+        assert max_error(network.models) <= 1e-6
 
     def test_ranks_without_samples_follow(self):
         network, (gradient, optimum) = q8(GradientTracking), without({2, 5})
-        assert max_error(network.run(600, gradient, 0.05), optimum) <= 1e-9
+        assert max_error(network.run(400, gradient, 0.05), optimum) <= 1e-9
         assert tracker_gap(network).abs().max() <= 1e-12
 
     def test_a_rank_without_a_step_goes_along_its_tracker_as_if_its_gradient_were_zero(self):
@@ -117,10 +117,9 @@ def q8_bytes(make):
 
 
 class TestExactDiffusion:
-    @pytest.mark.parametrize(("eta", "rounds"), [(0.1, 250), (0.01, 1500)])
-    def test_it_reaches_the_optimum_that_gossip_misses(self, eta, rounds):
-        """Gossip stalls at .717794 and .108933 (test_sharings.py)."""
-        assert max_error(q8(ExactDiffusion).run(rounds, q8_gradient, eta)) <= 1e-8
+    def test_it_reaches_the_optimum_that_gossip_misses(self):
+        """Gossip stalls at .717794 (test_sharings.py)."""
+        assert max_error(q8(ExactDiffusion).run(160, q8_gradient, 0.1)) <= 1e-8
 
     @pytest.mark.parametrize(
         ("make", "graph", "alpha"), [(ExactDiffusion, Ring(8), 0.5), (D2, Chain(8), 1.0)]
@@ -139,7 +138,7 @@ class TestExactDiffusion:
 
     def test_several_local_steps_end_where_displacements_cancel(self):
         network, H, eta = q8(ExactDiffusion), 5, 0.02
-        for _ in range(600):
+        for _ in range(180):
             for _ in range(H):
                 network.train(q8_gradient, eta)
             network.mix()
@@ -150,13 +149,13 @@ class TestExactDiffusion:
 
     def test_it_settles_again_after_a_change_of_the_learning_rate(self):
         network = q8(ExactDiffusion)
-        assert max_error(network.run(300, q8_gradient, 0.1)) <= 1e-9
-        assert max_error(network.run(1, q8_gradient, 0.02)) >= 0.01
-        assert max_error(network.run(800, q8_gradient, 0.02)) <= 1e-8
+        assert max_error(network.run(200, q8_gradient, 0.1)) <= 1e-9
+        assert max_error(network.run(1, q8_gradient, 0.05)) >= 0.01
+        assert max_error(network.run(220, q8_gradient, 0.05)) <= 1e-8
 
     def test_ranks_without_samples_follow(self):
         network, (gradient, optimum) = q8(ExactDiffusion), without({2, 5})
-        assert max_error(network.run(600, gradient, 0.05), optimum) <= 1e-9
+        assert max_error(network.run(220, gradient, 0.1), optimum) <= 1e-9
 
     def test_the_mean_does_not_drift_under_a_coarse_chain(self):
         network = q8(ExactDiffusion, chain=lambda: (Cast(),))
@@ -206,7 +205,7 @@ class TestD2:
         D2().check(WeightedGraph(graph, MetropolisHastings()))
 
     def test_it_reaches_the_optimum_on_a_chain(self):
-        assert max_error(q8(D2, Chain(8)).run(600, q8_gradient, 0.05)) <= 1e-9
+        assert max_error(q8(D2, Chain(8)).run(250, q8_gradient, 0.1)) <= 1e-9
 
     def test_what_is_refused_would_have_diverged_and_exact_diffusion_does_not(self):
         def gradient(i, x):
@@ -215,7 +214,7 @@ class TestD2:
         start = torch.zeros(16, 1, dtype=torch.float64)
         with pytest.raises(RunFailed, match="d2 diverges: the norm of its correction is"):
             Lockstep(D2, Torus(4, 4), start).run(200, gradient, 0.05)
-        assert max_error(Lockstep(ExactDiffusion, Torus(4, 4), start).run(400, gradient, 0.05)) <= 1e-9
+        assert max_error(Lockstep(ExactDiffusion, Torus(4, 4), start).run(160, gradient, 0.1)) <= 1e-9
 
 
 class TestQuasiGlobal:
@@ -239,7 +238,7 @@ class TestQuasiGlobal:
             assert np.allclose(network.models[:, 0].numpy(), x, rtol=0, atol=1e-11)
 
     def test_its_limit_is_that_of_gossip(self):
-        assert rms_error(q8(QuasiGlobal).run(300, q8_gradient, 0.1)) == pytest.approx(0.717794, abs=1e-6)
+        assert rms_error(q8(QuasiGlobal).run(160, q8_gradient, 0.1)) == pytest.approx(0.717794, abs=1e-6)
 
     def test_it_gets_there_sooner(self):
         rounds, eta = 60, 0.01
@@ -256,7 +255,7 @@ class TestQuasiGlobal:
 
     def test_a_rank_without_steps_has_no_momentum_and_does_not_harm(self):
         network, (gradient, optimum) = q8(QuasiGlobal), without({2, 5})
-        assert max_error(network.run(600, gradient, 0.01), optimum) <= 0.5
+        assert max_error(network.run(300, gradient, 0.02), optimum) <= 0.7
         assert not network.schemes[2]._m.any()
 
 
@@ -291,9 +290,9 @@ class TestDecentLam:
             x = x - H * eta * m
             assert np.allclose(network.models[:, 0].numpy(), x, rtol=0, atol=1e-11)
 
-    @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
-    def test_its_limit_is_that_of_gossip_without_momentum(self, beta):
-        models = q8(lambda: DecentLam(beta=beta)).run(300, q8_gradient, 0.1)
+    @pytest.mark.parametrize(("beta", "rounds"), [(0.0, 80), (0.9, 300)])
+    def test_its_limit_is_that_of_gossip_without_momentum(self, beta, rounds):
+        models = q8(lambda: DecentLam(beta=beta)).run(rounds, q8_gradient, 0.1)
         assert rms_error(models) == pytest.approx(0.717794, abs=1e-6)
 
     def test_a_rank_without_steps_counts_as_one_whose_gradient_is_zero(self):

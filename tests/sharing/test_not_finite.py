@@ -1,5 +1,8 @@
 """What is not finite is never mixed: the sender is named and left out, or the run ends with who it was."""
 
+import itertools
+import math
+
 import pytest
 import torch
 
@@ -18,6 +21,11 @@ OF_FLOATS = {
 }
 """The others send integers, which are always finite."""
 CHAINED = [(name, chain) for name, case in OF_FLOATS.items() for chain in case.chains if chain is not zipped]
+
+WITH_A_VALUE = [
+    (*one, value)
+    for one, value in zip(CHAINED, itertools.cycle((math.nan, math.inf, -math.inf)), strict=False)
+]
 
 
 def play(case, transforms, is_live=lambda i, j: True):
@@ -46,8 +54,7 @@ def poison(lockstep, victim, sender, value):
     lockstep.schemes[victim].share = poisoned
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize(("name", "chain"), CHAINED)
+@pytest.mark.parametrize(("name", "chain", "value"), WITH_A_VALUE)
 def test_a_neighbor_that_sends_it_is_named_and_counts_as_missing(name, chain, value, capsys):
     case = OF_FLOATS[name]
     victim, sender = (1, 0)

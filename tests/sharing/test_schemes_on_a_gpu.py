@@ -16,7 +16,7 @@ ON_HOST = {"moniqua", "power_gossip", "power_gossip rank 2", "secure_aggregation
 
 def models_of(case, chain, place):
     """What all nodes have after some rounds of a gradient step and communication."""
-    graph = case.graphs[0]
+    graph = type(case.graphs[0])(4)
     models = torch.randn(graph.num_nodes, MODEL.numel, generator=torch.Generator().manual_seed(1))
     network = Lockstep(case.make, graph, place(models), chain, case.weights, parameters=MODEL)
     return network.run(2, lambda i, x: 0.1 * x, 0.1)
