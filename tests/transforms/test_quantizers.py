@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
@@ -72,7 +72,7 @@ class Nonzero(Transform):
 
 class TestAll:
     @each_quantizer
-    @pytest.mark.parametrize("length", [1, 7, 8, 9, 1023, 1025, 70_001])
+    @pytest.mark.parametrize("length", [1, 9, 1023, 66_001])
     def test_blocks_are_coded_one_by_one(self, make, length):
         signal = gaussian(length)
         whole = there_and_back(make(block=64), signal)
@@ -95,6 +95,7 @@ class TestAll:
         assert there_and_back(make(), torch.zeros(0, dtype=dtype)).shape == (0,)
 
     @each_quantizer
+    @settings(max_examples=25)
     @given(numbers)
     def test_any_numbers_decode_to_numbers_within_the_blocks_range(self, make, given_numbers):
         signal = torch.tensor(given_numbers, dtype=torch.float32)
@@ -106,7 +107,7 @@ class TestAll:
             assert after.double().abs().max() <= limit
 
     @each_quantizer
-    @pytest.mark.parametrize("count", range(10))
+    @pytest.mark.parametrize("count", [0, 1, 4, 9])
     def test_any_number_of_values_is_known_again(self, make, count):
         signal = torch.zeros(20, dtype=torch.float64)
         signal[torch.randperm(20, generator=torch.Generator().manual_seed(count))[:count]] = 1.5
@@ -119,6 +120,7 @@ class TestAll:
             assert torch.equal(chain.decode(received, CONTEXT), signal)
 
     @each_quantizer
+    @settings(max_examples=30)
     @given(st.integers(0, 30), st.binary(max_size=40), st.integers(0, 9))
     def test_nonsense_is_a_payload_error_or_numbers(self, make, codes, noise, scales):
         chain = Chain([Nonzero(), make(block=4)], 20)
@@ -208,6 +210,7 @@ class TestQsgd:
 class TestUniform:
     @pytest.mark.parametrize("bits", [1, 2, 4, 8])
     @pytest.mark.parametrize(("rounding", "steps"), [("nearest", 0.5), ("stochastic", 1.0)])
+    @settings(max_examples=20)
     @given(given_numbers=numbers)
     def test_errs_within_its_bound(self, bits, rounding, steps, given_numbers):
         v = torch.tensor(given_numbers, dtype=torch.float32)

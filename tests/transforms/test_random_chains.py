@@ -141,7 +141,7 @@ def test_every_transform_can_be_drawn():
 
 
 @given(legal_chains(), lengths, dtypes)
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_legal_chains_bring_a_signal_back(transforms, length, dtype):
     check_round_trip(Chain(transforms, length, dtype), length, dtype)
 
@@ -162,7 +162,7 @@ def test_coders_change_nothing(transforms, length):
 
 
 @given(st.lists(stages, min_size=1, max_size=5), lengths, dtypes)
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_any_chain_is_refused_when_built_or_works(transforms, length, dtype):
     parameters = ParameterLayout((Entry("weight", torch.Size([length, 1]), 0),))
     try:
