@@ -71,7 +71,8 @@ class Neighbors:
 @pytest.fixture
 def experiment():
     return Experiment.from_yaml(
-        CONFIGS / "quickstart.yaml", [*INPROC, "training.scheduler={name: StepLR, step_size: 1}"]
+        CONFIGS / "quickstart.yaml",
+        [*INPROC, "graph={name: ring, nodes: 6}", "training.scheduler={name: StepLR, step_size: 1}"],
     )
 
 

@@ -216,7 +216,7 @@ def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
         return perform
 
     torch.set_num_threads(1)
-    found, baseline = processes(4, work("train", "ring", 15)), processes(4, work("train_all_reduce", 15))
+    found, baseline = processes(4, work("train", "ring", 8)), processes(4, work("train_all_reduce", 8))
     for ours, theirs in zip(found.values(), baseline.values(), strict=True):
         mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])
         by_all_reduce = float(re.search(r"accuracy ([\d.]+)", theirs)[1])
