@@ -6,8 +6,10 @@
 import socket
 import sys
 from collections import Counter
+from functools import cache
 
 import pytest
+import typer.main
 
 from decentnode.cli import app as cli
 from tests.corpus.bad_cases import bad_cases
@@ -15,6 +17,14 @@ from tests.corpus.case import Case, edited
 from tests.corpus.good_cases import good_cases
 
 BAD, GOOD = bad_cases(), good_cases()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built_once():
+    """The command line is the same in all cases; to build it takes as long as to read a configuration."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")

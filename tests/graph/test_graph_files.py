@@ -1,7 +1,7 @@
 """Graph files: exact formats, round trips, and every defect word for word."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.errors import GraphError
@@ -174,6 +174,7 @@ def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
     assert defects(".") == [".: cannot be read: Is a directory"]
 
 
+@settings(max_examples=30)
 @given(st.text(alphabet="0123 -x#,\n", max_size=60), st.sampled_from(["edges", "adjacency", "auto"]))
 def test_any_text_gives_a_graph_or_a_graph_error(tmp_path_factory, text, type):
     path = tmp_path_factory.getbasetemp() / "fuzz"
