@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections import Counter
 from collections.abc import Iterator
 
 # Whether triton's functions are for its interpreter is settled when anything, torch too, first imports it.
@@ -20,8 +19,21 @@ settings.load_profile("decentnode")
 # As in host processes: several threads on tiny tensors mostly wait for each other.
 torch.set_num_threads(1)
 
-MOST_CASES = 2
-"""Of a parametrized test, in a quick run."""
+SLOW = (
+    "tests/integration/",
+    *(
+        f"tests/communication/test_{name}.py"
+        for name in ("coming_back", "communication_failures", "group_membership", "meeting", "security")
+    ),
+    "tests/core/test_thread_pools.py",
+    "tests/launcher/test_rendezvous_slow.py",
+    "tests/node/test_torn_files.py",
+    "tests/parallel/test_wrapper_processes.py",
+    "tests/sharing/test_fused_mix.py",
+    "tests/training/test_dtypes.py",
+    "tests/training/test_tokens.py",
+)
+"""Tests that start processes, or wait for time to pass."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,16 +57,16 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves a quick run the first cases of each test, and of the slow tests those marked `quick`."""
+    """Leaves a quick run the first case of each test that is not slow, or is marked `quick`."""
     if not config.getoption("--quick"):
         return
-    cases: Counter[str] = Counter()
+    seen: set[str] = set()
     kept, left = [], []
     for item in items:
         name = item.nodeid.split("[")[0]
-        slow = item.nodeid.startswith("tests/integration") or item.get_closest_marker("slow") is not None
-        is_kept = (not slow or item.get_closest_marker("quick") is not None) and cases[name] < MOST_CASES
-        cases[name] += is_kept
+        slow = item.nodeid.startswith(SLOW) or item.get_closest_marker("slow") is not None
+        is_kept = name not in seen and (not slow or item.get_closest_marker("quick") is not None)
+        seen.add(name)
         (kept if is_kept else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)

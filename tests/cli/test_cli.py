@@ -141,6 +141,7 @@ def test_debug_shows_the_traceback_of_what_is_otherwise_a_line(call):
     assert err.startswith("Traceback")
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_is_no_error():
     command = f"{sys.executable} -m decentnode schema | head -c 10"
     answer = subprocess.run(
@@ -165,6 +166,7 @@ def test_the_end_of_a_file_is_no_interruption(call, monkeypatch):
     assert err.endswith("EOFError: half a line\n")
 
 
+@pytest.mark.slow
 def test_a_thread_amid_torch_does_not_change_how_the_command_ends():
     code = """
 import threading, torch
@@ -416,6 +418,7 @@ def test_the_doctor_prints_the_time_limits_of_a_configuration(call, monkeypatch)
     assert (code, lines["process_exit"][:5]) == (0, ["19", "2", "*", "farewell", "+"])
 
 
+@pytest.mark.slow
 def test_the_doctor_examines_this_machine():
     findings = {finding.what: finding for check in doctor.CHECKS for finding in check()}
     for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):

@@ -240,6 +240,7 @@ def roll_calls(directory, ranks, nodes):
     return [MissingRanks(store, rank, nodes, 1.5) for store, rank in zip(stores, ranks, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "progress", "expected"),
     [

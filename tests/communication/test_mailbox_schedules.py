@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def play(events):
         yield event[0], box, handle, ledger
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(EVENTS)
 def test_an_exchange_is_done_neither_early_nor_late(events):

@@ -146,6 +146,7 @@ def test_a_launch_that_failed_is_the_last_one_of_its_group(nccl):
     assert nccl.asked == ["start", "send 1", "end"]
 
 
+@pytest.mark.slow
 def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, monkeypatch):
     group = PretendedNcclGroup(nccl)
     giving_up = threading.Thread(target=group.abort)

@@ -146,6 +146,7 @@ def test_progress_leaves_room_for_what_counts_more(pipe, impatient):
     assert not pipe.reporter.send(RoundProgress(1, 1, 0.5, 0))
 
 
+@pytest.mark.slow
 def test_other_reports_wait_a_second_for_room(pipe, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Timeouts, "report", 0.0)

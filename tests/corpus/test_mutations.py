@@ -83,6 +83,7 @@ def refused_in_words(attempt) -> None:
             assert defect.isprintable()
 
 
+@pytest.mark.slow
 @FEW
 @given(mutated_configurations())
 def test_a_mutated_configuration_is_read_or_refused(tmp_path, text):

@@ -191,6 +191,7 @@ def test_constant_images_have_deviation_one():
     assert (mean.item(), std.item()) == (9, 1)
 
 
+@pytest.mark.slow
 def test_importing_datasets_needs_no_vision_library():
     code = "import sys, decentnode.datasets; print({'sklearn', 'torchvision', 'pandas'} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

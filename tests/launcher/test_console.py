@@ -129,6 +129,7 @@ def test_columns_stay_apart_whatever_the_numbers(value) -> None:
     assert evaluation_line(row, CLASSIFICATION).split() == [*cells, "10000", "EB", "2777", "h", "46", "min"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
     code = (
         "import sys; from decentnode.launcher.report.console import LiveConsole;"

@@ -189,6 +189,7 @@ class TestMeeting:
         assert threading.active_count() == threads
         alone.close()
 
+    @pytest.mark.slow
     def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.3)
         with Meeting(3) as meeting:
@@ -196,6 +197,7 @@ class TestMeeting:
             absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
 
+    @pytest.mark.slow
     def test_a_machine_that_cannot_reach_the_first_names_it_and_where(self):
         with Meeting(2) as meeting:
             port = meeting.mapping.rendezvous_port
@@ -533,6 +535,7 @@ class TestAtLeast:
         assert starts[0] == starts[1]
         assert starts[0].absent == [1] and not starts[0].late
 
+    @pytest.mark.slow
     def test_with_less_nobody_begins(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.1)
         with Meeting(3, "at_least 5") as meeting:

@@ -195,6 +195,7 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
         assert (seen.round, seen.nodes) == (1, 2)
 
 
+@pytest.mark.slow
 def test_as_long_as_models_come_the_round_waits_for_all(monkeypatch):
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
@@ -329,6 +330,7 @@ def test_without_machine_0_nodes_are_let_go_on():
                 machine.show(rank, round, torch.ones(ELEMENTS))
 
 
+@pytest.mark.slow
 def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
@@ -389,6 +391,7 @@ def test_many_reports_at_once_cost_one_look_at_all_nodes():
     assert len(looks) < 20
 
 
+@pytest.mark.slow
 def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
     """As over a slow link, where both together take longer than anything is waited for."""
     monkeypatch.setattr(Timeouts, "observation", 1.0)

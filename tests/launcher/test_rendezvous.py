@@ -147,6 +147,7 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
             futures[1].result(10.0)
 
 
+@pytest.mark.slow
 def test_nobody_speaks_for_another_machine():
     with Meeting(3) as meeting:
         host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
@@ -208,6 +209,7 @@ def test_a_message_wakes_who_waits_for_the_descriptors():
             assert [note.reports for note in host.receive()] == [[Stopped(2, number)]]
 
 
+@pytest.mark.slow
 def test_who_is_not_on_the_list_learns_it_before_the_deadline():
     with Meeting(2) as meeting:
         host = meeting.come(0, deadline=1.0)

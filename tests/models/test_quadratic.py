@@ -91,6 +91,7 @@ def test_rank_i_gets_function_i():
     assert [part.tolist() for part in experiment.parts] == [[i] for i in range(8)]
 
 
+@pytest.mark.slow
 def test_the_shipped_configuration_ends_at_the_optimum(tmp_path):
     tracking = Run(tmp_path / "tracking", config=CONFIG)
     assert tracking.wait() == 0, tracking.text

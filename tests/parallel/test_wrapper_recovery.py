@@ -285,6 +285,7 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
     assert torch.equal(torch.stack(found), torch.stack(expected))
 
 
+@pytest.mark.slow
 def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
     """An error outside of the wrapper's passes, as in a data loader, is not seen by it."""
     monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)

@@ -74,6 +74,7 @@ def test_runs_that_are_judged_by_different_metrics_are_refused(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_one_command_shows_the_table_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plots, "DPI", 30)
     runs = [str(make_run(tmp_path / name, *rows, name=name)) for name, rows in (("a", SLOW), ("b", QUICK))]

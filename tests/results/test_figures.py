@@ -175,6 +175,7 @@ def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:
         figures.plot([tmp_path / "nowhere"], tmp_path)
 
 
+@pytest.mark.slow
 def test_one_run_is_drawn_with_its_labels_in_a_process_of_its_own(run) -> None:
     pictures = make_figures(run)
     assert pictures.problem == ""

@@ -368,6 +368,7 @@ def test_self_fill_of_the_largest_moves_the_mean_more(graph, measured):
         assert drift(graph, lambda by=by: (TopK(0.1, by=by),)) == pytest.approx(measured, rel=0.08)
 
 
+@pytest.mark.slow
 def test_self_filled_models_agree_in_the_end_and_zero_filled_ones_vanish():
     models = random(8, 10)
     agreed = Lockstep(Gossip, Ring(8), models, lambda: (RandomK(0.3),)).run(200)
