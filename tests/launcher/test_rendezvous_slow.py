@@ -12,7 +12,7 @@ from tests.launcher.test_rendezvous import Meeting, receive
 
 BYTES_PER_SECOND = 2_000_000
 PIECE = 1 << 14
-VECTOR = bytes(4_000_000)
+VECTOR = bytes(1_500_000)
 
 
 class SlowLink:

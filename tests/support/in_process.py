@@ -21,6 +21,15 @@ def unheard_reporter():
     return Reporter(write)
 
 
+class ReadSnapshots(SnapshotBuffers):
+    """Those of a run whose observer has no time to lose."""
+
+    async def publish(self, rank, round, vector, clock):
+        is_published = await super().publish(rank, round, vector, clock)
+        self.release(rank, round)
+        return is_published
+
+
 class Nodes:
     """All nodes of an experiment, freshly made."""
 
@@ -30,7 +39,7 @@ class Nodes:
         self.lineage = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
             experiment.settings.communication.make(),
-            SnapshotBuffers(range(count), experiment.layout.numel, experiment.layout.dtype),
+            ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
             unheard_reporter(),
             directory,
             Clock(),
