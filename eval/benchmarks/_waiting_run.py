@@ -48,7 +48,9 @@ class Waiting:
 
 
 @contextmanager
-def waiting_run(nodes: int, *overrides: str) -> Iterator[Waiting]:
+def waiting_run(
+    nodes: int, *overrides: str, warm_up: float = WARM_UP, settled: float = SETTLED
+) -> Iterator[Waiting]:
     """Everybody waits inside the block; raises RuntimeError when the run ends or the nodes get on."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         run_dir = Path(folder) / "run"
@@ -58,10 +60,10 @@ def waiting_run(nodes: int, *overrides: str) -> Iterator[Waiting]:
             run = subprocess.Popen([sys.executable, *words, graph], cwd=ROOT, stdout=output, stderr=output)
         try:
             _await_start(run, run_dir)
-            time.sleep(WARM_UP)
+            time.sleep(warm_up)
             processes = [pid for server in _children(run.pid) for pid in (server, *_children(server))]
             os.kill(processes[1], signal.SIGSTOP)
-            time.sleep(SETTLED)
+            time.sleep(settled)
             before = _progress(run_dir)
             yield Waiting(run.pid, processes[0], processes[2:])
             if run.poll() is not None or _progress(run_dir) != before:

@@ -23,6 +23,7 @@ from _report import Target, conclude, parser, show
 
 NODES, ROUNDS = 1024, 5
 LONG_NODES, LONG_ROUNDS = 64, 300
+SMALL_NODES, SMALL_ROUNDS = 8, 6
 FULL_MB = 24_000
 MOST_GROWTH = 1.15
 """A quick round of the last third over one of the first: 1 but for what else the machine does."""
@@ -32,13 +33,13 @@ MOST_COST = 1.5
 """Processor time of a node in a round, of that among few nodes with nothing beside them."""
 
 
-def many_nodes(nodes: int) -> tuple[dict[str, Any], Run]:
+def many_nodes(nodes: int, rounds: int) -> tuple[dict[str, Any], Run]:
     """The big run and its figures."""
     graph = ["graph=../../graphs/regular_1024_4.edges"] if nodes == NODES else [regular_graph(nodes)]
-    run = run_decentnode("scale.yaml", *graph, f"rounds={ROUNDS}")
+    run = run_decentnode("scale.yaml", *graph, f"rounds={rounds}")
     figures = {
         "nodes": nodes,
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "command_seconds": round(run.seconds, 2),
         "cpu_seconds": round(run.cpu_seconds, 2),
         "startup_seconds": run.summary["startup_seconds"],
@@ -51,16 +52,21 @@ def many_nodes(nodes: int) -> tuple[dict[str, Any], Run]:
     return figures, run
 
 
-def bare_seconds(nodes: int) -> float:
+def bare_seconds(nodes: int, rounds: int) -> float:
     """Seconds until as many bare processes have made as many steps."""
     began = time.time()
-    printed = call([str(ROOT / "eval" / "benchmarks" / "_bare_nodes.py"), str(nodes), str(ROUNDS)])
+    printed = call([str(ROOT / "eval" / "benchmarks" / "_bare_nodes.py"), str(nodes), str(rounds)])
     return float(json.loads(printed.output)["last"]) - began
 
 
 def long_run(nodes: int, rounds: int) -> dict[str, Any]:
     """Whether a round takes longer the later it is."""
-    run = run_decentnode("scale.yaml", regular_graph(nodes), f"rounds={rounds}")
+    return growth_in(run_decentnode("scale.yaml", regular_graph(nodes), f"rounds={rounds}"), nodes)
+
+
+def growth_in(run: Run, nodes: int) -> dict[str, Any]:
+    """Whether it does in this run."""
+    rounds = len(run.round_seconds)
     seconds = run.round_seconds[min(WARM_UP, rounds // 3) :]
     third = max(1, len(seconds) // 3)
     growth = lower_quartile(seconds[-third:]) / lower_quartile(seconds[:third])
@@ -122,9 +128,9 @@ def main() -> None:
     options.add_argument("--long-rounds", type=int, help=f"default: {LONG_ROUNDS}; 0 leaves that part out")
     options.add_argument("--only-costs", action="store_true", help="only what a round costs a node")
     arguments = options.parse_args()
-    nodes = arguments.nodes or (8 if arguments.small else NODES)
+    nodes = arguments.nodes or (SMALL_NODES if arguments.small else NODES)
     if arguments.small:
-        costs, of_costs = [round_costs(8, 4, 0)], list[Target]()
+        costs, of_costs = [round_costs(SMALL_NODES, 2, 0)], list[Target]()
     else:
         costs, of_costs = measure_costs(min(nodes // 2, FEW_NODES), nodes, COST_ROUNDS)
     if arguments.only_costs:
@@ -133,11 +139,10 @@ def main() -> None:
         ratio = {"costs": round(costs[0]["cpu_ms"] / costs[-1]["cpu_ms"], 3)}
         conclude("scale", arguments.small, costs, ratio, of_costs)
         return
-    rounds = arguments.long_rounds
-    if rounds is None:
-        rounds = 12 if arguments.small else LONG_ROUNDS
-    figures, run = many_nodes(nodes)
-    figures["bare_seconds"] = round(bare_seconds(nodes), 2)
+    rounds = SMALL_ROUNDS if arguments.small else ROUNDS
+    long_rounds = LONG_ROUNDS if arguments.long_rounds is None else arguments.long_rounds
+    figures, run = many_nodes(nodes, rounds)
+    figures["bare_seconds"] = round(bare_seconds(nodes, rounds), 2)
     table = [figures, *costs]
     finished = run.summary["finished_nodes"]
     targets = [
@@ -145,8 +150,8 @@ def main() -> None:
         Target("MB of the machine's memory taken", run.used_mb, "at most", FULL_MB),
         *of_costs,
     ]
-    if rounds:
-        table.append(long_run(8 if arguments.small else LONG_NODES, rounds))
+    if long_rounds:
+        table.append(growth_in(run, nodes) if arguments.small else long_run(LONG_NODES, long_rounds))
         targets.append(Target("last rounds over first rounds", table[-1]["growth"], "at most", MOST_GROWTH))
     for line in table:
         show(line)

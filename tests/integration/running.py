@@ -137,4 +137,5 @@ def start_command(
     own = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
     with output.open("wb") as out:
         spawner = Spawner.of_this_process()
-        return spawner.start(list(arguments), cwd, os.environ | own | environment, out.fileno(), namespace)
+        words = ["-m", "decentnode", *arguments]
+        return spawner.start(words, cwd, os.environ | own | environment, out.fileno(), namespace)

@@ -1,7 +1,7 @@
 """A process that has imported what every `decentnode run` imports, and forks them: seconds each are spared.
 
-It has no thread and nothing of a run, so that what it forks is as good as new. The tests of the documents
-start theirs as a person does.
+It has no thread and nothing of a run, so that what it forks is as good as new. `Spawner.python` is for scripts
+and for commands that start others: with it in PYTHON_EXEC, which torchrun reads, these are forked here, too.
 """
 
 import contextlib
@@ -9,22 +9,24 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import traceback
+import weakref
 from pathlib import Path
 
-from decentnode.cli import app as cli
 from decentnode.core.polling import ready
+from tests.integration.warm_python import ask
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 17
 HIGHEST_FD = 1024
-SECONDS_TO_IMPORT = 100.0
 CLONE_NEWNET = 0x40000000
 
 
@@ -64,12 +66,15 @@ class Spawner:
     _only: "Spawner | None" = None
 
     def __init__(self) -> None:
-        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(SECONDS_TO_IMPORT)
-        with other:
+        self._folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._door = str(self._folder / "door")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+            door.bind(self._door)
+            door.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.spawner", str(other.fileno())],
-                pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, "-m", "tests.integration.spawner", str(door.fileno())],
+                pass_fds=[door.fileno()], stdin=subprocess.PIPE, start_new_session=True,
                 cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
             )  # fmt: skip
 
@@ -80,57 +85,84 @@ class Spawner:
         return cls._only
 
     def start(
-        self, arguments: list[str], cwd: Path, environment: dict[str, str], output: int, namespace: str = ""
+        self, words: list[str], cwd: Path, environment: dict[str, str], output: int, namespace: str = ""
     ) -> Command:
-        """`decentnode` with these arguments, in a session of its own; what it says goes to `output`.
+        """`python` with these words; what it says goes to `output`.
 
         `namespace`: of networks, where it is not to be in that of the tests.
         """
         status, end = os.pipe()
         try:
-            wish = json.dumps([arguments, str(cwd), environment, namespace]).encode()
-            socket.send_fds(self._socket, [wish], [output, end])
-            return Command(int(self._socket.recv(MOST_BYTES)), status)
+            wish = json.dumps([words, str(cwd), environment, namespace]).encode()
+            return Command(ask(self._door, wish, [output, output, end]), status)
         finally:
             os.close(end)
 
+    def python(self) -> Path:
+        """An executable that is `python`; what is neither a module nor a script goes to the real one."""
+        path = self._folder / "python"
+        if not path.exists():
+            client = Path(__file__).with_name("warm_python.py")
+            script = f'#!/bin/sh\nexec {sys.executable} -IS {client} {self._door} {sys.executable} "$@"\n'
+            path.write_text(script)
+            path.chmod(0o755)
+        return path
 
-def serve(wishes: socket.socket) -> None:
-    """Forks what is wished for until nobody can wish any more, and passes on how it ended."""
+
+def serve(door: socket.socket) -> None:
+    """Forks what is wished for until the test has ended, and passes on how it ended."""
     import torch._dynamo  # noqa: F401
 
+    import decentnode.cli.app
     import decentnode.launcher.launcher
     import decentnode.launcher.report.live_view  # noqa: F401
 
     gc.freeze()
     selector = selectors.DefaultSelector()
-    selector.register(wishes, selectors.EVENT_READ)
+    selector.register(door, selectors.EVENT_READ)
+    selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
     while True:
         for key, _ in selector.select():
             if key.data is not None:
                 selector.unregister(key.fd)
                 os.close(key.fd)
                 tell_end(*key.data)
-                continue
-            wish, fds, *_ = socket.recv_fds(wishes, MOST_BYTES, 2)
-            if not wish:
+            elif key.fileobj is door:
+                pid, status = grant(door)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+            else:
                 return
-            pid = fork(*json.loads(wish), fds[0])
-            os.close(fds[0])
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, fds[1]))
-            wishes.send(str(pid).encode())
 
 
-def fork(arguments: list[str], cwd: str, environment: dict[str, str], namespace: str, output: int) -> int:
-    """The process of a command that has nothing of this one but what it has imported."""
+def grant(door: socket.socket) -> tuple[int, int]:
+    """The process that was wished for, and where to write its exit code."""
+    asking, _ = door.accept()
+    with asking:
+        wish, (output, errors, status), *_ = socket.recv_fds(asking, MOST_BYTES, 3)
+        pid = fork(*json.loads(wish), (output, errors))
+        os.close(output)
+        os.close(errors)
+        with contextlib.suppress(BrokenPipeError):
+            asking.send(str(pid).encode())
+    return pid, status
+
+
+def fork(
+    words: list[str], cwd: str, environment: dict[str, str], namespace: str, outputs: tuple[int, int]
+) -> int:
+    """A process that has nothing of this one but what it has imported, and does what `python` would do."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             signal.signal(signal.SIGHUP, signal.SIG_IGN if "UNDER_NOHUP" in environment else signal.SIG_DFL)
             os.setsid()
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for stream, fd in enumerate(outputs, 1):
+                os.dup2(fd, stream)
+            # Those that are there do not know whether they could be sought in.
+            sys.stdout = os.fdopen(1, "w", closefd=False)
+            sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
             os.closerange(3, HIGHEST_FD)
             if namespace:
                 enter(namespace)
@@ -138,8 +170,9 @@ def fork(arguments: list[str], cwd: str, environment: dict[str, str], namespace:
             os.environ.clear()
             os.environ.update(environment)
             sys.path[:0] = environment["PYTHONPATH"].split(":")
+            sys.executable = environment.get("PYTHON_EXEC", sys.executable)
             tempfile.tempdir = None
-            cli.main(arguments)
+            execute(words)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -149,6 +182,17 @@ def fork(arguments: list[str], cwd: str, environment: dict[str, str], namespace:
             sys.stdout.flush()
             os._exit(code)
     return pid
+
+
+def execute(words: list[str]) -> None:
+    """What `python` does with a module or a script, and its arguments."""
+    if words[0] == "-m":
+        sys.argv = [words[1], *words[2:]]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def enter(namespace: str) -> None:
@@ -166,5 +210,5 @@ def tell_end(pid: int, status: int) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as end:
-        serve(end)
+    with socket.socket(fileno=int(sys.argv[1])) as door:
+        serve(door)

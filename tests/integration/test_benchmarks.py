@@ -3,32 +3,33 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 
 from decentnode.core.registry import TRANSFORMS
+from tests.integration.spawner import ROOT, Spawner
 
-ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
     "exchange", "experiment", "idle", "mix", "scale", "startup", "transforms", "wrapper", "wrapper_memory"
 )  # fmt: skip
 LIMIT = 120.0
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[dict[str, Future]]:
     """All benchmarks, two at a time: what they measure here means nothing anyway."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    python = str(Spawner.of_this_process().python())
 
     def run(name: str) -> subprocess.CompletedProcess:
+        # What idle looks at is the process that it has started.
+        commands = {} if name == "idle" else {"PYTHON_EXEC": python}
         return subprocess.run(
-            [sys.executable, f"eval/benchmarks/{name}.py", "--small"],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT,
+            [python, f"eval/benchmarks/{name}.py", "--small"],
+            cwd=ROOT, env=ENVIRONMENT | commands, capture_output=True, text=True, check=False, timeout=LIMIT,
         )  # fmt: skip
 
     with ThreadPoolExecutor(2) as threads:
@@ -45,9 +46,11 @@ def ended(run: "Future[subprocess.CompletedProcess]") -> tuple[list[str], dict]:
 
 
 def test_a_benchmark_tells_its_own_options_and_takes_sizes() -> None:
+    python = str(Spawner.of_this_process().python())
+
     def bench(*words: str) -> str:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "decentnode", "bench", *words]
+        command = [python, "-m", "decentnode", "bench", *words]
+        environment = ENVIRONMENT | {"PYTHON_EXEC": python}
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True, timeout=LIMIT
         )

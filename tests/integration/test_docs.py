@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.running import Run
+from tests.integration.spawner import Spawner
 from tests.support.pages import ROOT, blocks, write_files
 
 PARTS = (
     "decentnode", "eval", "configs", "graphs", "docs", "README.md", "generate_graph.py", "pyproject.toml",
     "constraints.txt",
 )  # fmt: skip
+RUN = re.compile(r"^(\./eval/run\.sh|decentnode run) \S+", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -26,23 +28,29 @@ def checkout(tmp_path: Path) -> Path:
         source = ROOT / part
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, tmp_path / part)
-    # Pictures are drawn and looked at by another test; the tutorial asks for its own.
-    for config in (tmp_path / "configs").glob("*.yaml"):
-        config.write_text(config.read_text().replace("{every: 10}", "{every: 10, figures: false}"))
-    (tmp_path / "bin").mkdir()
-    for name, words in {"python": "", "decentnode": "-m decentnode"}.items():
-        script = tmp_path / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        script.chmod(0o755)
+    # Pictures are drawn and looked at by another test, which does all 40 rounds, too.
+    quickstart = tmp_path / "configs" / "quickstart.yaml"
+    content = quickstart.read_text().replace("{every: 10}", "{every: 10, figures: false}")
+    quickstart.write_text(content.replace("rounds: 40\n", "rounds: 5\n"))
+    for folder, python in {"bin": sys.executable, "warm": Spawner.of_this_process().python()}.items():
+        (tmp_path / folder).mkdir()
+        for name, words in {"python": "", "decentnode": "-m decentnode"}.items():
+            script = tmp_path / folder / name
+            script.write_text(f'#!/bin/sh\nexec {python} {words} "$@"\n')
+            script.chmod(0o755)
     return tmp_path
 
 
-def shell(checkout: Path, commands: str) -> str:
-    """What the commands print; each must succeed."""
+def shell(checkout: Path, commands: str, python: str = "warm") -> str:
+    """What the commands print; each must succeed.
+
+    `python`: the folder of the one they use, `bin` for a person's, `warm` for one that has torch in memory.
+    """
+    commands = RUN.sub(r"\g<0> evaluation.figures=false", commands)
     environment = os.environ | {
-        "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{checkout / python}:{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
-        "PYTHON": sys.executable,
+        "PYTHON": str(checkout / python / "python"),
     }
     answer = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
@@ -59,8 +67,9 @@ def shell(checkout: Path, commands: str) -> str:
 @pytest.mark.slow
 def test_readme(checkout):
     (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[0])
-    *first, last = blocks("README.md", "sh")
-    for commands in first:
+    quickstart, *others, last = blocks("README.md", "sh")
+    shell(checkout, quickstart, "bin")
+    for commands in others:
         shell(checkout, commands)
     shell(checkout, last + "\n")
     newest = max((checkout / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -97,7 +106,7 @@ def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path)
 
 def test_the_pages_are_built_without_a_warning(checkout):
     pytest.importorskip("mkdocstrings", reason="pip install 'decentnode[docs]'")
-    assert "build/site/index.html" in shell(checkout, "docs/build.sh")
+    assert "build/site/index.html" in shell(checkout, "docs/build.sh", "bin")
     reference = checkout / "build" / "site" / "docs" / "reference" / "schemes.html"
     assert "decentnode.sharing.base.Sharing.mix" in reference.read_text()
 
