@@ -1,7 +1,7 @@
 """A process that has imported what every `decentnode run` imports, and forks them: seconds each are spared.
 
-It has no thread and nothing of a run, so that what it forks is as good as new. `Spawner.python` is for scripts
-and for commands that start others: with it in PYTHON_EXEC, which torchrun reads, these are forked here, too.
+It has no thread and nothing of a run, so that what it forks is as good as new. `Spawner.python` is for
+scripts and commands that start others: with it in PYTHON_EXEC, which torchrun reads, these are forked, too.
 """
 
 import contextlib

@@ -3,14 +3,12 @@
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.integration.spawner import ROOT, Spawner
 from tests.support.troupe import free_ports
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 100.0
 REASONS = {
     "magic",
@@ -31,11 +29,11 @@ PLAIN = "--plain"
 @pytest.fixture(scope="module")
 def running():
     """Both attacks at once: most of their time is waiting."""
-    first = free_ports(6)
+    first, python = free_ports(6), Spawner.of_this_process().python()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = {
         kind: subprocess.Popen(
-            [sys.executable, "eval/reliability/fuzz.py", "--frames", "2000", "--noise", "60", *options],
+            [python, "eval/reliability/fuzz.py", "--frames", "2000", "--noise", "60", *options],
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for kind, options in {

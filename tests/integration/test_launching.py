@@ -4,11 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.integration.running import QUICKSTART, ROOT, run_command, start_command, wait_until
-from tests.integration.spawner import Command
+from tests.integration.spawner import Command, Spawner
 
 PORTS = {"plain": 31270, "torchrun": 31274, "srun": 31278, "stopped": 31282}
 SMALL = ["graph={name: ring, nodes: 4}", "rounds=5", "evaluation={every: 0, figures: false}"]
@@ -49,9 +48,9 @@ def ended(tasks: list[Command]) -> list[int]:
 
 
 def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
-    agents = []
+    agents, python = [], str(Spawner.of_this_process().python())
     for machine in range(2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={machine}"]
+        command = [python, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={machine}"]
         command += [
             "--nproc-per-node=1",
             "--master-addr=127.0.0.1",
@@ -63,7 +62,8 @@ def test_torchrun_and_srun_give_the_models_of_a_plain_run(tmp_path):
             agents.append(
                 subprocess.Popen(
                     [*command, *words(tmp_path / "torchrun", PORTS["torchrun"], rendezvous(31287))],
-                    stdout=out, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    stdout=out, stderr=subprocess.STDOUT,
+                    env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHON_EXEC": python},
                 )
             )  # fmt: skip
     srun = words(tmp_path / "srun", PORTS["srun"], rendezvous(31288))

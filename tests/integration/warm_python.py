@@ -1,7 +1,7 @@
 """A `python` whose modules and scripts the spawner forks: warm_python.py DOOR PYTHON WORD ...
 
 Anything else, such as `-c` and what comes from the standard input, goes to PYTHON itself. It imports nothing
-but what starts in no time.
+but what starts in no time. Output is flushed at the end alone, whether or not `-u` is said.
 """
 
 import json
@@ -24,6 +24,8 @@ def ask(door: str, wish: bytes, fds: list[int]) -> int:
 
 def main() -> None:
     door, python, *words = sys.argv[1:]
+    if words[:1] == ["-u"]:
+        del words[0]
     if not words or not (words[0] == "-m" or words[0].endswith(".py")):
         os.execv(python, [python, *words])
     status, end = os.pipe()
