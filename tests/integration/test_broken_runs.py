@@ -22,6 +22,14 @@ def scripts():
     sys.path.remove(str(SCRIPTS))
 
 
+@pytest.fixture(scope="module")
+def plain(scripts):
+    """The run that nothing disturbs."""
+    from _runs import Trial, run
+
+    return run(Trial("plain", ("evaluation.every=4",)))
+
+
 CELLS = [
     ("crash", "send", "gossip"),
     ("crash", "mix", "gradient_tracking"),
@@ -40,7 +48,8 @@ def test_cells_of_the_matrix():
     from _runs import run_all
 
     schemes = sorted({scheme for _, _, scheme in CELLS})
-    options = matrix.parse(["--stop", "0.5", "--last", "7", "--jobs", "2", "--schemes", *schemes])
+    rounds = ["--rounds", "12", "--last", "7"]
+    options = matrix.parse(["--stop", "0.5", *rounds, "--jobs", "2", "--schemes", *schemes])
     references, columns = matrix.undisturbed(options), matrix.all_faults(options)
     cells = {cell.name: cell for cell in (matrix.Cell(*cell) for cell in CELLS)}
     trials = [matrix.trial(cell, columns[cell.fault], options) for cell in cells.values()]
@@ -81,17 +90,14 @@ def test_the_same_faults_leave_the_same_models():
     assert history[0] == history[1] != set()
 
 
-def test_a_wrong_model_would_be_found():
+def test_a_wrong_model_would_be_found(plain):
     """The judge judges: a model that is off, one that is no number, a run that left something."""
     from dataclasses import replace
 
     import _judge
-    from _runs import Trial, faults, run_all
+    from _runs import Trial, faults, run
 
-    crash = faults({"name": "crash", "ranks": 3, "rounds": 5})
-    both = run_all([Trial("plain"), Trial("struck", (crash,))], jobs=2)
-    plain, struck = sorted(both, key=lambda outcome: outcome.trial.name)
-    plain, struck = sorted((plain, struck), key=lambda outcome: outcome.trial.name)
+    struck = run(Trial("struck", (faults({"name": "crash", "ranks": 3, "rounds": 5}),)))
     graph = load_graph()
     expected = _judge.Expectation(plain, graph, True, frozenset({"crash"}), longest=5.5)
     assert _judge.wrongs(struck, expected) == []
@@ -117,21 +123,23 @@ def load_graph():
 
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 8}"])
 @pytest.mark.parametrize("every", [5, 0], ids=["from their checkpoints", "anew"])
-def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(transport, every):
+def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(
+    plain, transport, every
+):
     """There is nobody else to be asked; all of them do again what one of them lacks."""
-    from _runs import Trial, faults, run_all
+    from _runs import Trial, faults, run
 
-    restart = "failures={deadline: 3, restart: {attempts: 1}}"
-    alike = (restart, f"communication={transport}", "evaluation.every=4", f"checkpoint.every={every}")
-    crash = faults({"name": "crash", "ranks": 3, "rounds": 14, "activity": "train"})
-    trials = [Trial("calm", alike), Trial("struck", (*alike, crash))]
-    calm, struck = sorted(run_all(trials, jobs=2), key=lambda outcome: outcome.trial.name)
+    struck = run(Trial("struck", (
+        "failures={deadline: 3, restart: {attempts: 1}}", f"communication={transport}",
+        "evaluation.every=4", f"checkpoint.every={every}",
+        faults({"name": "crash", "ranks": 3, "rounds": 14, "activity": "train"}),
+    )))  # fmt: skip
     assert struck.code == 0, struck.text
     assert struck.summary["restarted_nodes"] == {str(rank): 1 for rank in range(8)}
-    assert struck.summary["model_hash"] == calm.summary["model_hash"]
+    assert struck.summary["model_hash"] == plain.summary["model_hash"]
     rounds = {rank: [record.round for record in records] for rank, records in struck.records.items()}
     assert rounds == {rank: list(range(30)) for rank in range(8)}
-    assert [row["round"] for row in struck.evaluations] == [row["round"] for row in calm.evaluations]
+    assert [row["round"] for row in struck.evaluations] == [row["round"] for row in plain.evaluations]
     assert struck.leftovers == ()
 
 
@@ -142,6 +150,7 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
         "sharing.name=faulty:TellsModels", "graph={name: ring, nodes: 8}", "rounds=20",
         "training.scheduler={name: MultiStepLR, milestones: [4], gamma: 0.0}",
         f"faults=[{{name: drop, ranks: 3, peers: 2, rounds: [{struck}, {struck + 3}]}}]",
+        "failures.deadline=1",
     ], SCRIPTS / "tiny.yaml")  # fmt: skip
     run.wait()
     logs = [(run.run_dir / "logs" / f"{rank:05d}.log").read_text() for rank in range(8)]
