@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from decentnode.communication.torch_distributed import group_membership
 from decentnode.communication.torch_distributed.backend_choice import BackendChoice
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import Capabilities
@@ -114,7 +115,8 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
             one.result()
 
 
-def test_a_request_that_came_too_early_is_repeated():
+def test_a_request_that_came_too_early_is_repeated(monkeypatch):
+    monkeypatch.setattr(group_membership, "REQUEST_INTERVAL", 0.05)
     town = Town(2)
     hear, dropped = town.memberships[0].hear, []
 
@@ -129,18 +131,21 @@ def test_a_request_that_came_too_early_is_repeated():
 
 @pytest.mark.parametrize(("dead", "noticed_by"), [(3, 0), (3, 2), (0, 1)])
 @pytest.mark.parametrize("is_planned", [False, True])
-def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, noticed_by, is_planned):
+def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(
+    dead, noticed_by, is_planned, monkeypatch
+):
+    monkeypatch.setattr(group_membership, "REQUEST_INTERVAL", 0.1)
     town, began = Town(4), time.monotonic()
     for membership in town.memberships.values():
         membership.group_factory.dead = {dead}
     town.deaf = set() if is_planned else {dead}
     with ThreadPoolExecutor(4) as threads:
-        forming = town.forming(threads, 2.0)
-        time.sleep(0.2)
+        forming = town.forming(threads, 0.8)
+        time.sleep(0.1)
         town.deaf = {dead}
         town.memberships[noticed_by].lose([dead])
         plans = [forming[rank].result() for rank in range(4) if rank != dead]
-        assert time.monotonic() - began < 1.8
+        assert time.monotonic() - began < 0.7
     assert {(tuple(plan.members), plan.backend, plan.reason) for plan in plans} == {
         ((), "", f"rank {dead} is lost")
     }

@@ -11,6 +11,7 @@ import pytest
 from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirectory
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.wire import Kind
+from decentnode.communication.zeromq import hello_barrier
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
@@ -59,8 +60,9 @@ def host():
 
 @pytest.mark.parametrize("incarnation", [0, 1])
 @pytest.mark.parametrize("loses", [0, 1])
-def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation):
+def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation, monkeypatch):
     """Of the one that comes later, or of the one that is there already and hears it."""
+    monkeypatch.setattr(hello_barrier, "GREETING_INTERVAL", 0.1)
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
     sieves = [FirstHelloLost() if rank == loses else None for rank in range(2)]
     there = host(pair, 1, interceptor=sieves[1])
@@ -86,7 +88,8 @@ def machines():
         yield tuple(HostProcess(m, 0, (m,), f"127.0.0.{m + 1}") for m in range(3)), base_port
 
 
-def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines):
+def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines, monkeypatch):
+    monkeypatch.setattr(Timeouts, "rejoin_answer", 0.5)
     processes, base_port = machines
     host(processes, 1, base_port=base_port).open([], RUN_ID, 5.0)
     back = host(processes, 0, incarnation=1, base_port=base_port)
@@ -97,8 +100,8 @@ def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines)
 def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
     processes, base_port = machines
     back = host(processes, 0, incarnation=1, base_port=base_port)
-    with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[2\] within 2 s$"):
-        back.open([2], RUN_ID, 1.5)
+    with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[2\] within 1 s$"):
+        back.open([2], RUN_ID, 0.6)
 
 
 def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):

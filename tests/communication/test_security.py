@@ -147,6 +147,7 @@ def attack_plain(endpoint, _):
 
 def test_nothing_of_a_stranger_gets_through_and_each_is_counted_by_its_reason(monkeypatch):
     monkeypatch.setattr(Timeouts, "key_handshake", 0.5)
+    monkeypatch.setattr(Timeouts, "silent_connection", 1.0)
     results = play(KEYS, 3, attacked, MEMORY, tick=0.05).results
     for rank in range(3):
         assert results[rank][0] == {other: [float(other)] for other in range(3) if other != rank}
