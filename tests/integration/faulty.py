@@ -12,9 +12,21 @@ from decentnode.sharing import Gossip
 
 
 @dataclass
-class RaisesAt(Gossip):
+class Paced(Gossip):
+    """Gossip whose rounds take a while, so that waiting for what happens meanwhile costs next to nothing."""
+
+    pace: float = 0.02
+
+    def outgoing(self, vector, view):
+        time.sleep(self.pace)
+        return super().outgoing(vector, view)
+
+
+@dataclass
+class RaisesAt(Paced):
     """Gossip that raises at one rank in one round."""
 
+    pace: float = 0.0
     rank: int = 0
     round: int = 3
     memory: bool = False
@@ -26,9 +38,10 @@ class RaisesAt(Gossip):
 
 
 @dataclass
-class HangsInTraining(Gossip):
+class HangsInTraining(Paced):
     """Gossip under which one rank, or all, sleep for ever in the first step of a round."""
 
+    pace: float = 0.0
     only: int = -1
     round: int = 0
 

@@ -125,6 +125,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+def call(*arguments: str, seconds: float = 60) -> subprocess.CompletedProcess:
+    """A `decentnode` command that has ended, and what it said."""
+    command = [Spawner.of_this_process().python(), "-m", "decentnode", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+    )
+
+
 def run_command(output: Path, *arguments: str, seconds: float = 200) -> int:
     """The exit code of a `decentnode` command; what it prints goes to `output`."""
     return start_command(output, *arguments).wait(seconds)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -11,22 +9,22 @@ import pytest
 from decentnode.core.timeouts import Timeouts
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.results.records import RoundRecord, read_records
-from tests.integration.running import Run, wait_until
+from tests.integration.running import Run, call, wait_until
 from tests.integration.test_machines import machines
 
-PACED = ["rounds=100000", "evaluation.every=0", "graph=ring", "graph.nodes=4"]
+ENDLESS = ["rounds=100000", "evaluation.every=0", "sharing=faulty:Paced"]
+FOUR = [*ENDLESS, "graph=ring", "graph.nodes=4"]
 
 
 def ask(run: Run, rank: int) -> tuple[int, str]:
     """What `decentnode restart` says, and its exit code."""
-    command = [sys.executable, "-m", "decentnode", "restart", str(run.run_dir), str(rank)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    answer = call("restart", str(run.run_dir), str(rank))
     return answer.returncode, answer.stdout + answer.stderr
 
 
 def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     """No attempts are configured; the node has its neighbor's model and takes part to the end."""
-    run = Run(tmp_path / "run", [*PACED, "mapping={machines: [{address: localhost, nodes: 4}]}"])
+    run = Run(tmp_path / "run", [*FOUR, "mapping={machines: [{address: localhost, nodes: 4}]}"])
     run.wait_for_round(5)
     code, said = ask(run, 2)
     assert (code, said) == (2, f"{run.run_dir}: rank 2 is running\n")
@@ -48,7 +46,7 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
 def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others_are(tmp_path, keeps):
     """As one that went on alone, or whose peers were resumed from an earlier round; nobody follows it."""
     here = "mapping={machines: [{address: localhost, nodes: 4}]}"
-    run = Run(tmp_path / "run", [*PACED, here, "checkpoint.every=10"])
+    run = Run(tmp_path / "run", [*FOUR, here, "checkpoint.every=10"])
     run.wait_for_round(30)
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
@@ -91,7 +89,7 @@ def started():
 
 
 def start(tmp_path, machine: int, port: int) -> Run:
-    ring = ["rounds=100000", "graph=ring", "graph.nodes=7", "evaluation.every=0", "checkpoint.every=10"]
+    ring = [*ENDLESS, "graph=ring", "graph.nodes=7", "checkpoint.every=10"]
     ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
     failures = "failures={start: at_least 4, grace: 1, deadline: 20}"
     everywhere = [*ring, MAPPING, *ports, failures, "security=none", f"machine={machine}"]
@@ -129,7 +127,8 @@ def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_pat
     ports = ["mapping.rendezvous_port=30640", "communication={name: zeromq, base_port: 30650}"]
     failures = "failures={deadline: 3, grace: 1, restart: {attempts: 1}}"
     where = machines(["127.0.0.1", "127.0.0.2"], [3, 1])
-    everywhere = [*PACED, where, *ports, failures, f"sharing={{name: faulty:{way}}}", "security=none"]
+    fails = f"sharing={{name: faulty:{way}, pace: 0.02}}"
+    everywhere = [*FOUR, where, *ports, failures, fails, "security=none"]
     started += [Run(tmp_path / f"machine{i}", [*everywhere, f"machine={i}"]) for i in range(2)]
     first, second = started
     wait_until(lambda: first.text.count("exchanges with rank 3 again") >= 2, 60, lambda: first.story)
@@ -139,7 +138,7 @@ def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_pat
     assert "started again (1 of 1)" in second.text
 
 
-SEVERAL = ["rounds=100000", "evaluation.every=0", "graph=ring", "graph.nodes=8"]
+SEVERAL = [*ENDLESS, "sharing.pace=0.005", "graph=ring", "graph.nodes=8"]
 
 
 def models_of_a_process(run: Run, first: int) -> list[str]:

@@ -10,20 +10,23 @@ import pytest
 from decentnode.results.records import read_records
 from tests.integration.running import Run, alive, wait_until
 
-LONG = ["rounds=400", "evaluation.every=200"]
+PACED = "sharing=faulty:Paced"
+EIGHT = ["graph={name: regular, nodes: 8, degree: 4, seed: 1}", PACED]
+FOUR = ["graph={name: ring, nodes: 4}", PACED]
+LONG = [*FOUR, "rounds=100000", "evaluation.every=100000"]
 
 
 def test_a_killed_node_is_noticed_and_the_rest_finish(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=60"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=40"])
     run.wait_for_round(10)
     os.kill(run.pid_of(5), signal.SIGKILL)
     assert run.wait() == 3, run.text
     summary = run.summary
-    assert summary["finished_nodes"] == 15
+    assert summary["finished_nodes"] == 7
     assert summary["lost_nodes"] == {"5": "killed by signal 9"}
     assert summary["test"]["accuracy"]["min"] > 0.9
     assert run.text.count("continuing without rank 5") == 4
-    neighbors = [rank for rank in range(16) if rank != 5 and 5 in lost_peers(run, rank)]
+    neighbors = [rank for rank in range(8) if rank != 5 and 5 in lost_peers(run, rank)]
     assert len(neighbors) == 4
     for rank in neighbors:
         slowest = max(r.exchange_seconds for r in read_records(run.run_dir / "records" / f"{rank:05d}.jsonl"))
@@ -37,15 +40,15 @@ def lost_peers(run: Run, rank: int) -> set[int]:
 @pytest.mark.parametrize("local", ["ipc", "tcp"])
 def test_a_killed_node_is_noticed_over_sockets(tmp_path, local):
     transport = f"communication={{name: zeromq, local: {local}, base_port: 29700}}"
-    run = Run(tmp_path / "run", ["rounds=40", transport, "failures.grace=0.5"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=30", transport, "failures.grace=0.5"])
     run.wait_for_round(10)
     os.kill(run.pid_of(0), signal.SIGKILL)
     assert run.wait() == 3, run.text
-    assert run.summary["finished_nodes"] == 15
+    assert run.summary["finished_nodes"] == 7
 
 
 def test_a_graph_that_fell_apart_is_told_of_at_the_end(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=40", "graph={name: chain, nodes: 5}"])
+    run = Run(tmp_path / "run", ["rounds=40", "graph={name: chain, nodes: 5}", PACED])
     run.wait_for_round(10)
     os.kill(run.pid_of(2), signal.SIGKILL)
     assert run.wait() == 3, run.text
@@ -54,7 +57,7 @@ def test_a_graph_that_fell_apart_is_told_of_at_the_end(tmp_path):
 
 
 def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=40", "failures.deadline=2"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=40", "failures.deadline=2"])
     run.wait_for_round(10)
     os.kill(run.pid_of(7), signal.SIGSTOP)
     assert run.wait() == 3, run.text
@@ -80,7 +83,7 @@ def test_models_that_give_no_numbers_are_no_result(tmp_path):
 
 
 def test_a_raising_node_shows_its_traceback(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=20", "sharing.name=faulty:RaisesAt", "sharing.rank=2"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=20", "sharing={name: 'faulty:RaisesAt', rank: 2}"])
     assert run.wait() == 3, run.text
     (why,) = run.summary["lost_nodes"].values()
     assert re.fullmatch(
@@ -103,13 +106,13 @@ def test_a_raising_node_does_not_end_the_others_of_its_process(tmp_path):
 
 
 def test_running_out_of_memory_has_its_own_exit_code(tmp_path):
-    overrides = ["rounds=8", "sharing.name=faulty:RaisesAt", "sharing.memory=true"]
+    overrides = [*FOUR, "rounds=8", "sharing={name: 'faulty:RaisesAt', memory: true}"]
     run = Run(tmp_path / "run", overrides)
     assert run.wait() == 5, run.text
 
 
 def test_on_loss_stop_ends_the_run(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=400", "failures.on_loss=stop"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=100000", "failures.on_loss=stop"])
     run.wait_for_round(10)
     os.kill(run.pid_of(5), signal.SIGKILL)
     assert run.wait(20) == 4, run.text
@@ -122,7 +125,7 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
     run = Run(tmp_path / "run", LONG)
     run.wait_for_round(5)
     tree = run.tree()
-    assert len(tree) == 17
+    assert len(tree) == 5
     os.killpg(run.process.pid, signum) if signum is signal.SIGINT else os.kill(run.process.pid, signum)
     assert run.wait(30) == code, run.text
     assert not any(map(alive, tree))
@@ -139,11 +142,11 @@ def test_a_terminal_that_closes_may_say_so_twice(tmp_path):
         os.kill(run.process.pid, signum)
         time.sleep(0.05)
     assert run.wait(30) == 143, run.text
-    assert run.summary["stopped_nodes"] == 16 and run.summary["resumable_round"] is not None
+    assert run.summary["stopped_nodes"] == 4 and run.summary["resumable_round"] is not None
 
 
 def test_a_terminal_that_closes_ends_no_run_under_nohup(tmp_path):
-    overrides = ["rounds=60", "evaluation.every=60", "graph={name: ring, nodes: 4}"]
+    overrides = [*FOUR, "rounds=60", "evaluation.every=60"]
     run = Run(tmp_path / "run", overrides, environment={"UNDER_NOHUP": "1"})
     run.wait_for_round(3)
     for pid in (run.process.pid, *run.tree()):
@@ -154,7 +157,7 @@ def test_a_terminal_that_closes_ends_no_run_under_nohup(tmp_path):
 
 def test_evaluations_do_not_wait_for_an_observer_that_has_failed(tmp_path):
     overrides = [
-        "rounds=100000", "evaluation.every=5", "graph={name: ring, nodes: 4}",
+        *FOUR, "rounds=100000", "evaluation.every=5",
         "training.loss=faulty:RaisesInTheObserver",
     ]  # fmt: skip
     run = Run(tmp_path / "run", overrides)
@@ -187,15 +190,17 @@ def test_a_killed_fork_server_takes_the_nodes_along(tmp_path):
 
 
 def test_a_signal_ends_the_waiting_for_other_machines(tmp_path):
-    machines = (
-        "mapping={machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}], "
-        "rendezvous_port: 29510}"
-    )
+    """Each waits for the other one of a run of its own."""
+    machines = "machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]"
+    runs = []
     for machine in (0, 1):
-        transport = "communication={name: zeromq, base_port: 29720}"
-        run = Run(tmp_path / f"machine{machine}", [machines, transport, f"machine={machine}"])
-        wait_until(lambda run=run: len(run.tree()) == 9, 20, lambda run=run: run.text)
-        time.sleep(0.5)
+        mapping = f"mapping={{{machines}, rendezvous_port: {29510 + machine}}}"
+        transport = f"communication={{name: zeromq, base_port: {29720 + 5 * machine}}}"
+        runs.append(Run(tmp_path / f"machine{machine}", [*FOUR, mapping, transport, f"machine={machine}"]))
+    for run in runs:
+        wait_until(lambda run=run: len(run.tree()) == 3, 20, lambda run=run: run.text)
+    time.sleep(0.5)
+    for run in runs:
         os.kill(run.process.pid, signal.SIGINT)
         assert run.wait(5) == 130, run.text
         assert "Traceback" not in run.text
