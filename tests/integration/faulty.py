@@ -93,7 +93,7 @@ class LeavesSlowly(ZeroMQ):
     """ZeroMQ of a process whose last messages need a while: it says when they are out."""
 
     def close(self, timeout):
-        time.sleep(1.5)
+        time.sleep(1.0)
         super().close(timeout)
         print(f"has left, with {timeout:.0f} s for it", flush=True)
 

@@ -5,19 +5,21 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import termios
 import time
 from collections import Counter
 
 import pytest
 
+from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import SCHEMA, read_evaluations, read_events
 from decentnode.results.records import read_records
-from tests.integration.running import QUICKSTART, Run, wait_until
+from tests.integration.running import QUICKSTART, ROOT, Run, call, wait_until
+from tests.integration.spawner import Spawner
 
 FEW = ["graph={name: ring, nodes: 4}"]
-LONG = [*FEW, "rounds=100000", "evaluation.every=100000"]
+SHORT = [*FEW, "rounds=5"]
+LONG = [*FEW, "rounds=100000", "evaluation.every=100000", "sharing=faulty:Paced"]
 
 
 def kinds(run: Run) -> Counter:
@@ -26,8 +28,7 @@ def kinds(run: Run) -> Counter:
 
 def ask(run: Run) -> subprocess.CompletedProcess:
     """`decentnode status` of this run."""
-    command = [sys.executable, "-m", "decentnode", "status", str(run.run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return call("status", str(run.run_dir))
 
 
 def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
@@ -45,7 +46,7 @@ def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
 
 def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
     hang = ["sharing.name=faulty:HangsInTraining", "sharing.only=2", "sharing.round=5"]
-    run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=4", "rounds=12"])
+    run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=2.5", "rounds=12"])
     assert run.wait(90) == 3, run.text
     assert run.summary["finished_nodes"] == 3
     assert run.summary["lost_nodes"]["2"].startswith("hung (training for ")
@@ -64,7 +65,7 @@ SLOW = "communication.name=faulty:LeavesSlowly"
 
 @pytest.mark.parametrize("ends", ["by itself", "when it is stopped"])
 def test_nothing_ends_while_what_the_nodes_sent_last_is_on_its_way(tmp_path, ends):
-    run = Run(tmp_path / "run", [SLOW, "failures.deadline=7", *(FEW if ends == "by itself" else LONG)])
+    run = Run(tmp_path / "run", [SLOW, "failures.deadline=7", *(SHORT if ends == "by itself" else LONG)])
     if ends != "by itself":
         run.wait_for_round(3)
         run.process.send_signal(signal.SIGTERM)
@@ -75,7 +76,7 @@ def test_nothing_ends_while_what_the_nodes_sent_last_is_on_its_way(tmp_path, end
 def test_a_failed_node_leaves_sooner_and_its_process_is_not_killed(tmp_path):
     """The others stop with it: no node finishes, and nobody would take in what they still send."""
     fails = ["sharing={name: 'faulty:RaisesAt', rank: 1}", "failures={on_loss: stop, deadline: 7}"]
-    run = Run(tmp_path / "run", [*FEW, SLOW, *fails])
+    run = Run(tmp_path / "run", [*SHORT, SLOW, *fails])
     assert run.wait() == 4, run.text
     assert all("has left, with 5 s for it" in log for log in logs(run))
 
@@ -112,11 +113,11 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
 
 
 def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
-    run = Run(tmp_path / "run", [*FEW, "rounds=60"])
+    run = Run(tmp_path / "run", [*FEW, "rounds=60", "evaluation.every=60", "sharing=faulty:Paced"])
     run.wait_for_round(2)
     os.kill(run.process.pid, signal.SIGSTOP)
     wait_until(lambda: all(len(records(run, rank)) == 60 for rank in range(4)), 60, lambda: run.text)
-    time.sleep(3)
+    time.sleep(Timeouts.late_look + 0.5)
     os.kill(run.process.pid, signal.SIGCONT)
     assert run.wait() == 0, run.text
     assert run.summary["finished_nodes"] == 4
@@ -140,9 +141,9 @@ def test_nodes_finish_although_nobody_reads_their_terminal(tmp_path, terminal):
         "evaluation={every: 1, figures: false}",
     ]
     run = subprocess.Popen(
-        [sys.executable, "-m", "decentnode", "run", *words],
+        [Spawner.of_this_process().python(), "-m", "decentnode", "run", *words],
         stdout=follower,
-        env=os.environ | {"TERM": terminal},
+        env=os.environ | {"TERM": terminal, "PYTHONPATH": str(ROOT)},
     )
     assert run.wait(120) == 0
     for end in (leader, follower):
