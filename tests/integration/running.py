@@ -33,6 +33,8 @@ class Run:
     """`resume` goes on with what is in the directory."""
     namespace: str = ""
     """Of networks, where it is not to be in that of the tests."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Fixed ones of `Timeouts`, for what must expire."""
 
     def __post_init__(self) -> None:
         STARTED.append(self)
@@ -45,7 +47,7 @@ class Run:
         self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
         weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.output = self.run_dir.with_suffix(".out")
-        own = self.environment | {"TMPDIR": str(self.temporary)}
+        own = self.environment | {"TMPDIR": str(self.temporary), "LIMITS": json.dumps(self.limits)}
         folder = self.run_dir.parent
         self.process = start_command(self.output, *arguments, cwd=folder, namespace=self.namespace, **own)
 

@@ -22,6 +22,7 @@ import weakref
 from pathlib import Path
 
 from decentnode.core.polling import ready
+from decentnode.core.timeouts import Timeouts
 from tests.integration.warm_python import ask
 
 ROOT = Path(__file__).parents[2]
@@ -172,6 +173,7 @@ def fork(
             sys.path[:0] = environment["PYTHONPATH"].split(":")
             sys.executable = environment.get("PYTHON_EXEC", sys.executable)
             tempfile.tempdir = None
+            set_limits(environment.get("LIMITS", "{}"))
             execute(words)
             code = 0
         except SystemExit as end:
@@ -182,6 +184,13 @@ def fork(
             sys.stdout.flush()
             os._exit(code)
     return pid
+
+
+def set_limits(limits: str) -> None:
+    """Puts fixed limits of `Timeouts`, as JSON, in the place of those that are too long for a test."""
+    for name, seconds in json.loads(limits).items():
+        assert isinstance(vars(Timeouts)[name], float), name
+        setattr(Timeouts, name, seconds)
 
 
 def execute(words: list[str]) -> None:

@@ -65,7 +65,7 @@ def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path
 
 
 def test_a_killed_node_ends_all_and_is_named(tmp_path):
-    run = Run(tmp_path / "run", ["rounds=100000"], config=configured(tmp_path))
+    run = Run(tmp_path / "run", ["rounds=100000"], configured(tmp_path), limits={"baseline_answer": 1.0})
     run.wait_for_round(5, PATIENCE)
     os.kill(run.pid_of(1), signal.SIGKILL)
     assert run.wait(PATIENCE) == 4, run.text

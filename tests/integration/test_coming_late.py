@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from decentnode.core.timeouts import Timeouts
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.results.records import RoundRecord, read_records
 from tests.integration.running import Run, call, wait_until
@@ -75,6 +74,7 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     assert ("has its checkpoint of round" in log) == keeps and ("has the model of rank" in log) != keeps
 
 
+LIMITS = {"machine_twin": 1.0}
 MAPPING = machines(["127.0.0.1", "127.0.0.2", "127.0.0.3"], [2, 2, 3])
 
 
@@ -93,7 +93,7 @@ def start(tmp_path, machine: int, port: int) -> Run:
     ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
     failures = "failures={start: at_least 4, grace: 1, deadline: 20}"
     everywhere = [*ring, MAPPING, *ports, failures, "security=none", f"machine={machine}"]
-    return Run(tmp_path / f"machine{machine}", everywhere)
+    return Run(tmp_path / f"machine{machine}", everywhere, limits=LIMITS)
 
 
 def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_path, started):
@@ -108,7 +108,7 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     wait_until(lambda: list(third.run_dir.glob("checkpoints/00005/*.json")), 40, lambda: third.text)
     third.process.kill()
     third.process.wait()
-    time.sleep(Timeouts.machine_twin)  # so long machine 0 takes the first one to be alive
+    time.sleep(LIMITS["machine_twin"])  # so long machine 0 takes the first one to be alive
     done = rounds_of(third, 4)[-1].round
     third = Run(third.run_dir, verb="resume")
     started.append(third)
