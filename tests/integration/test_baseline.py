@@ -9,7 +9,7 @@ from decentnode.results.reader import read_evaluations
 from tests.integration.running import Run
 from tests.support.in_threads import Ranks
 
-ROUNDS = 120
+ROUNDS = 60
 CONFIG = f"""
 name: baseline
 rounds: {ROUNDS}
@@ -23,9 +23,10 @@ training:
   batch_size: 8
   epochs_per_round: 0.7
 sharing: none
-evaluation: {{every: 25}}
+evaluation: {{every: 20}}
 failures: {{deadline: 20.0}}
 """
+PACED = "faults=[{name: 'eval.reliability.more_faults:Hang', seconds: 0.02, activity: begin}]"
 PATIENCE = 100
 MACHINES = [
     "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}], "
@@ -43,11 +44,11 @@ def configured(tmp_path):
 
 def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path):
     config = configured(tmp_path)
-    runs = [Run(tmp_path / f"run{m}", [*MACHINES, f"machine={m}"], config=config) for m in (0, 1)]
-    runs[0].wait_for_round(20, PATIENCE)
+    runs = [Run(tmp_path / f"run{m}", [*MACHINES, PACED, f"machine={m}"], config=config) for m in (0, 1)]
+    runs[0].wait_for_round(10, PATIENCE)
     os.kill(runs[1].process.pid, signal.SIGTERM)
     assert [run.wait(PATIENCE) for run in runs] == [143, 143], runs[0].text + runs[1].text
-    assert runs[0].summary["resumable_round"] >= 20
+    assert runs[0].summary["resumable_round"] >= 10
     resumed = [Run(run.run_dir, verb="resume") for run in runs]
     assert [run.wait(PATIENCE) for run in resumed] == [0, 0], resumed[0].text + resumed[1].text
     straight = Ranks(config, tmp_path / "straight", "evaluation.every=0").meet().run(0, ROUNDS)
