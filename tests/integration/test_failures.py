@@ -136,10 +136,12 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
 
 def test_a_terminal_that_closes_may_say_so_twice(tmp_path):
     """As a shell does that ends with it: the nodes are saved all the same."""
-    run = Run(tmp_path / "run", LONG)
-    run.wait_for_round(5)
-    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
-        os.kill(run.process.pid, signum)
+    run = Run(tmp_path / "run", [*LONG, "sharing.pace=0.3"])
+    run.wait_for_round(1)
+    run.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping after" in run.text, 20, lambda: run.story)
+    for _ in range(2):
+        run.process.send_signal(signal.SIGHUP)
         time.sleep(0.05)
     assert run.wait(30) == 143, run.text
     assert run.summary["stopped_nodes"] == 4 and run.summary["resumable_round"] is not None
