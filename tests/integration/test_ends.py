@@ -46,7 +46,9 @@ def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
 
 def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
     hang = ["sharing.name=faulty:HangsInTraining", "sharing.only=2", "sharing.round=5"]
-    run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=2.5", "rounds=12"])
+    # Who waits is told of long before anybody is given up.
+    limits = {"notice": 1.0}
+    run = Run(tmp_path / "run", [*FEW, *hang, "failures.deadline=3", "rounds=12"], limits=limits)
     assert run.wait(90) == 3, run.text
     assert run.summary["finished_nodes"] == 3
     assert run.summary["lost_nodes"]["2"].startswith("hung (training for ")
