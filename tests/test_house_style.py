@@ -535,7 +535,7 @@ def test_the_tree_of_errors_is_drawn_as_it_is():
 
 # Time limits.
 
-WAITING = {"cli", "communication", "core", "launcher", "mapping", "node", "parallel", "results"}
+WAITING = {"cli", "communication", "core", "launcher", "mapping", "node", "parallel", "results", "studies"}
 """Packages where something waits; a module's float constants are seconds there."""
 NOT_LIMITS = {
     "results/statistics.py": "a level of confidence",
@@ -549,6 +549,8 @@ NOT_LIMITS = {
     "node/dry_round.py": "a learning rate",
     "results/curves.py": "a bound on values that files may hold",
     "results/plots.py": "shares of a drawing",
+    "studies/sweep/admission.py": "shares of memory and processors",
+    "studies/sweep/forecast.py": "part of an estimate",
 }
 """Modules with one or more other float constants, and what these are."""
 

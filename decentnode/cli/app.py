@@ -96,35 +96,38 @@ def launch(
     settings: "Settings", config: Path, overrides: Sequence[str], past: "ResumePlan | None" = None
 ) -> NoReturn:
     """Runs this machine's part and exits with its exit code; `past`: the run to resume."""
-    import torch
+    from decentnode.launcher.start import run_here
 
-    torch.set_num_threads(1)
-    from decentnode.config.error_locations import with_locations
-    from decentnode.graph.declared import doubts
-    from decentnode.launcher import preflight
-    from decentnode.launcher.cluster.scheduler import settle, this_machine
-    from decentnode.launcher.launcher import Launcher
-    from decentnode.launcher.report.live_view import screen_for
-    from decentnode.node import dry_round
-    from decentnode.node.experiment import Experiment
+    raise typer.Exit(run_here(settings, config, overrides, past))
 
-    with with_locations(config, overrides):
-        settings = settle(settings)
-        machine = this_machine(settings)
-        preflight.credentials(settings, machine)
-        preflight.check_group(settings, machine)
-        preflight.check_ports(settings, machine)
-        shortage = preflight.file_shortage(settings, machine)
-        for line in filter(None, [shortage, *doubts(settings.graph.make())]):
-            print(line, file=sys.stderr)
-        experiment = Experiment.from_settings(settings)
-        if dry_round.has_foreign_plugins(settings):
-            dry_round.check(experiment)
-        launcher = Launcher(experiment, machine, screen_for(sys.stdout), past)
-    # The first optimizer step would otherwise import this, once in every node.
-    import torch._dynamo
 
-    raise typer.Exit(launcher.run())
+@app.command()
+def sweep(
+    study: Annotated[Path, typer.Argument(help="The study's YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Change values of the file: seeds=3 jobs=1 out=runs/x"),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show the plan.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated.")] = None,
+    part: Annotated[str, typer.Option(help="i/n: on the i-th of n machines with a common directory.")] = "",
+    slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array of the missing runs.")] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit that array.")] = False,
+    accept_code_change: Annotated[
+        bool, typer.Option("--accept-code-change", help="Continue although code was edited.")
+    ] = False,
+) -> None:
+    """Run what is missing of a study: many configurations and seeds from one file."""
+    import_torch()
+    from decentnode.studies.sweep import command
+
+    request = command.SweepRequest(study, overrides or (), accept_code_change, only or (), part)
+    if plan:
+        command.show_plan(request)
+    elif slurm or submit:
+        command.cluster_job(request, submit)
+    else:
+        raise typer.Exit(command.sweep(request))
 
 
 @app.command()

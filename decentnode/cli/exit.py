@@ -1,16 +1,16 @@
 """The end of a command: its error, in one line where it is expected, and its exit code."""
 
 import contextlib
-import errno
 import os
 import sys
-import traceback
 from typing import NoReturn
 
 import typer
 
+from decentnode.core import streams
 from decentnode.core.process_setup import some_are_left_behind
-from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
+from decentnode.core.streams import complain
+from decentnode.errors import ExitCode
 
 # Depending on its version, Typer has this class itself or from click.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -26,24 +26,7 @@ def explain(error: BaseException) -> int:
         if not message:  # no arguments were given, and the help has been shown
             return ExitCode.BAD_INPUT
         return complain(f"decentnode: {message} (see decentnode --help)", ExitCode.BAD_INPUT)
-    if isinstance(error, BadInput):
-        return complain(str(error), ExitCode.BAD_INPUT)
-    if isinstance(error, DecentnodeError):
-        return complain(f"error: {error}", error.exit_code)
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return ExitCode.INTERRUPTED
-    if is_out_of_memory(error):
-        return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return complain(f"error: {error}", ExitCode.FAILED)
-    traceback.print_exception(error)
-    return ExitCode.FAILED
-
-
-def complain(text: str, code: ExitCode) -> ExitCode:
-    """Prints to standard error; returns the code."""
-    print(text, file=sys.stderr)
-    return code
+    return ExitCode.INTERRUPTED if isinstance(error, typer.Abort) else streams.explain(error)
 
 
 def leave(code: int) -> NoReturn:

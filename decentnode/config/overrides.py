@@ -1,5 +1,6 @@
-"""Overrides of the command line: `training.optimizer.lr=0.05`, `mapping.machines[0].nodes=4`."""
+"""Overrides by dotted keys: `training.optimizer.lr=0.05` on the command line, or in another file."""
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any, cast
@@ -26,16 +27,38 @@ def apply(document: Document, override: str) -> None:
         if not sign or not _KEY.fullmatch(name):
             raise _Misfit("an override is key=value, such as training.optimizer.lr=0.05")
         typed = tuple(_PART.findall(name))
-        container, key = _reach(document, typed)
+        container, key = _reach(document, typed, SourceLocation(0, typed))
     except _Misfit as misfit:
         document.defects.append(Defect(SourceLocation(0, typed), typed, str(misfit)))
         return
-    for old in [place for place in document.places if place[: len(key)] == key]:
-        del document.places[old]
+    _forget(document, key)
     container[key[-1]] = read_value(text, document, key)
 
 
-def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
+def put(document: Document, name: str, value: Any, source: SourceLocation) -> None:
+    """Writes a value that another file has for a dotted key; a wrong key becomes a defect of that file."""
+    words: tuple[str, ...] = (name,)
+    try:
+        if not _KEY.fullmatch(name):
+            raise _Misfit("this is no key; a key is a word, or words with dots: training.optimizer.lr")
+        words = tuple(_PART.findall(name))
+        container, key = _reach(document, words, source)
+    except _Misfit as misfit:
+        document.defects.append(Defect(source, words, str(misfit)))
+        return
+    _forget(document, key)
+    document.places[key] = source
+    # Reading a document may complete its values, and several documents may have this one.
+    container[key[-1]] = copy.deepcopy(value)
+
+
+def _forget(document: Document, key: Key) -> None:
+    """Removes the places of a value that is replaced."""
+    for old in [place for place in document.places if place[: len(key)] == key]:
+        del document.places[old]
+
+
+def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> tuple[Any, Key]:
     """The container of the last word's entry, and that entry's key; creates missing containers."""
     container, key = document.value, cast(Key, ())
     for word in words[:-1]:
@@ -43,7 +66,7 @@ def _reach(document: Document, words: Sequence[str]) -> tuple[Any, Key]:
         inner = container[part] if isinstance(part, int) else container.get(part)
         key = (*key, part)
         if inner is None:
-            document.places[key] = SourceLocation(0, tuple(words))
+            document.places[key] = source
             inner = container[part] = {}
         elif isinstance(inner, str):
             # The short form of a plug-in: only its name.

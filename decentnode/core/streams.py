@@ -4,12 +4,16 @@ A host process writes to its own file, which may be on a full disk.
 """
 
 import contextlib
+import errno
 import io
 import os
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
+
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, is_out_of_memory
 
 
 class _Tolerant(io.FileIO):
@@ -52,6 +56,28 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)
+
+
+def explain(error: BaseException) -> ExitCode:
+    """Reports what ends a process, in one line where it is expected; returns the exit code."""
+    if isinstance(error, BadInput):
+        return complain(str(error), ExitCode.BAD_INPUT)
+    if isinstance(error, DecentnodeError):
+        return complain(f"error: {error}", error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if is_out_of_memory(error):
+        return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return complain(f"error: {error}", ExitCode.FAILED)
+    traceback.print_exception(error)
+    return ExitCode.FAILED
+
+
+def complain(text: str, code: ExitCode) -> ExitCode:
+    """Prints to standard error; returns the code."""
+    print(text, file=sys.stderr)
+    return code
 
 
 def silence(output: TextIO) -> None:

@@ -236,5 +236,9 @@ class Timeouts:
     """The answer of `scontrol show hostnames`."""
     git: ClassVar[float] = 5.0
     """Each question to git about the sources of plug-ins."""
+    forecast: ClassVar[float] = 20.0
+    """The forecast of a study; variants that it does not reach in time have none."""
+    dry_round: ClassVar[float] = 60.0
+    """The forecast of one variant beyond that, until its process is killed."""
     torch_import: ClassVar[float] = 60.0
     """The import of torch in `decentnode doctor`."""

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -84,6 +85,9 @@ class Dataset(ABC):
     test_size: Positive | None = None
     """The number of test samples, drawn by the seed; null: all."""
 
+    uses_seed: ClassVar[bool] = True
+    """Whether `read` returns other samples for another seed."""
+
     @abstractmethod
     def read(self, seed: int) -> LoadedDataset:
         """All samples; raises DatasetError when they are missing or broken."""
@@ -93,9 +97,17 @@ class Dataset(ABC):
 
         Raises DatasetError, with a line for each defect of what was read.
         """
+        return self.drawn(self.whole(seed), seed)
+
+    def whole(self, seed: int) -> LoadedDataset:
+        """All samples, checked; raises DatasetError with a line for each defect."""
         whole = self._read(seed)
         if defects := [f"dataset: {defect}" for defect in defects_of(whole)]:
             raise DatasetError(*defects)
+        return whole
+
+    def drawn(self, whole: LoadedDataset, seed: int) -> LoadedDataset:
+        """As many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
         train = draw(whole.train, self.train_size, "train", seed)
         test = draw(whole.test, self.test_size, "test", seed)
         return replace(whole, train=train, test=test)

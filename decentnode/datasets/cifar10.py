@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ TEST = ("test_batch",)
 class Cifar10(FileDataset):
     """CIFAR-10, 60,000 color images of 32x32 (Krizhevsky, 2009, chapter 3), python or binary batches."""
 
+    uses_seed: ClassVar[bool] = False
     title = "cifar10"
     folders = ("cifar-10-batches-py", "cifar-10-batches-bin")
     remedy = (

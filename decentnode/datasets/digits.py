@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -21,6 +22,8 @@ class Digits(Dataset):
 
     Every fifth image of each class is for testing: 1,437 to train with and 360 to test, for every seed.
     """
+
+    uses_seed: ClassVar[bool] = False
 
     def read(self, seed: int) -> LoadedDataset:
         images, labels = read_pair(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ class Idx(FileDataset):
     """
 
     variant: Variant = "fashion-mnist"
+
+    uses_seed: ClassVar[bool] = False
 
     @property
     def title(self) -> str:

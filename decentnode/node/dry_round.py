@@ -92,7 +92,7 @@ def _tell(experiment: Experiment, pipe: int) -> NoReturn:
 def defects(experiment: Experiment) -> Iterator[str]:
     """The defects up to the first error, one line each; changes global state of plug-ins."""
     try:
-        nodes = _DryNodes(experiment)
+        nodes = DryNodes(experiment)
         nodes.train()
         wrong = list(nodes.code())
         yield from wrong or nodes.share()
@@ -121,12 +121,16 @@ def within(view: View, ranks: list[int]) -> View:
 
 
 @dataclass
-class _DryNodes:
+class DryNodes:
     """A few nodes with fresh schemes; one of them trains."""
 
     experiment: Experiment
     schemes: dict[int, Sharing] = field(init=False)
     found: list[str] = field(default_factory=list, init=False)
+    sent: list[int] = field(default_factory=list, init=False)
+    """Bytes of each payload, in all exchanges of the round."""
+    receivers: int = field(default=0, init=False)
+    """Of the payloads of the first exchange."""
 
     def __post_init__(self) -> None:
         experiment = self.experiment
@@ -205,6 +209,8 @@ class _DryNodes:
 
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
         for rank, request in requests.items():
+            self.sent += [payload.nbytes for payload in request.outgoing.values()]
+            self.receivers += 0 if self.phase else len(request.outgoing)
             self.found += self._mistakes(rank, self.schemes[rank], request.outgoing)
         self.phase += 1
         return delivered(requests) if not self.found else {rank: {} for rank in requests}

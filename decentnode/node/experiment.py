@@ -21,7 +21,7 @@ from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
-from decentnode.datasets.base import LoadedDataset
+from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
@@ -79,13 +79,15 @@ class Experiment:
         return cls.from_settings(config.load(path, overrides))
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "Experiment":
-        """Loads what the settings name; raises BadInput."""
+    def from_settings(cls, settings: Settings, whole: LoadedDataset | None = None) -> "Experiment":
+        """Loads what the settings name; raises BadInput. `whole`: all samples, where they are loaded."""
         # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
         graph = WeightedGraph(settings.graph.make(), settings.weights.make())
         dtype = DTYPES[settings.training.dtype]
-        dataset = settings.dataset.make().load(settings.seed).to(dtype)
+        source: Dataset = settings.dataset.make()
+        samples = source.whole(settings.seed) if whole is None else whole
+        dataset = source.drawn(samples, settings.seed).to(dtype)
         if not len(dataset.test):
             raise BadInput("dataset: the test set is empty, so no model can be evaluated")
         if dataset.num_classes == 1 and settings.training.loss.cls is nn.CrossEntropyLoss:

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from decentnode.config.settings import Plugin, Settings
 from decentnode.core.atomic_files import write_durably
@@ -25,6 +27,9 @@ FOLDER = "code"
 """In the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
+PACKAGE = Path(__file__).parents[1]
+NOT_IN_A_RUN = {"cli", "parallel", "results", "studies", "testing"}
+"""Folders of this package whose code changes no number of a run."""
 HASH_LETTERS = 12
 MOST_NAMED = 3
 
@@ -50,7 +55,8 @@ class PluginSources:
         """The version that is recorded with a run."""
         listed = "".join(f"{name}:{digest}\n" for name, digest in self.hashes.items())
         commit, dirty = git_state(list(self._paths.values()))
-        return CodeVersion(0, hashlib.sha256(listed.encode()).hexdigest(), self.hashes, commit, dirty)
+        digest = hashlib.sha256(listed.encode()).hexdigest()
+        return CodeVersion(0, digest, self.hashes, commit, dirty, package_digest())
 
     def save(self, run_dir: Path) -> None:
         """Copies each file into the run directory; raises OSError."""
@@ -58,6 +64,18 @@ class PluginSources:
             path = folder_of(self.version, run_dir) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, [content])
+
+
+@cache
+def package_digest() -> str:
+    """A hash of this package's own source files, and of the version of torch."""
+    state = hashlib.sha256(torch.__version__.encode())
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE)
+        if name.parts[0] not in NOT_IN_A_RUN:
+            state.update(f"{name.as_posix()}:{path.stat().st_size}\n".encode())
+            state.update(path.read_bytes())
+    return state.hexdigest()
 
 
 def folder_of(version: CodeVersion, run_dir: Path) -> Path:

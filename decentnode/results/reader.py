@@ -88,7 +88,10 @@ class Live(msgspec.Struct):
 
 
 class CodeVersion(msgspec.Struct, frozen=True):
-    """The source files of plug-ins from outside the package; one entry of `code` in `run.json`."""
+    """The code of a run from one round on; one entry of `code` in `run.json`.
+
+    `files` and what belongs to them are about the plug-ins from outside the package.
+    """
 
     round: int
     """The first round with this version."""
@@ -100,6 +103,12 @@ class CodeVersion(msgspec.Struct, frozen=True):
     """The git commit of the plug-ins; None where it is not known."""
     dirty: bool | None = None
     """Whether some files differ from the commit."""
+    package: str = ""
+    """SHA-256 over this package's own sources; empty where an earlier release did not record it."""
+
+    def is_same(self, other: "CodeVersion") -> bool:
+        """Whether it is the same code, whatever git says of it."""
+        return (self.digest, self.package) == (other.digest, other.package)
 
 
 def read_lines(path: Path, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:

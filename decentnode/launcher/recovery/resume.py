@@ -54,9 +54,9 @@ ROUNDS = range(-1, 1 << 62)
 class RunLock:
     """Held by a launcher and all its processes, so two starts of a run cannot write to one directory."""
 
-    def __init__(self, run_dir: Path) -> None:
-        """Takes the lock; raises BadInput if another start holds it."""
-        path = run_dir / "lock"
+    def __init__(self, run_dir: Path, what: str = "this run", shared: bool = False) -> None:
+        """Takes the lock; raises BadInput if another start holds it. `shared`: several may have it."""
+        path, kind = run_dir / "lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -65,14 +65,14 @@ class RunLock:
         while True:
             try:
                 # The lock belongs to the open file, so forked processes hold it, too.
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
                 self._fd = fd
                 return
             except BlockingIOError:
                 # Retried, because the processes of a killed launcher end a moment later.
                 if time.monotonic() > limit:
                     os.close(fd)
-                    raise BadInput(f"{run_dir}: this run is in progress; stop it first") from None
+                    raise BadInput(f"{run_dir}: {what} is in progress; stop it first") from None
             except OSError as error:
                 os.close(fd)
                 raise BadInput(f"{path} cannot be locked: {_reason(error)}") from error
@@ -230,16 +230,18 @@ class ResumePlan:
 
 
 def write_state(
-    run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = ()
-) -> None:
+    run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
+    settings: str = "",
+) -> None:  # fmt: skip
     """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
 
-    `versions`: the versions of the code it used, the newest last.
+    `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`.
     """
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.dataset_digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
+        "settings": settings,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:
@@ -305,7 +307,7 @@ def refuse_changes(before: Settings, after: Settings) -> None:
     if after.rounds < before.rounds:
         raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
     # Compared as resolved values, so a different spelling in YAML is no change.
-    changed = dict(_differences(_comparable(before), _comparable(after)))
+    changed = dict(differences(_comparable(before), _comparable(after)))
     refused = [
         f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
         for key, (old, new) in changed.items()
@@ -327,10 +329,11 @@ def _comparable(settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:
+def differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:
+    """Each key whose value differs, with both values; None for a missing one."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in (*before, *(name for name in after if name not in before)):
             inner = f"{key}.{name}" if key else str(name)
-            yield from _differences(before.get(name), after.get(name), inner)
+            yield from differences(before.get(name), after.get(name), inner)
     elif before != after:
         yield key, (before, after)

@@ -16,6 +16,7 @@ from decentnode.core.line_file import RateLimiter
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
+from decentnode.launcher.recovery.fingerprint import fingerprint
 from decentnode.launcher.recovery.resume import ResumePlan, RunLock, settings_digest, write_state
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
@@ -64,12 +65,14 @@ class RunState:
         self._may_undo = bool(start.late)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
-        write_state(self._run_dir, start, self._experiment, self._versions(start.round))
+        experiment, versions = self._experiment, self._versions(start.round)
+        settings = fingerprint(experiment.settings, experiment.graph.graph)
+        write_state(self._run_dir, start, experiment, versions, settings)
 
     def _versions(self, round: int) -> list[CodeVersion]:
         """Versions of the code up to this start, with a copy of the last; raises BadInput."""
         versions, sources = self.past.versions if self.past else [], self._experiment.sources
-        if versions and versions[-1].digest == sources.version.digest:
+        if versions and versions[-1].is_same(sources.version):
             return versions
         try:
             sources.save(self._run_dir)

@@ -32,8 +32,12 @@ RATE_SECONDS = 5.0
 
 def screen_for(output: TextIO) -> LiveConsole:
     """The live view if the terminal supports it, otherwise plain lines."""
-    capable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    return LiveScreen(output) if capable and output.isatty() else LiveConsole(output)
+    return LiveScreen(output) if is_capable(output) else LiveConsole(output)
+
+
+def is_capable(output: TextIO) -> bool:
+    """Whether it is a terminal that can redraw lines."""
+    return os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and output.isatty()
 
 
 @dataclass
@@ -194,11 +198,15 @@ class LiveScreen(LiveConsole):
         with self.dropping():
             if not self.has_room(Timeouts.console_line):
                 return
-            live = Live(console=self.console, auto_refresh=False, transient=True)
-            live.start()
-            self._live = live
-            # A hidden cursor would stay hidden after a kill of this process.
-            self.console.show_cursor(True)
+            self.begin_live()
+
+    def begin_live(self) -> None:
+        """Reserves the place below the lines for the panel."""
+        live = Live(console=self.console, auto_refresh=False, transient=True)
+        live.start()
+        self._live = live
+        # A hidden cursor would stay hidden after a kill of this process.
+        self.console.show_cursor(True)
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()

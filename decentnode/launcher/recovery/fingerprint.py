@@ -1,0 +1,47 @@
+"""What two runs must have in common for one to stand for the other: their settings, and their code."""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from decentnode.config import loader as config
+from decentnode.config.settings import CheckpointSettings, FailureSettings, Plugin, Settings
+from decentnode.config.type_check import show
+from decentnode.graph.base import Graph
+from decentnode.launcher.recovery.resume import differences
+
+
+def fingerprint(settings: Settings, graph: Graph) -> str:
+    """A hash of all settings that change results, and of the graph and the files that they name."""
+    agreed = f"{settings.device} {config.digest(neutral(settings), graph)}"
+    return hashlib.sha256(agreed.encode()).hexdigest()
+
+
+def neutral(settings: Settings) -> Settings:
+    """The settings without what changes no result: names, places, ports, limits of time, checkpoints."""
+    ports = settings.communication.make().ports(1, True)
+    return replace(
+        settings, name="run", run_dir=None, machine=None, security="none",
+        failures=replace(FailureSettings(), on_loss=settings.failures.on_loss),
+        checkpoint=CheckpointSettings(),
+        communication=_without(settings.communication, *ports),
+        mapping=_without(settings.mapping, "rendezvous_port"),
+        coupling=_without(settings.coupling, "port", "trusted_network"),
+    )  # fmt: skip
+
+
+def _without(plugin: Plugin, *options: str) -> Plugin:
+    """The plug-in, with these options unset if it has them."""
+    return replace(plugin, options={k: None if k in options else v for k, v in plugin.options.items()})
+
+
+def difference(before: Settings, after: Settings) -> str:
+    """The first key whose value differs, with both values, as text; empty where none does."""
+    old, new = (config.resolved(neutral(settings)) for settings in (before, after))
+    for key, (was, now) in differences(old, new):
+        return f"{key} was {_shown(was)}, not {_shown(now)}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else show(value)

@@ -1,0 +1,52 @@
+"""One machine's part of a run, from its settings to its exit code."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from decentnode.config.error_locations import with_locations
+from decentnode.config.settings import Settings
+from decentnode.datasets.base import LoadedDataset
+from decentnode.errors import ExitCode
+from decentnode.graph.declared import doubts
+from decentnode.launcher import preflight
+from decentnode.launcher.cluster.scheduler import settle, this_machine
+from decentnode.launcher.launcher import Launcher
+from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.report.live_view import screen_for
+from decentnode.node import dry_round
+from decentnode.node.experiment import Experiment
+
+
+def run_here(
+    settings: Settings, config: Path, overrides: Sequence[str], past: ResumePlan | None = None,
+    whole: LoadedDataset | None = None, screen: Callable[[TextIO], LiveConsole] = screen_for,
+) -> ExitCode:  # fmt: skip
+    """Runs this machine's part; returns its exit code, or raises what prevented the start.
+
+    `past`: the run to resume; `whole`: all samples, where they are loaded; `config` and `overrides`: where
+    the settings are from, for errors.
+    """
+    torch.set_num_threads(1)
+    with with_locations(config, overrides):
+        settings = settle(settings)
+        machine = this_machine(settings)
+        preflight.credentials(settings, machine)
+        preflight.check_group(settings, machine)
+        preflight.check_ports(settings, machine)
+        shortage = preflight.file_shortage(settings, machine)
+        for line in filter(None, [shortage, *doubts(settings.graph.make())]):
+            print(line, file=sys.stderr)
+        experiment = Experiment.from_settings(settings, whole)
+        if dry_round.has_foreign_plugins(settings):
+            dry_round.check(experiment)
+        launcher = Launcher(experiment, machine, screen(sys.stdout), past)
+    # The first optimizer step would otherwise import this, once in every node.
+    importlib.import_module("torch._dynamo")
+
+    return launcher.run()

@@ -1,0 +1,121 @@
+"""A study as a list of runs, each with its settings; nothing has started yet."""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from decentnode.config import loader as config
+from decentnode.config import overrides as command_line
+from decentnode.config import yaml_source
+from decentnode.config.error_locations import plugin_errors_as_bad_input
+from decentnode.config.settings import Settings
+from decentnode.config.yaml_source import Defect, Document, SourceLocation
+from decentnode.errors import BadInput, ConfigError
+from decentnode.studies.axes import Change, Variant
+from decentnode.studies.study_file import Study
+
+MOST_SHOWN = 20
+"""Defects that an error lists."""
+MOST_NAMED = 2
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One variant with one seed."""
+
+    variant: Variant
+    seed: int
+    settings: Settings
+    base: Path
+    """The configuration that its settings are from."""
+
+    @property
+    def name(self) -> str:
+        """Its directory in that of the study."""
+        return f"{self.variant.name}/seed-{self.seed}"
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory."""
+        assert self.settings.run_dir is not None, "every planned run has one"
+        return Path(self.settings.run_dir)
+
+
+def planned_runs(study: Study) -> list[PlannedRun]:
+    """All runs, seed by seed, so that early results compare all variants; raises BadInput."""
+    base = yaml_source.read(study.base)
+    found: dict[str, Settings] = {}
+    defects: dict[str, list[str]] = {}
+    for variant in study.variants:
+        document = _document(base, (*study.changes, *variant.changes))
+        try:
+            with plugin_errors_as_bad_input():
+                found[variant.name] = config.understand(document)
+        except BadInput as error:
+            for line in error.defects:
+                defects.setdefault(line, []).append(variant.name)
+    if defects:
+        raise ConfigError(*_told(defects, len(study.variants)))
+    _check_different(study, found)
+    _check_one_machine(study, found)
+    return [
+        _planned(study, variant, seed, found[variant.name])
+        for seed in study.seeds
+        for variant in study.variants
+    ]
+
+
+def _planned(study: Study, variant: Variant, seed: int, settings: Settings) -> PlannedRun:
+    directory = study.out / variant.name / f"seed-{seed}"
+    name = f"{study.name}-{variant.name}"[: LONGEST_NAME - 20] + f"-{seed}"
+    own = replace(settings, seed=seed, run_dir=str(directory), name=name)
+    return PlannedRun(variant, seed, own, study.base)
+
+
+def _document(base: Document, changes: Iterable[Change]) -> Document:
+    """The base with these changes; each run draws figures of its own only where one of them says so."""
+    document = copy.deepcopy(base)
+    for change in changes:
+        command_line.put(document, change.key, change.value, change.source)
+    section = document.value.get("evaluation", {})
+    if isinstance(section, dict | None) and "figures" not in (section or {}):
+        command_line.put(document, "evaluation.figures", False, SourceLocation(1))
+    return document
+
+
+def _told(defects: dict[str, list[str]], variants: int) -> list[str]:
+    """The lines, each with the variants that have the defect, unless all have it."""
+    lines = []
+    for line, names in defects.items():
+        if len(names) < variants:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            plural = "s" if len(names) > 1 else ""
+            line += f" (variant{plural} {', '.join(names[:MOST_NAMED])}{more})"
+        lines.append(line)
+    return lines[:MOST_SHOWN]
+
+
+def _check_different(study: Study, found: dict[str, Settings]) -> None:
+    """Raises BadInput if two variants would be the same run."""
+    seen: dict[str, str] = {}
+    for name, settings in found.items():
+        key = json.dumps(config.resolved(replace(settings, name="run")), sort_keys=True)
+        if key in seen:
+            what = f"the variants '{seen[key]}' and '{name}' have the same settings; leave one out"
+            raise _wrong(study, "axes", what)
+        seen[key] = name
+
+
+def _check_one_machine(study: Study, found: dict[str, Settings]) -> None:
+    for name, settings in found.items():
+        if (machines := len(settings.mapping.make().machines)) > 1:
+            what = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
+            raise _wrong(study, "base", what)
+
+
+def _wrong(study: Study, key: str, what: str) -> ConfigError:
+    place = study.document.place((key,))
+    return ConfigError(Defect(place, (key,), what).render(study.document.file))

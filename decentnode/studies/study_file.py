@@ -1,0 +1,243 @@
+"""A study's file: a base configuration, and what changes from run to run (docs/studies.md)."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from decentnode.config import overrides as command_line
+from decentnode.config import yaml_source
+from decentnode.config.plugin_parser import PluginParser
+from decentnode.config.settings import check_name
+from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
+from decentnode.config.yaml_source import Document, Key
+from decentnode.options import NonNegative, Positive
+from decentnode.studies.axes import Change, Level, StudyAxis, Variant, combine, label_of, spread_out
+
+Name = Annotated[str, AfterValidator(check_name)]
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,59}")
+_NUMBER = int | float
+RANGE: dict[str, tuple[Any, Any]] = {
+    "from": (_NUMBER, REQUIRED), "to": (_NUMBER, REQUIRED), "step": (_NUMBER | None, None),
+    "count": (Positive | None, None), "log": (bool, False),
+}  # fmt: skip
+KINDS = (
+    "must be a list of values, a range {from: 1, to: 9, step: 2}, or named variants "
+    "{name: {key: value}}, not {shown}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyKeys:
+    """The keys of a study's file."""
+
+    base: Path
+    """The configuration that all runs start from; relative to the study's file."""
+    name: Name | None = None
+    """None: that of the file."""
+    set: dict[str, Any] = field(default_factory=dict)
+    """Values of the configuration that are different in all runs, by dotted key."""
+    axes: dict[str, Any] = field(default_factory=dict)
+    """What differs between variants: a key with values or a range, or a name with variants."""
+    zip: list[list[str]] = field(default_factory=list)
+    """Axes that go together; all others are crossed."""
+    seeds: Positive | list[NonNegative] = 1
+    """A number N (0 to N - 1), or a list."""
+    exclude: list[dict[str, Any]] = field(default_factory=list)
+    """Combinations that are left out: one value, or several, of each axis named."""
+    jobs: Literal["auto"] | Positive = "auto"
+    """Runs at a time; auto: as many as processors and memory carry."""
+    out: str | None = None
+    """The directory of all runs; None: runs/NAME."""
+    target: float | None = None
+    """The value of the headline metric that costs are counted up to, as `decentnode compare --target`."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, read and checked, but for the settings of its runs."""
+
+    name: str
+    base: Path
+    changes: tuple[Change, ...]
+    """Those of all runs."""
+    axes: tuple[StudyAxis, ...]
+    variants: tuple[Variant, ...]
+    """All combinations that are not excluded."""
+    seeds: tuple[int, ...]
+    jobs: Literal["auto"] | int
+    out: Path
+    target: float | None
+    document: Document
+
+    @property
+    def copy(self) -> str:
+        """The file as YAML that means the same wherever it is."""
+        moved = {"name": self.name, "base": str(self.base), "out": str(self.out)}
+        return yaml_source.dump({**moved, **{k: v for k, v in self.document.value.items() if k not in moved}})
+
+
+def read_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """The study in a file; raises one ConfigError with every defect. `overrides`: as `seeds=3`."""
+    document = yaml_source.read(path)
+    for override in overrides:
+        command_line.apply(document, override)
+    folder = Path(document.file).resolve().parent
+    return _StudyParser(PluginParser(document, folder)).read()
+
+
+@dataclass
+class _StudyParser:
+    reader: PluginParser
+
+    @property
+    def document(self) -> Document:
+        return self.reader.document
+
+    def read(self) -> Study:
+        parameters = parameters_of(StudyKeys)
+        given = {name: value for name, value in self.document.value.items() if value is not None}
+        found = self.reader.options((), given, parameters, "key", list(parameters))
+        self.document.raise_any()
+        assert found is not None, "otherwise there was a defect"
+        keys = StudyKeys(**found)
+        name = keys.name or Path(self.document.file).stem
+        if not keys.name:
+            self._check_file_name(name)
+        axes = tuple(axis for name in keys.axes if (axis := self._axis(name, keys.axes[name])))
+        self._check_changes(keys, axes)
+        self._check_zip(keys, axes)
+        self.document.raise_any()
+        variants = combine(axes, keys.zip)
+        variants = self._without(variants, {axis.name: axis for axis in axes}, keys.exclude)
+        seeds = tuple(range(keys.seeds)) if isinstance(keys.seeds, int) else tuple(keys.seeds)
+        if not seeds or len(set(seeds)) < len(seeds):
+            self.document.add(("seeds",), "must be different whole numbers, one or more")
+        self._check_names(variants)
+        self.document.raise_any()
+        changes = tuple(self._change(("set", key), key, value) for key, value in keys.set.items())
+        out = Path(keys.out).expanduser() if keys.out else Path("runs") / name
+        return Study(
+            name, keys.base, changes, axes, tuple(variants), seeds, keys.jobs, out.absolute(), keys.target,
+            self.document,
+        )  # fmt: skip
+
+    def _check_file_name(self, name: str) -> None:
+        try:
+            check_name(name)
+        except ValueError as error:
+            self.document.add((), f"the name of the file is that of the study, and {error}; add name: ...")
+
+    # Axes.
+
+    def _axis(self, name: str, value: Any) -> StudyAxis | None:
+        key: Key = ("axes", name)
+        if isinstance(value, dict) and "from" in value:
+            values = self._range(key, value)
+            levels = [self._level(label_of(name, one), {name: one}, key) for one in values]
+        elif isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
+            levels = [self._level(label, changes, (*key, label)) for label, changes in value.items()]
+        elif isinstance(value, list) and value:
+            levels = [self._level(label_of(name, one), {name: one}, (*key, i)) for i, one in enumerate(value)]
+        else:
+            self.document.add(key, KINDS.replace("{shown}", "an empty one" if value == [] else show(value)))
+            return None
+        labels = [level.label for level in levels]
+        for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
+            self.document.add(key, f"two values have the label '{label}'; make them named variants")
+        return StudyAxis(name, tuple(levels)) if levels else None
+
+    def _range(self, key: Key, section: dict[str, Any]) -> list[float]:
+        found = self.reader.options(key, section, RANGE, "key", list(RANGE))
+        if found is None:
+            return []
+        try:
+            return spread_out(found["from"], found["to"], found["step"], found["count"], found["log"])
+        except ValueError as error:
+            self.document.add(key, str(error))
+            return []
+
+    def _level(self, label: str, changes: dict[str, Any], place: Key) -> Level:
+        if not _LABEL.fullmatch(label):
+            what = "a label is made of letters, digits, '_', '-', '+' and '.', at most 60"
+            self.document.add(place, what)
+        is_named = len(place) > 2 and isinstance(place[2], str)
+        own = {key: (*place, key) if is_named else place for key in changes}
+        return Level(label, tuple(self._change(own[key], key, value) for key, value in changes.items()))
+
+    def _change(self, place: Key, key: str, value: Any) -> Change:
+        return Change(key, value, replace(self.document.place(place), file=self.document.file))
+
+    def _check_changes(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
+        """No key is changed twice in a run, and none that the sweep itself sets."""
+        users: dict[str, str] = {}
+        for axis in axes:
+            changed = {change.key for level in axis.levels for change in level.changes}
+            for key in sorted(changed & users.keys()):
+                self.document.add(("axes", axis.name), f"{key} is changed by the axis '{users[key]}', too")
+            users |= dict.fromkeys(changed, axis.name)
+        places = {**{key: ("set", key) for key in keys.set}, **{key: ("axes", users[key]) for key in users}}
+        for key, instead in (("seed", "seeds: [...]"), ("run_dir", "out: ..."), ("name", "name: ...")):
+            if key in places:
+                self.document.add(places[key], f"the sweep sets {key}; use {instead} of the study")
+
+    def _check_zip(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
+        by_name, seen = {axis.name: axis for axis in axes}, set[str]()
+        for index, group in enumerate(keys.zip):
+            place: Key = ("zip", index)
+            for name in group:
+                if name not in keys.axes:
+                    self.document.add(place, unknown(f"axis '{name}'", name, list(keys.axes)))
+                elif name in seen:
+                    self.document.add(place, f"the axis '{name}' is zipped twice")
+                seen.add(name)
+            sizes = {name: len(by_name[name].levels) for name in group if name in by_name}
+            if len(set(sizes.values())) > 1:
+                counts = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+                self.document.add(place, f"axes that go together have equally many values; {counts}")
+
+    # Variants.
+
+    def _without(
+        self, variants: list[Variant], axes: dict[str, StudyAxis], conditions: Sequence[dict[str, Any]]
+    ) -> list[Variant]:
+        """Without those that a condition leaves out."""
+        for index, condition in enumerate(conditions):
+            chosen = dict(self._chosen(("exclude", index), axes, condition))
+            variants = [
+                variant
+                for variant in variants
+                if not chosen or not all(variant.levels[name].label in chosen[name] for name in chosen)
+            ]
+        if not variants and not self.document.defects:
+            self.document.add(("exclude",), "leaves no combination")
+        return variants
+
+    def _chosen(
+        self, key: Key, axes: dict[str, StudyAxis], condition: dict[str, Any]
+    ) -> Iterator[tuple[str, set[str]]]:
+        """The labels that a condition means, by axis."""
+        for name, wanted in condition.items():
+            if name not in axes:
+                self.document.add((*key, name), unknown("axis", name, list(axes)))
+                continue
+            axis, labels = axes[name], set()
+            # A list may be one value of the axis, or several.
+            whole = axis.find(wanted)
+            for value in [wanted] if whole or not isinstance(wanted, list) else wanted:
+                if level := axis.find(value):
+                    labels.add(level.label)
+                    continue
+                known = [level.label for level in axis.levels]
+                self.document.add((*key, name), unknown(f"value {show(value)}", str(value), known))
+            yield name, labels
+
+    def _check_names(self, variants: Sequence[Variant]) -> None:
+        names = [variant.name for variant in variants]
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            self.document.add(("axes",), f"two variants are named '{name}'; make named variants of an axis")
+        if names and len(max(names, key=len)) > 200:
+            self.document.add(("axes",), "names of variants are too long for a directory; use named variants")

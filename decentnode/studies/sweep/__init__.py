@@ -1,0 +1,1 @@
+"""`decentnode sweep`: runs what is missing of a study."""

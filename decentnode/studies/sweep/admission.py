@@ -1,0 +1,74 @@
+"""How many runs go at a time: as many as the processors and the memory of this machine carry."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Literal
+
+from decentnode.launcher.memory_estimate import available_bytes
+from decentnode.studies.sweep.forecast import Forecast
+
+LAUNCHER_BYTES = 60 << 20
+"""Bytes of a launcher and its fork server, forked from a process that has torch."""
+USED_AT_MOST = 0.8
+"""Of the memory that is available."""
+IDLE_PART = 0.5
+"""Of the processors that the next run keeps busy, the part that must be idle for it to start."""
+MB = 1 << 20
+Size = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a run takes of a machine."""
+
+    cores: float
+    """Processors that it keeps busy in the mean."""
+    memory: float
+    """Bytes."""
+
+
+class Admission:
+    """Decides whether another run may start."""
+
+    def __init__(self, jobs: Literal["auto"] | int) -> None:
+        self.jobs = jobs
+        self.cores = len(os.sched_getaffinity(0))
+        self._measured: dict[Size, Load] = {}
+        self._free = available_bytes()
+
+    def admits(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+        """Whether a run may start beside those that run; alone it always may."""
+        if not running:
+            self._free = available_bytes()
+            return True
+        if isinstance(self.jobs, int) and len(running) >= self.jobs:
+            return False
+        return self._has_memory(forecast, running) and (
+            self.jobs != "auto" or self._is_idle(forecast, running)
+        )
+
+    def _has_memory(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+        needed = self.load(forecast).memory
+        # Runs that have just started have not taken yet what they will.
+        of_all = needed + sum(self.load(one).memory for one in running)
+        return of_all <= USED_AT_MOST * self._free and needed <= USED_AT_MOST * available_bytes()
+
+    def _is_idle(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+        busy = sum(self.load(one).cores for one in running)
+        return self.cores - busy >= IDLE_PART * self.load(forecast).cores
+
+    def load(self, forecast: Forecast) -> Load:
+        """As measured with a run of the same size, otherwise from the forecast."""
+        found = self._measured.get(forecast.size)
+        memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
+        # Until a run of this size has ended, all its processes count as busy.
+        return found or Load(min(self.cores, forecast.processes), memory + LAUNCHER_BYTES)
+
+    def note(self, forecast: Forecast, cpu_seconds: float, wall_seconds: float, memory_mb: float) -> None:
+        """Records a finished run: its processor time, its duration, and the memory of its nodes."""
+        if forecast.size in self._measured or wall_seconds <= 0:
+            return
+        memory = max(memory_mb * MB + LAUNCHER_BYTES, self.load(forecast).memory)
+        self._measured[forecast.size] = Load(min(self.cores, cpu_seconds / wall_seconds), memory)

@@ -1,0 +1,126 @@
+"""`decentnode sweep`: from the study's file to the exit code."""
+
+import gc
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from decentnode.config.type_check import unknown
+from decentnode.core.streams import print_lines, say
+from decentnode.errors import BadInput, ExitCode
+from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.studies.expansion import PlannedRun, planned_runs
+from decentnode.studies.study_file import Study, read_study
+from decentnode.studies.sweep import slurm
+from decentnode.studies.sweep.directories import RunDirectory, RunStatus, open_study, refuse_changes
+from decentnode.studies.sweep.forecast import forecasts
+from decentnode.studies.sweep.plan import SweepPlan
+from decentnode.studies.sweep.screen import sweep_screen_for
+from decentnode.studies.sweep.sweep import Sweep
+
+_PART = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The words of the command line."""
+
+    study: Path
+    overrides: Sequence[str] = ()
+    accepts_other_code: bool = False
+    only: Sequence[str] = ()
+    """Names of runs; empty: all."""
+    part: str = ""
+    """`i/n`: every n-th run, from the i-th on."""
+
+    @property
+    def command(self) -> str:
+        """The same command for a shell, without what selects runs."""
+        accept = ["--accept-code-change"] if self.accepts_other_code else []
+        return shlex.join(["decentnode", "sweep", str(self.study), *self.overrides, *accept])
+
+    def select(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """The runs that are asked for; raises BadInput."""
+        known = [run.name for run in runs]
+        for name in self.only:
+            if name not in known:
+                raise BadInput(f"--only {name}: {unknown('run', name, known[:10])}")
+        chosen = [run for run in runs if not self.only or run.name in self.only]
+        if not self.part:
+            return chosen
+        match = _PART.fullmatch(self.part)
+        if match is None or int(match[1]) > int(match[2]):
+            raise BadInput(f"--part {self.part}: must be i/n, such as 1/4 on the first of four machines")
+        return chosen[int(match[1]) - 1 :: int(match[2])]
+
+
+def sweep(request: SweepRequest) -> ExitCode:
+    """Runs what is missing; returns the exit code. Raises BadInput before anything starts."""
+    study, directories, statuses = _look(request)
+    lock = open_study(study, bool(request.only or request.part))
+    datasets = DatasetCache()
+    plan = _plan(study, directories, statuses, datasets)
+    print_lines(plan.lines())
+    if not plan.waiting:
+        say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
+        return ExitCode.OK
+    # The first optimizer step would otherwise import this, once in every node of every run.
+    importlib.import_module("torch._dynamo")
+
+    # A collection in a fork would write to, and so copy, every page that it shares with this process.
+    gc.collect()
+    gc.freeze()
+    try:
+        screen = sweep_screen_for(sys.stdout)
+        return Sweep(plan, datasets, screen, request.command, request.accepts_other_code).run()
+    finally:
+        lock.release()
+
+
+def show_plan(request: SweepRequest) -> None:
+    """Prints the plan; starts and writes nothing."""
+    study, directories, statuses = _look(request)
+    print_lines(_plan(study, directories, statuses, DatasetCache()).lines())
+
+
+def cluster_job(request: SweepRequest, submits: bool) -> None:
+    """Prints, or submits, a SLURM array with a task for each run that is not done."""
+    study, directories, statuses = _look(request)
+    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    if not waiting:
+        raise BadInput(f"{study.name}: all runs are done, so there is nothing to submit")
+    # Before the tasks, which start at the same time.
+    open_study(study, is_part=True).release()
+    script = slurm.script(study, waiting, request.command)
+    if submits:
+        say(slurm.submit(script))
+    else:
+        print_lines(script.splitlines())
+
+
+def _look(request: SweepRequest) -> tuple[Study, list[RunDirectory], dict[str, RunStatus]]:
+    """The runs that are asked for, and what there is of each; raises BadInput."""
+    # Other threads would not survive the forks.
+    torch.set_num_threads(1)
+    study = read_study(request.study, request.overrides)
+    directories = [RunDirectory(run) for run in request.select(planned_runs(study))]
+    statuses = {one.planned.name: one.status for one in directories}
+    done = [one for one in directories if statuses[one.planned.name] is RunStatus.DONE]
+    refuse_changes(done, request.accepts_other_code)
+    return study, directories, statuses
+
+
+def _plan(
+    study: Study, directories: Sequence[RunDirectory], statuses: dict[str, RunStatus], datasets: DatasetCache
+) -> SweepPlan:
+    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    # The last of each name stays: the runs of a variant differ in the seed alone.
+    first = {run.variant.name: run for run in reversed(waiting)}
+    found = forecasts(list(first.values())[::-1], datasets) if first else {}
+    return SweepPlan(study, directories, statuses, found)

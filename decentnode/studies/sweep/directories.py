@@ -1,0 +1,151 @@
+"""The directories of a study's runs, which are all the state that a sweep has."""
+
+import os
+from collections.abc import Sequence
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from decentnode.config import loader as config
+from decentnode.core.atomic_files import TEMPORARY, write_durably
+from decentnode.core.text import counted
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.launcher.recovery.fingerprint import difference, fingerprint
+from decentnode.launcher.recovery.resume import RunLock
+from decentnode.node import plugin_sources
+from decentnode.node.checkpoint.store import FOLDER
+from decentnode.node.plugin_sources import PluginSources
+from decentnode.results.reader import CodeVersion, read_object, read_value
+from decentnode.studies.expansion import PlannedRun
+from decentnode.studies.study_file import Study
+
+COPY = "study.yaml"
+OWN = {"lock", f"{COPY}{TEMPORARY}"}
+"""What another sweep that starts at the same time may have made."""
+WHAT = "a sweep of this study"
+
+
+class RunStatus(Enum):
+    """What there is of a run."""
+
+    NEW = "to do"
+    DONE = "done"
+    RESUMABLE = "to resume"
+    BROKEN = "to repeat"
+    """Some rounds, and no way to continue them."""
+
+
+class RunDirectory:
+    """One run's directory, its log beside it, and what became of earlier attempts."""
+
+    def __init__(self, planned: PlannedRun) -> None:
+        self.planned = planned
+        self.path = planned.directory
+        self.log = self.path.with_name(f"{self.path.name}.log")
+
+    @property
+    def status(self) -> RunStatus:
+        """What there is now; raises BadInput for files of another kind."""
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            return RunStatus.NEW
+        if self._is_done:
+            return RunStatus.DONE
+        has_state = (self.path / "run.json").exists() and any((self.path / FOLDER).glob("*/*.json"))
+        if has_state and not self.settings_change and not self.code_change:
+            return RunStatus.RESUMABLE
+        return RunStatus.BROKEN
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether all nodes finished; where a fault is injected, whether those finished that were left."""
+        summary = self.path / "summary.json"
+        if not summary.exists() or not (self.path / "run.json").exists():
+            return False
+        finished, nodes, stopped = (
+            read_value(summary, key, int) for key in ("finished_nodes", "nodes", "stopped_nodes")
+        )
+        return finished >= nodes or bool(self.planned.settings.faults and finished and not stopped)
+
+    @property
+    def settings_change(self) -> str:
+        """What differs from the settings that the run was made with, as text; empty where nothing does."""
+        made = read_object(self.path / "run.json").get("settings")
+        settings = self.planned.settings
+        if made == fingerprint(settings, settings.graph.make()):
+            return ""
+        try:
+            before = config.load(self.path / "config.yaml")
+        except BadInput as error:
+            return error.defects[0]
+        return difference(before, settings) or "the content of a file that graph or sharing.weights names"
+
+    @property
+    def code_change(self) -> str:
+        """What differs from the code that the run was made with; empty where nothing does."""
+        versions = read_object(self.path / "run.json").get("code")
+        try:
+            made = msgspec.convert(versions, list[CodeVersion])[-1]
+        except (IndexError, *UNDECODABLE):
+            return "it has no record of its code"
+        own = plugin_sources.difference(made.files, self._plugin_files)
+        ours = made.package != plugin_sources.package_digest()
+        return ", ".join(filter(None, [own, "decentnode itself" if ours else ""]))
+
+    @cached_property
+    def _plugin_files(self) -> dict[str, str]:
+        return PluginSources(self.planned.settings).hashes
+
+    def move_aside(self, why: str) -> None:
+        """Renames the directory and its log, to make room for another attempt.
+
+        Raises BadInput if the run is in progress.
+        """
+        RunLock(self.path).release()
+        number = 1
+        while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.{why}-{number}")):
+            number += 1
+        self.path.rename(aside)
+        if self.log.exists():
+            self.log.rename(aside.with_name(f"{aside.name}.log"))
+
+
+def refuse_changes(directories: Sequence[RunDirectory], accepts_other_code: bool) -> None:
+    """Raises BadInput, in one line, if finished runs were made with other settings or another code."""
+    changed = {one.path: what for one in directories if (what := one.settings_change)}
+    if changed:
+        raise BadInput(
+            f"{_first(changed)} was made with other settings: {next(iter(changed.values()))}; "
+            "restore them, or name another directory (out=...)"
+        )
+    edited = {one.path: what for one in directories if (what := one.code_change)}
+    if edited and not accepts_other_code:
+        raise BadInput(
+            f"{_first(edited)} was made with other code: {next(iter(edited.values()))}; name another "
+            "directory (out=...), or continue with --accept-code-change"
+        )
+
+
+def _first(changed: dict[Path, str]) -> str:
+    first, *others = changed
+    return f"{first} (and {counted(len(others), 'other run')}):" if others else f"{first}:"
+
+
+def open_study(study: Study, is_part: bool) -> RunLock:
+    """Makes the directory of a study, with a copy of its file; returns its lock. Raises BadInput.
+
+    `is_part`: others may sweep other parts at the same time.
+    """
+    copy = study.out / COPY
+    try:
+        study.out.mkdir(parents=True, exist_ok=True)
+        if not copy.exists() and any(path.name not in OWN for path in study.out.iterdir()):
+            raise BadInput(f"out: {study.out} is not empty and no study; name another one (out=...)")
+        lock = RunLock(study.out, WHAT, shared=is_part)
+        content = study.copy.encode()
+        if not copy.exists() or copy.read_bytes() != content:
+            write_durably(copy, [content])
+    except OSError as error:
+        raise BadInput(f"out: {study.out} cannot be written: {error.strerror}") from error
+    return lock

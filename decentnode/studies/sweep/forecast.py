@@ -1,0 +1,166 @@
+"""What the runs of a study will take, estimated before the first one starts.
+
+In a child process, because the dry round changes the state of plug-ins, and a plug-in may hang or crash.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from math import nan
+from typing import NoReturn
+
+import msgspec
+
+from decentnode.config.error_locations import line_of, with_locations
+from decentnode.core.atomic_files import write_whole
+from decentnode.core.polling import ready
+from decentnode.core.text import how_it_ended
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput
+from decentnode.launcher import run_costs
+from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.launcher.memory_estimate import bytes_needed
+from decentnode.launcher.preflight import check_group
+from decentnode.node.evaluation import is_due
+from decentnode.node.experiment import Experiment
+from decentnode.studies.expansion import PlannedRun
+
+START_SECONDS = 0.4
+"""RunStart and end of a run that forks from a warm process."""
+MOST_ROUNDS = 16
+"""Rounds of which steps and edges are counted."""
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What one run will take; nan where it is not known."""
+
+    nodes: int = 0
+    processes: int = 1
+    parameters: int = 0
+    seconds: float = nan
+    """With the machine alone."""
+    sent_bytes: float = nan
+    """By all nodes in all rounds."""
+    memory_bytes: float = nan
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Equal for runs that load a machine alike."""
+        return self.nodes, self.processes, self.parameters
+
+
+class _Answer(msgspec.Struct):
+    """What the child reports of one variant."""
+
+    forecast: Forecast
+    defects: list[str] = []
+
+
+def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, Forecast]:
+    """By the name of its variant the forecast of each run; raises BadInput for what cannot start.
+
+    `runs`: one of each variant. Those that are not reached in time have a forecast without numbers.
+    """
+    said, writing = os.pipe()
+    for run in runs:
+        with with_locations(run.base, ()):
+            datasets.of(run.settings)
+    # The child would print what is still buffered a second time.
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(said)
+        _tell(runs, datasets, writing)
+    os.close(writing)
+    lines = _read(said, pid)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    answers = [msgspec.convert(json.loads(line), _Answer) for line in lines]
+    if defects := [defect for answer in answers for defect in answer.defects]:
+        raise BadInput(*dict.fromkeys(defects))
+    if status not in (0, -signal.SIGKILL):
+        name = runs[len(answers)].variant.name
+        raise BadInput(f"{name}: a dry round of one batch did not end: {how_it_ended(status)}")
+    found = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
+    return {run.variant.name: forecast for run, forecast in zip(runs, found, strict=True)}
+
+
+def _read(pipe: int, pid: int) -> list[bytes]:
+    """The lines that the child writes; it is killed if it takes too long."""
+    limit = time.monotonic() + Timeouts.forecast + Timeouts.dry_round
+    found = []
+    with os.fdopen(pipe, "rb", buffering=0) as file:
+        while ready([pipe], seconds=limit - time.monotonic()):
+            content = file.read(1 << 16)
+            if not content:
+                break
+            found.append(content)
+        else:
+            os.kill(pid, signal.SIGKILL)
+    # A line that the kill has cut off is no answer.
+    return b"".join(found).split(b"\n")[:-1]
+
+
+def _tell(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
+    """Runs in the child: writes one line for each run, and exits."""
+    code = 1
+    try:
+        limit = time.monotonic() + Timeouts.forecast
+        null = os.open(os.devnull, os.O_WRONLY)
+        # What plug-ins print is not part of the plan.
+        for number in (1, 2):
+            os.dup2(null, number)
+        for run in runs:
+            if time.monotonic() < limit:
+                # Not msgspec, whose JSON has no nan.
+                answer = json.dumps(msgspec.to_builtins(_answer(run, datasets)))
+                write_whole(pipe, answer.encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _answer(run: PlannedRun, datasets: DatasetCache) -> _Answer:
+    settings = run.settings
+    try:
+        with with_locations(run.base, ()):
+            check_group(settings, 0)
+            experiment = Experiment.from_settings(settings, datasets.of(settings))
+    except BadInput as error:
+        return _Answer(Forecast(), [f"{line} (variant {run.variant.name})" for line in error.defects])
+    try:
+        return _Answer(forecast(experiment))
+    # An estimate must not prevent a run that would work; the run itself has a dry round for such errors.
+    except Exception as error:
+        print(line_of(error), file=sys.stderr)
+        return _Answer(sizes(experiment))
+
+
+def sizes(experiment: Experiment) -> Forecast:
+    """What is known without any measurement."""
+    return Forecast(experiment.graph.num_nodes, len(experiment.processes), experiment.layout.numel)
+
+
+def forecast(experiment: Experiment) -> Forecast:
+    """The forecast of a run, from a dry round and the sizes of its parts."""
+    costs, settings = run_costs.measure(experiment), experiment.settings
+    nodes, rounds = experiment.graph.num_nodes, settings.rounds
+    looked_at = range(min(rounds, MOST_ROUNDS))
+    steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in looked_at)
+    graph = experiment.graph.graph
+    sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in looked_at)
+    plan = settings.evaluation
+    tests = nodes * sum(is_due(round, plan.every, rounds, plan.final) for round in range(rounds))
+    of_rounds = steps * costs.step_seconds / len(looked_at) + nodes * costs.share_seconds
+    work = rounds * of_rounds + tests * costs.test_seconds
+    workers = min(len(os.sched_getaffinity(0)), len(experiment.processes))
+    known = sizes(experiment)
+    return msgspec.structs.replace(
+        known,
+        seconds=START_SECONDS + work / workers if settings.device == "cpu" else nan,
+        sent_bytes=rounds * sent / len(looked_at) * costs.sent_bytes,
+        memory_bytes=float(bytes_needed(experiment, 0)),
+    )

@@ -1,0 +1,147 @@
+"""What a sweep is about to do: variants, seeds, and what they will take."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from statistics import fmean
+
+from decentnode.core.text import counted, readable_bytes, readable_seconds
+from decentnode.errors import BadInput
+from decentnode.results.reader import read_object
+from decentnode.studies.entry import read_entry
+from decentnode.studies.study_file import Study
+from decentnode.studies.sweep.directories import RunDirectory, RunStatus
+from decentnode.studies.sweep.forecast import Forecast
+
+MB = 1 << 20
+LEAST_WIDTH = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes; nan where it is not known."""
+
+    seconds: float = nan
+    sent_bytes: float = nan
+    memory_bytes: float = nan
+
+
+@dataclass
+class SweepPlan:
+    """The runs of a study, and what there is of each at the start."""
+
+    study: Study
+    directories: Sequence[RunDirectory]
+    statuses: Mapping[str, RunStatus]
+    """By the name of the run."""
+    forecasts: Mapping[str, Forecast]
+    """By the name of the variant, of those with runs to do."""
+    _costs: dict[str, list[Cost]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for directory in self.directories:
+            if self.statuses[directory.planned.name] is RunStatus.DONE:
+                self.note(directory)
+
+    @property
+    def waiting(self) -> list[RunDirectory]:
+        """The runs to do, in order."""
+        return [one for one in self.directories if self.statuses[one.planned.name] is not RunStatus.DONE]
+
+    def note(self, directory: RunDirectory) -> Cost:
+        """Records and returns what a finished run took."""
+        cost = _cost_of(directory)
+        self._costs.setdefault(directory.planned.variant.name, []).append(cost)
+        return cost
+
+    def cost(self, variant: str) -> Cost:
+        """The mean of finished runs of the variant; otherwise the forecast, with its time as others took."""
+        if done := self._costs.get(variant):
+            means = (_mean([getattr(cost, name) for cost in done]) for name in Cost.__dataclass_fields__)
+            return Cost(*means)
+        known = self.forecasts.get(variant, Forecast())
+        return Cost(known.seconds * self._bias, known.sent_bytes, known.memory_bytes)
+
+    @property
+    def _bias(self) -> float:
+        """How much longer finished runs took than their forecasts said; 1 without any."""
+        pairs = [
+            (cost.seconds, self.forecasts[name].seconds)
+            for name, costs in self._costs.items()
+            if name in self.forecasts
+            for cost in costs
+        ]
+        pairs = [(took, said) for took, said in pairs if took > 0 and said > 0]
+        return sum(took for took, _ in pairs) / sum(said for _, said in pairs) if pairs else 1.0
+
+    # As text.
+
+    def lines(self) -> Iterator[str]:
+        """The table, and how its numbers were found."""
+        waiting = self.waiting
+        variants = list(dict.fromkeys(one.planned.variant.name for one in self.directories))
+        seeds = counted(len(self.study.seeds), "seed")
+        runs, left = counted(len(self.directories), "run"), len(waiting)
+        done = f", {len(self.directories) - left} done" if left < len(self.directories) else ""
+        yield f"{self.study.name}: {counted(len(variants), 'variant')}, {seeds}: {runs}{done}"
+        width = max(LEAST_WIDTH, *map(len, variants))
+        numbers = [max(2, len(str(seed))) for seed in self.study.seeds]
+        heading = " ".join(f"{seed:>{size}}" for seed, size in zip(self.study.seeds, numbers, strict=True))
+        yield f"  {'variant':<{width}}  {heading}     a run      sent    memory"
+        for variant in variants:
+            marks = {one.planned.seed: self._mark(one) for one in self._of(variant)}
+            row = " ".join(
+                f"{marks.get(seed, ''):>{size}}" for seed, size in zip(self.study.seeds, numbers, strict=True)
+            )
+            cost = self.cost(variant)
+            costs = (
+                _shown(cost.seconds, readable_seconds),
+                _shown(cost.sent_bytes, readable_bytes),
+                _shown(cost.memory_bytes, readable_bytes),
+            )
+            yield f"  {variant:<{width}}  {row}{''.join(f'{text:>10}' for text in costs)}"
+        if waiting:
+            yield f"  to do: {self._total(waiting)}"
+            yield from self._origin()
+
+    def _of(self, variant: str) -> list[RunDirectory]:
+        return [one for one in self.directories if one.planned.variant.name == variant]
+
+    def _mark(self, directory: RunDirectory) -> str:
+        marks = {RunStatus.DONE: "x", RunStatus.RESUMABLE: "~"}
+        return marks.get(self.statuses[directory.planned.name], ".")
+
+    def _total(self, waiting: Sequence[RunDirectory]) -> str:
+        costs = [self.cost(one.planned.variant.name) for one in waiting]
+        seconds, sent = sum(cost.seconds for cost in costs), sum(cost.sent_bytes for cost in costs)
+        most = max((cost.memory_bytes for cost in costs if not isnan(cost.memory_bytes)), default=nan)
+        time = (
+            f"about {readable_seconds(seconds)} one after the other" if not isnan(seconds) else "time unknown"
+        )
+        bytes_sent = f", {_shown(sent, readable_bytes)} sent" if not isnan(sent) else ""
+        memory = f", at most {readable_bytes(most)} of memory for a run" if not isnan(most) else ""
+        return f"{counted(len(waiting), 'run')}, {time}{bytes_sent}{memory}"
+
+    def _origin(self) -> Iterator[str]:
+        yield "  (x done, ~ to resume, . to do)"
+        known = "where a variant has finished runs, their mean; otherwise " if self._costs else ""
+        yield f"  estimated: {known}time from a few local steps, one exchange and one batch of the test,"
+        yield "  bytes from the payloads of that exchange and the graph, memory from the sizes of the model"
+
+
+def _cost_of(directory: RunDirectory) -> Cost:
+    try:
+        summary = read_object(directory.path / "summary.json")
+    except BadInput:
+        return Cost()
+    entry, memory = read_entry(directory.path), summary.get("peak_memory_mb_per_node") or {}
+    seconds = entry.wall_seconds if entry else summary["startup_seconds"] + summary["wall_seconds"]
+    return Cost(seconds, summary["bytes_sent"], memory.get("mean", nan) * summary["nodes"] * MB)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean([value for value in values if not isnan(value)] or [nan])
+
+
+def _shown(value: float, readable: Callable[[float], str]) -> str:
+    return "-" if isnan(value) else readable(value)

@@ -1,0 +1,63 @@
+"""A study as a SLURM array: one task for each run that is not done."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from decentnode.config.settings import Settings
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput, RunFailed
+from decentnode.studies.expansion import PlannedRun
+from decentnode.studies.study_file import Study
+
+MOST_PROCESSORS = 64
+
+
+def script(study: Study, runs: Sequence[PlannedRun], command: str) -> str:
+    """The text of a script for sbatch; `command`: the sweep, as a shell reads it."""
+    processors = min(MOST_PROCESSORS, max(_processes(run.settings) for run in runs))
+    words = shlex.split(command)
+    # Another environment may be active where the task runs.
+    words[:1] = [sys.executable, "-m", "decentnode"]
+    lines = [
+        "#!/bin/bash",
+        f"# The runs of the study {study.name} that are not done, one task for each.",
+        f"#SBATCH --job-name={study.name}",
+        f"#SBATCH --array=0-{len(runs) - 1}",
+        "#SBATCH --nodes=1",
+        "#SBATCH --ntasks=1",
+        f"#SBATCH --cpus-per-task={processors}",
+        f"#SBATCH --output={study.out}/slurm-%A_%a.log",
+        "# A task that reaches its limit of time is stopped gracefully, and resumes when it is requeued.",
+        "#SBATCH --signal=B:TERM@90",
+        "set -euo pipefail",
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        "runs=(",
+        *(f"    {shlex.quote(run.name)}" for run in runs),
+        ")",
+        f'exec {shlex.join(words)} --only "${{runs[$SLURM_ARRAY_TASK_ID]}}"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def submit(text: str) -> str:
+    """Passes a script to sbatch; returns its answer, or raises what prevented it."""
+    try:
+        done = subprocess.run(
+            ["sbatch"], input=text, capture_output=True, text=True, timeout=Timeouts.scontrol, check=False
+        )
+    except FileNotFoundError as error:
+        raise BadInput("--submit: there is no sbatch on this machine; --slurm prints the script") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunFailed(f"sbatch: {error}") from error
+    if done.returncode:
+        raise RunFailed(f"sbatch: {' '.join(done.stderr.split())}")
+    return done.stdout.strip()
+
+
+def _processes(settings: Settings) -> int:
+    nodes: int = settings.mapping.make().machines[0].nodes
+    together: int = settings.communication.make().nodes_in_one_process(nodes)
+    return -(-nodes // together)

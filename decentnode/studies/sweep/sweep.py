@@ -1,0 +1,244 @@
+"""Runs what is missing of a study: several at a time where the machine carries them, each at most twice."""
+
+import signal
+import time
+from collections import Counter
+from math import isnan, nan
+from types import FrameType
+
+from decentnode.core.polling import ready
+from decentnode.core.process_setup import signals_that_stop
+from decentnode.core.text import counted, readable_seconds
+from decentnode.errors import STOPPED_BY, BadInput, ExitCode
+from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.studies.entry import RunEntry
+from decentnode.studies.sweep.admission import Admission
+from decentnode.studies.sweep.directories import RunDirectory, RunStatus
+from decentnode.studies.sweep.forecast import Forecast
+from decentnode.studies.sweep.forked_run import ForkedRun, RunOutcome, RunStart, free_ports, ports_of
+from decentnode.studies.sweep.plan import SweepPlan
+from decentnode.studies.sweep.screen import RunningRow, SweepLines, SweepStanding
+
+ATTEMPTS = 2
+"""Of each run that fails."""
+MOST_LETTERS = 200
+
+
+class Sweep:
+    """The runs of a study on this machine, from the first fork to the last line."""
+
+    def __init__(
+        self, plan: SweepPlan, datasets: DatasetCache, screen: SweepLines, command: str,
+        accepts_other_code: bool = False,
+    ) -> None:  # fmt: skip
+        """`command`: the words that continue this sweep."""
+        self._plan = plan
+        self._datasets = datasets
+        self._screen = screen
+        self._command = command
+        self._accepts_other_code = accepts_other_code
+        self._admission = Admission(plan.study.jobs)
+        self._waiting = plan.waiting
+        self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
+        """By pidfd."""
+        self._done = len(plan.directories) - len(self._waiting)
+        self._failed: dict[str, str] = {}
+        """By the name of the run why it failed twice."""
+        self._attempts: Counter[str] = Counter()
+        self._signal: signal.Signals | None = None
+        self._out_of_memory = False
+        self._began = time.monotonic()
+
+    def run(self) -> ExitCode:
+        """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
+        before = {signum: signal.getsignal(signum) for signum in signals_that_stop()}
+        for signum in before:
+            signal.signal(signum, self._stop)
+        try:
+            self._screen.open()
+            while self._running or (self._waiting and self._signal is None):
+                self._start_what_fits()
+                self._screen.show(self._standing())
+                ended = ready(self._running, seconds=self._screen.interval) if self._running else []
+                for fd in ended:
+                    self._collect(*self._running.pop(fd))
+        finally:
+            for forked, _ in self._running.values():
+                forked.kill()
+                forked.reap()
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            self._screen.close()
+        return self._conclude()
+
+    def _stop(self, signum: int, _: FrameType | None) -> None:
+        """Passes the signal on: the first one stops the runs gracefully, a second one kills them."""
+        self._signal = self._signal or signal.Signals(signum)
+        for forked, _directory in self._running.values():
+            forked.stop(signum)
+
+    # Before a run.
+
+    def _start_what_fits(self) -> None:
+        while self._waiting and self._signal is None:
+            running = [self._forecast(directory) for _, directory in self._running.values()]
+            if not self._admission.admits(self._forecast(self._waiting[0]), running):
+                return
+            self._start(self._waiting.pop(0))
+
+    def _forecast(self, directory: RunDirectory) -> Forecast:
+        return self._plan.forecasts.get(directory.planned.variant.name, Forecast())
+
+    def _start(self, directory: RunDirectory) -> None:
+        planned = directory.planned
+        try:
+            status = directory.status
+            if status is RunStatus.DONE:  # by a sweep of another part
+                self._done += 1
+                return
+            if status is RunStatus.BROKEN:
+                directory.move_aside("interrupted")
+        except BadInput as error:
+            self._fail(planned.name, str(error))
+            return
+        planned.directory.parent.mkdir(parents=True, exist_ok=True)
+        # Read here, so that later runs share it; in the child it would end with the run.
+        self._datasets.of(planned.settings)
+        self._datasets.keep([planned.settings, *(one.planned.settings for one in self._waiting)])
+        used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
+        ports = free_ports(planned.settings, set().union(*used))
+        start = RunStart(
+            planned, directory.log, self._datasets, ports, status is RunStatus.RESUMABLE,
+            self._accepts_other_code,
+        )  # fmt: skip
+        forked = ForkedRun(start)
+        self._running[forked.fd] = forked, directory
+        if len(self._running) > 1:
+            for one, _ in self._running.values():
+                one.alone = False
+        if self._signal is not None:  # it came while the run was forked
+            forked.stop(self._signal)
+
+    # After a run.
+
+    def _collect(self, forked: ForkedRun, directory: RunDirectory) -> None:
+        outcome, name = forked.reap(), directory.planned.name
+        try:
+            status = directory.status
+        except BadInput:
+            status = RunStatus.BROKEN
+        if status is RunStatus.DONE:
+            self._finish(forked, directory, outcome)
+        elif self._signal is not None:
+            # Its checkpoints are those of a graceful stop.
+            self._screen.note(
+                f"{name}: stopped{', and can be resumed' if status is RunStatus.RESUMABLE else ''}"
+            )
+        else:
+            self._repeat_or_report(directory, outcome)
+
+    def _finish(self, forked: ForkedRun, directory: RunDirectory, outcome: RunOutcome) -> None:
+        planned = directory.planned
+        labels = {axis: level.label for axis, level in planned.variant.levels.items()}
+        entry = RunEntry(
+            self._plan.study.name, planned.variant.name, labels, planned.seed, forked.alone,
+            round(outcome.wall_seconds, 3), round(outcome.cpu_seconds, 3), outcome.code,
+        )  # fmt: skip
+        try:
+            entry.save(directory.path)
+        except OSError as error:
+            self._screen.note(f"{directory.path}: its times cannot be written: {error.strerror}")
+        self._done += 1
+        cost = self._plan.note(directory)
+        memory = 0.0 if isnan(cost.memory_bytes) else cost.memory_bytes
+        if forked.alone:
+            self._admission.note(self._forecast(directory), outcome.cpu_seconds, outcome.wall_seconds, memory)
+        with_code = "" if outcome.code == ExitCode.OK else f" (exit code {outcome.code})"
+        left = self._seconds_left()
+        and_left = "" if isnan(left) or not left else f"; about {readable_seconds(left)} left"
+        self._screen.note(
+            f"{self._done} of {len(self._plan.directories)}  {planned.name}: done in "
+            f"{readable_seconds(outcome.wall_seconds)}{with_code}{and_left}"
+        )
+
+    def _repeat_or_report(self, directory: RunDirectory, outcome: RunOutcome) -> None:
+        """A failed run is repeated once, from the start."""
+        name = directory.planned.name
+        reason = _reason(directory, outcome)
+        self._attempts[name] += 1
+        is_useless = outcome.code == ExitCode.BAD_INPUT and not directory.path.exists()
+        if is_useless or self._attempts[name] >= ATTEMPTS:
+            self._out_of_memory |= outcome.code == ExitCode.OUT_OF_MEMORY
+            self._fail(name, f"{reason}; its log: {directory.log}")
+            return
+        try:
+            if directory.path.exists():
+                directory.move_aside("failed")
+        except BadInput as error:
+            self._fail(name, str(error))
+            return
+        self._screen.note(f"{name}: failed, and is repeated once: {reason}")
+        self._waiting.append(directory)
+
+    def _fail(self, name: str, reason: str) -> None:
+        self._failed[name] = reason
+        self._screen.note(f"{name}: failed: {reason}")
+
+    # What is shown.
+
+    def _standing(self) -> SweepStanding:
+        now = time.monotonic()
+        return SweepStanding(
+            self._plan.study.name, len(self._plan.directories), self._done, len(self._failed),
+            len(self._waiting), now - self._began, self._seconds_left(),
+            [self._row(forked, now) for forked, _ in self._running.values()], self._signal is not None,
+        )  # fmt: skip
+
+    def _row(self, forked: ForkedRun, now: float) -> RunningRow:
+        began, done = forked.progress.get()
+        rate = 0.0 if isnan(began) or now <= began else done / (now - began)
+        rounds = forked.planned.settings.rounds
+        return RunningRow(forked.planned.name, rounds, done, rate, now - forked.began)
+
+    def _seconds_left(self) -> float:
+        """The costs of what is left, shared by as many runs as go at a time; nan if it is not known."""
+        now, left = time.monotonic(), 0.0
+        for directory in self._waiting:
+            left += self._plan.cost(directory.planned.variant.name).seconds
+        for forked, directory in self._running.values():
+            seconds = self._plan.cost(directory.planned.variant.name).seconds
+            left += max(0.0, seconds - (now - forked.began))
+        return left / max(1, len(self._running)) if left or not self._waiting else nan
+
+    def _conclude(self) -> ExitCode:
+        total = len(self._plan.directories)
+        seconds = readable_seconds(time.monotonic() - self._began)
+        code = self._code()
+        self._screen.line("")
+        for name, reason in self._failed.items():
+            self._screen.line(f"  failed    {name}: {reason}")
+        failed = f", {len(self._failed)} failed" if self._failed else ""
+        done = f"{self._done} of {counted(total, 'run')} done{failed} after {seconds}"
+        self._screen.line(f"{self._plan.study.name}: {done} (exit code {int(code)})")
+        if self._done < total:
+            self._screen.line(f"  continue with: {self._command}")
+        self._screen.line(f"  results   {self._plan.study.out}")
+        return code
+
+    def _code(self) -> ExitCode:
+        if self._signal is not None and self._done < len(self._plan.directories):
+            return STOPPED_BY[self._signal]
+        if self._out_of_memory:
+            return ExitCode.OUT_OF_MEMORY
+        return ExitCode.FAILED if self._failed else ExitCode.OK
+
+
+def _reason(directory: RunDirectory, outcome: RunOutcome) -> str:
+    """Why a run failed, in one line: how it ended, and the last line that says more."""
+    how = f"exit code {outcome.code}" if outcome.code >= 0 else f"killed by signal {-outcome.code}"
+    try:
+        lines = directory.log.read_text(errors="replace").splitlines()
+    except OSError:
+        return how
+    telling = [line.strip() for line in lines if "lost" in line or "error" in line.lower() or ":" in line]
+    return f"{how}: {telling[-1][:MOST_LETTERS]}" if telling else how
