@@ -15,6 +15,7 @@ MOST_VALUES = 10_000
 """Values of one range; a longer one is a mistake."""
 MOST_LETTERS, KEPT_LETTERS = 40, 32
 """Of a label that is made from a value."""
+GRAPH_FILES = {".edges", ".adj", ".adjacency", ".txt"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -130,7 +131,8 @@ def label_of(key: str, value: Any) -> str:
 def _words(key: str, value: Any) -> str:
     if isinstance(value, str):
         # `module:Class` is known by its class, a file by its name.
-        return PurePath(value.rpartition(":")[2]).stem if "/" in value or ":" in value else value
+        name = PurePath(value.rpartition(":")[2])
+        return name.stem if name.suffix in GRAPH_FILES or "/" in value else name.name
     if isinstance(value, dict):
         options = [_words(name, inner) for name, inner in value.items() if name != "name"]
         return "-".join([str(value.get("name", "")), *options]).strip("-")

@@ -15,6 +15,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.streams import print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.node.plugin_sources import package_digest
 from decentnode.studies.expansion import PlannedRun, planned_runs
 from decentnode.studies.study_file import Study, read_study
 from decentnode.studies.sweep import slurm
@@ -70,12 +71,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     if not plan.waiting:
         say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
         return ExitCode.OK
-    # The first optimizer step would otherwise import this, once in every node of every run.
-    importlib.import_module("torch._dynamo")
-
-    # A collection in a fork would write to, and so copy, every page that it shares with this process.
-    gc.collect()
-    gc.freeze()
+    _warm_up()
     try:
         screen = sweep_screen_for(sys.stdout)
         return Sweep(plan, datasets, screen, request.command, request.accepts_other_code).run()
@@ -102,6 +98,17 @@ def cluster_job(request: SweepRequest, submits: bool) -> None:
         say(slurm.submit(script))
     else:
         print_lines(script.splitlines())
+
+
+def _warm_up() -> None:
+    """Does once what each run would do again: late imports, and the hash of this package's sources."""
+    # The first optimizer step imports the former, the first partition the latter.
+    for module in ("torch._dynamo", "numpy.ma"):
+        importlib.import_module(module)
+    package_digest()
+    # A collection in a fork would write to, and so copy, every page that it shares with this process.
+    gc.collect()
+    gc.freeze()
 
 
 def _look(request: SweepRequest) -> tuple[Study, list[RunDirectory], dict[str, RunStatus]]:

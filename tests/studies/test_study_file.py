@@ -1,0 +1,308 @@
+"""A study's file: what it may say, and one line for each thing that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from decentnode.cli import app as cli
+from decentnode.core.atomic_files import write_durably
+from decentnode.errors import BadInput
+from decentnode.launcher.recovery.resume import RunLock
+from decentnode.studies.axes import label_of, spread_out
+from decentnode.studies.expansion import planned_runs
+from decentnode.studies.study_file import read_study
+from decentnode.studies.sweep import command, slurm
+from decentnode.studies.sweep.directories import WHAT
+
+ROOT = Path(__file__).parents[2]
+BASE = f"base: {ROOT}/configs/quickstart.yaml\n"
+LR = "training.optimizer.lr"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Reads a study of these lines, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(text: str, *overrides: str):
+        (tmp_path / "s.yaml").write_text(BASE + text)
+        return read_study("s.yaml", overrides)
+
+    return read
+
+
+def test_the_shipped_study_is_small_and_understood():
+    found = planned_runs(read_study(ROOT / "configs" / "studies" / "quick.yaml"))
+    names = ["gossip", "choco", "exact_diffusion"]
+    assert [run.name for run in found] == [f"{name}/seed-{seed}" for seed in (0, 1) for name in names]
+    assert [run.settings.sharing.name for run in found[:3]] == names
+    assert {(run.settings.rounds, run.settings.evaluation.figures) for run in found} == {(10, False)}
+    assert found[3].settings.run_dir == str(Path("runs/quick/gossip/seed-1").absolute())
+
+
+def test_axes_are_crossed_in_their_order(study):
+    found = study(f"axes:\n  {LR}: [0.1, 0.05]\n  sharing: [gossip, {{name: gossip, weights: uniform}}]\n")
+    names = ["lr-0.1_gossip", "lr-0.1_gossip-uniform", "lr-0.05_gossip", "lr-0.05_gossip-uniform"]
+    assert [variant.name for variant in found.variants] == names
+
+
+def test_zipped_axes_go_together_and_conditions_leave_combinations_out(study):
+    axes = f"axes:\n  rounds: [5, 10]\n  {LR}: [0.1, 0.2]\n  training.batch_size: [8, 16]\n"
+    found = study(f"{axes}zip: [[rounds, {LR}]]\nexclude: [{{rounds: 5, training.batch_size: [8]}}]\n")
+    assert [variant.name for variant in found.variants] == [
+        "rounds-5_lr-0.1_batch_size-16", "rounds-10_lr-0.2_batch_size-8", "rounds-10_lr-0.2_batch_size-16"
+    ]  # fmt: skip
+
+
+def test_named_variants_change_several_keys(study):
+    axes = "axes:\n  kind:\n    plain: {}\n    big: {rounds: 7, model.hidden: [128]}\n"
+    found = study(f"set: {{rounds: 3}}\n{axes}seeds: [4]\n")
+    plain, big = planned_runs(found)
+    assert (plain.name, plain.settings.rounds, plain.settings.seed) == ("plain/seed-4", 3, 4)
+    assert (big.settings.rounds, big.settings.model.options["hidden"]) == (7, (128,))
+
+
+def test_without_axes_there_is_one_variant_and_words_of_the_command_line_count(study):
+    found = study("seeds: 2\n", "seeds=[3]", "set.rounds=9", "out=elsewhere")
+    (run,) = planned_runs(found)
+    assert (run.name, run.settings.rounds) == ("base/seed-3", 9)
+    assert found.out == Path("elsewhere").absolute()
+
+
+def test_paths_are_found_beside_the_study_and_beside_the_base(study, tmp_path):
+    (tmp_path / "mine.edges").write_text("2\n0 1\n")
+    found = study("axes: {graph: [mine.edges, ../graphs/ring_16.edges]}\n")
+    assert [run.name for run in planned_runs(found)] == ["mine/seed-0", "ring_16/seed-0"]
+
+
+def test_runs_draw_figures_where_the_study_says_so(study):
+    assert planned_runs(study("set: {evaluation: {figures: true}}\n"))[0].settings.evaluation.figures
+
+
+def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
+    found = study(f"set: {{rounds: 3}}\naxes: {{{LR}: [0.1]}}\nout: here\n")
+    (tmp_path / "below").mkdir()
+    write_durably(tmp_path / "below" / "study.yaml", [found.copy.encode()])
+    again = read_study(tmp_path / "below" / "study.yaml")
+    assert (again.name, again.out, again.base) == (found.name, found.out, found.base)
+    names = [[run.name for run in planned_runs(one)] for one in (found, again)]
+    assert names[0] == names[1] == ["lr-0.1/seed-0"]
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ((1, 7, 2, None, False), [1, 3, 5, 7]),
+        ((0.1, 0.5, 0.1, None, False), [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ((3, 1, -1, None, False), [3, 2, 1]),
+        ((0, 1, None, 3, False), [0.0, 0.5, 1.0]),
+        ((1, 100, None, 3, True), [1, 10, 100]),
+        ((0.001, 0.1, None, 3, True), [0.001, 0.01, 0.1]),
+        ((5, 5, 1, None, False), [5]),
+    ],
+)
+def test_ranges_have_both_ends(given, values):
+    found = spread_out(*given)
+    assert found == values
+    assert [type(value) for value in found] == [type(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "label"),
+    [
+        (LR, 0.05, "lr-0.05"),
+        ("sharing", "gossip", "gossip"),
+        ("sharing", {"name": "choco", "gamma": 0.2}, "choco-gamma-0.2"),
+        ("sharing.transforms", [{"name": "top_k", "fraction": 0.1}, "auto"], "top_k-fraction-0.1+auto"),
+        ("sharing.transforms", [], "transforms-none"),
+        ("graph", "../graphs/ring_16.edges", "ring_16"),
+        ("model", "nets:Mine", "Mine"),
+        ("communication.overlap", True, "overlap-true"),
+        ("records.models", None, "models-none"),
+    ],
+)
+def test_labels_are_short_and_safe(key, value, label):
+    assert label_of(key, value) == label
+
+
+def test_a_long_label_is_cut_and_stays_unique():
+    found = {label_of("x", f"{'a' * 50}{i}") for i in range(3)}
+    assert len(found) == 3 and max(map(len, found)) <= 40
+
+
+BAD = {
+    "a key that does not exist": ("axs: {}\n", ["s.yaml:2 axs: unknown key; did you mean 'axes'?"]),
+    "no axis": (
+        f"axes:\n  {LR}r: [0.1]\n",
+        ["s.yaml:3 training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"],
+    ),
+    "an axis of another kind": (
+        "axes:\n  rounds: 5\n",
+        [
+            "s.yaml:3 axes.rounds: must be a list of values, a range {from: 1, to: 9, step: 2}, or named "
+            "variants {name: {key: value}}, not 5"
+        ],
+    ),
+    "an empty axis": (
+        "axes:\n  rounds: []\n",
+        [
+            "s.yaml:3 axes.rounds: must be a list of values, a range {from: 1, to: 9, step: 2}, or named "
+            "variants {name: {key: value}}, not an empty one"
+        ],
+    ),
+    "a bad value of one variant": (
+        f"axes:\n  {LR}:\n    - 0.1\n    - fast\n",
+        ["s.yaml:5 training.optimizer.lr: must be a number, not 'fast' (variant fast)"],
+    ),
+    "a bad value in all runs": (
+        "set:\n  rounds: none\n", ["s.yaml:3 rounds: must be a whole number > 0, not 'none'"]
+    ),
+    "a key that is none": (
+        "set:\n  'a b': 1\n",
+        ["s.yaml:3 a b: this is no key; a key is a word, or words with dots: training.optimizer.lr"],
+    ),
+    "a key below a value": (
+        "set:\n  rounds.more: 1\n", ["s.yaml:3 rounds.more: rounds is 40 and has no keys"]
+    ),
+    "a scheme that the graph does not carry": (
+        "axes:\n  sharing: [gossip, relay_sum]\n",
+        ["s.yaml:3 sharing: relay_sum needs a graph that is a tree, such as chain, star or binary_tree; this "
+         "one is not (variant relay_sum)"],
+    ),
+    "the same settings twice": (
+        "axes:\n  kind:\n    a: {}\n    b: {rounds: 40}\n",
+        ["s.yaml:2 axes: the variants 'a' and 'b' have the same settings; leave one out"],
+    ),
+    "the same value twice": (
+        "axes:\n  rounds: [5, 5]\n",
+        ["s.yaml:3 axes.rounds: two values have the label 'rounds-5'; make them named variants"],
+    ),
+    "one key in two axes": (
+        "axes:\n  rounds: [5]\n  kind: {a: {rounds: 3}}\n",
+        ["s.yaml:4 axes.kind: rounds is changed by the axis 'rounds', too"],
+    ),
+    "a range without a step": (
+        "axes:\n  rounds: {from: 1, to: 5}\n",
+        ["s.yaml:3 axes.rounds: a range has from, to, and one of step and count"],
+    ),
+    "a range without an end": (
+        "axes:\n  rounds: {from: 1, step: 5}\n", ["s.yaml:3 axes.rounds.to: missing; it must be a number"]
+    ),
+    "a range that leads nowhere": (
+        "axes:\n  rounds: {from: 1, to: 5, step: -1}\n",
+        ["s.yaml:3 axes.rounds: a step of -1 does not lead from 1 to 5"],
+    ),
+    "a range with log from 0": (
+        "axes:\n  rounds: {from: 0, to: 5, count: 3, log: true}\n",
+        ["s.yaml:3 axes.rounds: a range with log has a count, and from and to above 0"],
+    ),
+    "a zip of another length": (
+        f"axes:\n  rounds: [5, 6]\n  {LR}: [0.1]\nzip: [[rounds, {LR}]]\n",
+        [f"s.yaml:5 zip[0]: axes that go together have equally many values; rounds has 2, {LR} has 1"],
+    ),
+    "a zip of no axis": (
+        "axes:\n  rounds: [5, 6]\nzip: [[rounds, round]]\n",
+        ["s.yaml:4 zip[0]: unknown axis 'round'; did you mean 'rounds'?"],
+    ),
+    "a condition of no axis": (
+        "axes:\n  rounds: [5, 6]\nexclude: [{round: 5}]\n",
+        ["s.yaml:4 exclude[0].round: unknown axis; did you mean 'rounds'?"],
+    ),
+    "a condition of no value": (
+        "axes:\n  rounds: [5, 6]\nexclude: [{rounds: 7}]\n",
+        ["s.yaml:4 exclude[0].rounds: unknown value 7 (known: rounds-5, rounds-6)"],
+    ),
+    "nothing left": (
+        "axes:\n  rounds: [5]\nexclude: [{rounds: 5}]\n", ["s.yaml:4 exclude: leaves no combination"]
+    ),
+    "no seed": (
+        "seeds: 0\n", ["s.yaml:2 seeds: must be a whole number > 0 or a list of whole numbers >= 0, not 0"]
+    ),
+    "a seed twice": ("seeds: [1, 1]\n", ["s.yaml:2 seeds: must be different whole numbers, one or more"]),
+    "a seed among the changes": (
+        "set:\n  seed: 3\n", ["s.yaml:3 set.seed: the sweep sets seed; use seeds: [...] of the study"]
+    ),
+    "jobs of another kind": (
+        "jobs: all\n", ["s.yaml:2 jobs: must be 'auto' or a whole number > 0, not 'all'"]
+    ),
+    "several machines": (
+        "set:\n  mapping: {machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]}\n",
+        ["s.yaml:1 base: a sweep runs on one machine, and base is for 2; list one in mapping.machines"],
+    ),
+    "a label that is no file's name": (
+        "axes: {kind: {'a/b': {}}}\n",
+        ["s.yaml:2 axes.kind.a/b: a label is made of letters, digits, '_', '-', '+' and '.', at most 60"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("id", BAD)
+def test_bad_input_is_refused_in_words(study, id):
+    text, lines = BAD[id]
+    with pytest.raises(BadInput) as refused:
+        planned_runs(study(text))
+    assert list(refused.value.defects) == lines
+
+
+def test_a_base_that_is_missing_or_broken_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text("base: quik.yaml\nseeds: 2\n")
+    Path("quick.yaml").write_text("rounds: [\n")
+    code, said = sweep(capsys, "s.yaml")
+    assert (code, said) == (
+        2, f"s.yaml:1 base: no such file: {tmp_path}/quik.yaml; did you mean 'quick.yaml'?\n"
+    )  # fmt: skip
+    Path("s.yaml").write_text("base: quick.yaml\n")
+    code, said = sweep(capsys, "s.yaml")
+    assert code == 2 and said.startswith(f"{tmp_path}/quick.yaml:2: not valid YAML") and said.count("\n") == 1
+    Path("s.yaml").write_text("seeds: 2\n")
+    assert sweep(capsys, "s.yaml") == (2, "s.yaml:1 base: missing; it must be a path\n")
+
+
+def sweep(capsys, *words: str) -> tuple[int, str]:
+    """Exit code, and what was said on standard error."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sweep", *words])
+    return ended.value.code or 0, capsys.readouterr().err
+
+
+def test_the_command_refuses_before_anything_starts(study, tmp_path, capsys):
+    study("out: full\naxes: {rounds: [3, 4]}\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("")
+    full = f"out: {tmp_path}/full is not empty and no study; name another one (out=...)\n"
+    assert sweep(capsys, "s.yaml") == (2, full)
+    words = "--only round-3/seed-0: unknown run; did you mean 'rounds-3/seed-0'?\n"
+    assert sweep(capsys, "s.yaml", "--only", "round-3/seed-0") == (2, words)
+    words = "--part 3/2: must be i/n, such as 1/4 on the first of four machines\n"
+    assert sweep(capsys, "s.yaml", "--part", "3/2") == (2, words)
+
+
+def test_a_second_sweep_of_a_study_is_refused_and_parts_are_not(study, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("decentnode.core.timeouts.Timeouts.run_lock", 0.1)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "study.yaml").write_text("")
+    study("out: out\n")
+    lock = RunLock(tmp_path / "out", WHAT)
+    words = f"{tmp_path}/out: a sweep of this study is in progress; stop it first\n"
+    assert sweep(capsys, "s.yaml") == (2, words)
+    lock.release()
+    part = RunLock(tmp_path / "out", WHAT, shared=True)
+    RunLock(tmp_path / "out", WHAT, shared=True).release()
+    assert sweep(capsys, "s.yaml") == (2, words)
+    part.release()
+
+
+def test_every_nth_run_is_a_part():
+    request = command.SweepRequest(ROOT / "configs" / "studies" / "quick.yaml", part="2/4")
+    runs = planned_runs(read_study(request.study))
+    assert [run.name for run in request.select(runs)] == ["choco/seed-0", "exact_diffusion/seed-1"]
+
+
+def test_a_slurm_array_has_a_task_for_each_run(study):
+    found = study("axes: {rounds: [3, 4]}\nseeds: 2\nout: here\n")
+    text = slurm.script(found, planned_runs(found)[1:], "decentnode sweep s.yaml 'out=a b'")
+    assert "#SBATCH --array=0-2\n" in text and "#SBATCH --cpus-per-task=16\n" in text
+    assert "runs=(\n    rounds-4/seed-0\n    rounds-3/seed-1\n    rounds-4/seed-1\n)\n" in text
+    last = text.splitlines()[-1]
+    assert last.endswith("-m decentnode sweep s.yaml 'out=a b' --only \"${runs[$SLURM_ARRAY_TASK_ID]}\"")
