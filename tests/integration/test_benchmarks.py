@@ -13,7 +13,8 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 BENCHMARKS = (
-    "exchange", "experiment", "idle", "mix", "scale", "startup", "transforms", "wrapper", "wrapper_memory"
+    "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep", "transforms", "wrapper",
+    "wrapper_memory",
 )  # fmt: skip
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -123,6 +124,11 @@ def check_startup(figures: dict) -> None:
     assert 1 < figures["private_mb_per_node"] < 200
 
 
+def check_sweep(figures: dict) -> None:
+    assert figures["runs"] == 4
+    assert 0 < figures["rounds_seconds"] < figures["command_seconds"]
+
+
 def check_transforms(figures: dict) -> None:
     if "chain" in figures:
         assert figures["bytes"] < 4.1 * figures["elements"]
@@ -151,6 +157,7 @@ CHECKS = {
     "mix": check_mix,
     "scale": check_scale,
     "startup": check_startup,
+    "sweep": check_sweep,
     "transforms": check_transforms,
     "wrapper": check_wrapper,
     "wrapper_memory": check_wrapper_memory,

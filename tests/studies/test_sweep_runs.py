@@ -154,7 +154,9 @@ def test_a_run_that_fails_is_repeated_once_and_the_others_go_on(tmp_path, study)
     out = study(5, 1, **{"[gossip, push_sum]": "['faulty:RaisesAt', gossip]", "seeds: 2": "seeds: 1"})
     sweep = Sweep(tmp_path)
     assert sweep.wait() == 4, sweep.text
-    assert "RaisesAt/seed-0: failed, and is repeated once: exit code 3: " in sweep.text
+    why = "exit code 3: rank 0, round 4: RuntimeError: a defect on purpose ("
+    assert f"RaisesAt/seed-0: failed, and is repeated once: {why}" in sweep.text
+    assert f"RaisesAt/seed-0: failed: {why}" in sweep.text
     assert "1 of 2 runs done, 1 failed" in sweep.text
     beside = sorted(path.name for path in (out / "RaisesAt").iterdir())
     assert beside == ["seed-0", "seed-0.failed-1", "seed-0.failed-1.log", "seed-0.log"]

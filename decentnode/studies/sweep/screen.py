@@ -104,10 +104,10 @@ def panel(standing: SweepStanding) -> Panel:
         f"{standing.done} of {standing.total} done", under_way, f"{standing.waiting} waiting", failed, bar
     )
     rows = Table.grid(padding=(0, 2), expand=True)
-    for ratio in (8, 4, 3, 3, 6):
+    for ratio in (8, 5, 4, 2, 6):
         rows.add_column(ratio=ratio, no_wrap=True)
     for row in standing.running[:MOST_ROWS]:
-        rate = f"{row.rate:.3g} rounds/s" if row.rate else "starting"
+        rate = f"{row.rate:.2g} a second" if row.rate else "starting"
         rows.add_row(
             row.name, f"round {row.done:.0f} of {row.rounds}", rate, clock_time(row.seconds),
             ProgressBar(total=row.rounds, completed=row.done, complete_style="cyan"),

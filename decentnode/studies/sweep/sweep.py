@@ -4,6 +4,7 @@ import signal
 import time
 from collections import Counter
 from math import isnan, nan
+from pathlib import Path
 from types import FrameType
 
 from decentnode.core.polling import ready
@@ -11,6 +12,7 @@ from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.text import counted, readable_seconds
 from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.results.reader import read_object
 from decentnode.studies.entry import RunEntry
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
@@ -42,8 +44,8 @@ class Sweep:
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
         """By pidfd."""
         self._done = len(plan.directories) - len(self._waiting)
-        self._failed: dict[str, str] = {}
-        """By the name of the run why it failed twice."""
+        self._failed: dict[str, Path] = {}
+        """By the name of the run that failed twice its log."""
         self._attempts: Counter[str] = Counter()
         self._signal: signal.Signals | None = None
         self._out_of_memory = False
@@ -99,7 +101,7 @@ class Sweep:
             if status is RunStatus.BROKEN:
                 directory.move_aside("interrupted")
         except BadInput as error:
-            self._fail(planned.name, str(error))
+            self._fail(directory, str(error))
             return
         planned.directory.parent.mkdir(parents=True, exist_ok=True)
         # Read here, so that later runs share it; in the child it would end with the run.
@@ -169,20 +171,20 @@ class Sweep:
         is_useless = outcome.code == ExitCode.BAD_INPUT and not directory.path.exists()
         if is_useless or self._attempts[name] >= ATTEMPTS:
             self._out_of_memory |= outcome.code == ExitCode.OUT_OF_MEMORY
-            self._fail(name, f"{reason}; its log: {directory.log}")
+            self._fail(directory, reason)
             return
         try:
             if directory.path.exists():
                 directory.move_aside("failed")
         except BadInput as error:
-            self._fail(name, str(error))
+            self._fail(directory, str(error))
             return
         self._screen.note(f"{name}: failed, and is repeated once: {reason}")
         self._waiting.append(directory)
 
-    def _fail(self, name: str, reason: str) -> None:
-        self._failed[name] = reason
-        self._screen.note(f"{name}: failed: {reason}")
+    def _fail(self, directory: RunDirectory, reason: str) -> None:
+        self._failed[directory.planned.name] = directory.log
+        self._screen.note(f"{directory.planned.name}: failed: {reason}")
 
     # What is shown.
 
@@ -215,11 +217,11 @@ class Sweep:
         seconds = readable_seconds(time.monotonic() - self._began)
         code = self._code()
         self._screen.line("")
-        for name, reason in self._failed.items():
-            self._screen.line(f"  failed    {name}: {reason}")
         failed = f", {len(self._failed)} failed" if self._failed else ""
         done = f"{self._done} of {counted(total, 'run')} done{failed} after {seconds}"
         self._screen.line(f"{self._plan.study.name}: {done} (exit code {int(code)})")
+        for name, log in self._failed.items():
+            self._screen.line(f"  failed    {name}; its log: {log}")
         if self._done < total:
             self._screen.line(f"  continue with: {self._command}")
         self._screen.line(f"  results   {self._plan.study.out}")
@@ -234,11 +236,13 @@ class Sweep:
 
 
 def _reason(directory: RunDirectory, outcome: RunOutcome) -> str:
-    """Why a run failed, in one line: how it ended, and the last line that says more."""
+    """Why a run failed, in one line: how it ended, and its first lost node or the last line of its log."""
     how = f"exit code {outcome.code}" if outcome.code >= 0 else f"killed by signal {-outcome.code}"
     try:
-        lines = directory.log.read_text(errors="replace").splitlines()
-    except OSError:
+        summary = directory.path / "summary.json"
+        lost = read_object(summary).get("lost_nodes") if summary.exists() else {}
+        told = directory.log.read_text(errors="replace").split("\n")
+    except (BadInput, OSError):
         return how
-    telling = [line.strip() for line in lines if "lost" in line or "error" in line.lower() or ":" in line]
-    return f"{how}: {telling[-1][:MOST_LETTERS]}" if telling else how
+    words = next(iter(lost.values())) if lost else next((line for line in reversed(told) if line.strip()), "")
+    return f"{how}: {words.strip()[:MOST_LETTERS]}" if words else how
