@@ -549,6 +549,8 @@ NOT_LIMITS = {
     "node/dry_round.py": "a learning rate",
     "results/curves.py": "a bound on values that files may hold",
     "results/plots.py": "shares of a drawing",
+    "studies/report/charts.py": "shares of a drawing",
+    "studies/report/paper.py": "shares of a drawing",
     "studies/sweep/admission.py": "shares of memory and processors",
     "studies/sweep/forecast.py": "part of an estimate",
 }

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
 """Keys that do not make another variant."""
+PORTS = ("base_port", "group_port")
+"""Options of `communication` that a sweep chooses for runs at the same time."""
 Measure = Callable[[Run], float]
 """One number of a run; nan where it has none."""
 
@@ -227,6 +229,9 @@ def _runs_in(directory: Path) -> Iterator[Run]:
 def _identity(run: Run) -> str:
     """Equal for runs of one variant."""
     settings = {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
+    communication = settings.get("communication")
+    if isinstance(communication, dict):
+        settings["communication"] = {k: v for k, v in communication.items() if k not in PORTS}
     return json.dumps(settings, sort_keys=True, default=str)
 
 

@@ -55,7 +55,7 @@ class StudyAxis:
 
 
 @dataclass(frozen=True)
-class Variant:
+class PlannedVariant:
     """One combination of levels; its runs differ in the seed."""
 
     levels: Mapping[str, Level]
@@ -72,7 +72,7 @@ class Variant:
         return tuple(change for level in self.levels.values() for change in level.changes)
 
 
-def combine(axes: Sequence[StudyAxis], zipped: Sequence[Sequence[str]]) -> list[Variant]:
+def combine(axes: Sequence[StudyAxis], zipped: Sequence[Sequence[str]]) -> list[PlannedVariant]:
     """All combinations; axes that are zipped go together, and have equally many levels."""
     by_name = {axis.name: axis for axis in axes}
     partners = {name: group for group in zipped for name in group}
@@ -85,7 +85,7 @@ def combine(axes: Sequence[StudyAxis], zipped: Sequence[Sequence[str]]) -> list[
             for group, levels in zip(groups, chosen, strict=True)
             for name, level in zip(group, levels, strict=True)
         }
-        variants.append(Variant({axis.name: found[axis.name] for axis in axes}))
+        variants.append(PlannedVariant({axis.name: found[axis.name] for axis in axes}))
     return variants
 
 

@@ -13,8 +13,8 @@ from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.settings import Settings
 from decentnode.config.yaml_source import Defect, Document, SourceLocation
 from decentnode.errors import BadInput, ConfigError
-from decentnode.studies.axes import Change, Variant
-from decentnode.studies.study_file import Study
+from decentnode.studies.axes import Change, PlannedVariant
+from decentnode.studies.study_file import PlannedStudy
 
 MOST_SHOWN = 20
 """Defects that an error lists."""
@@ -26,7 +26,7 @@ LONGEST_NAME = 100
 class PlannedRun:
     """One variant with one seed."""
 
-    variant: Variant
+    variant: PlannedVariant
     seed: int
     settings: Settings
     base: Path
@@ -44,7 +44,7 @@ class PlannedRun:
         return Path(self.settings.run_dir)
 
 
-def planned_runs(study: Study) -> list[PlannedRun]:
+def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
     """All runs, seed by seed, so that early results compare all variants; raises BadInput."""
     base = yaml_source.read(study.base)
     found: dict[str, Settings] = {}
@@ -68,7 +68,7 @@ def planned_runs(study: Study) -> list[PlannedRun]:
     ]
 
 
-def _planned(study: Study, variant: Variant, seed: int, settings: Settings) -> PlannedRun:
+def _planned(study: PlannedStudy, variant: PlannedVariant, seed: int, settings: Settings) -> PlannedRun:
     directory = study.out / variant.name / f"seed-{seed}"
     name = f"{study.name}-{variant.name}"[: LONGEST_NAME - 20] + f"-{seed}"
     own = replace(settings, seed=seed, run_dir=str(directory), name=name)
@@ -98,7 +98,7 @@ def _told(defects: dict[str, list[str]], variants: int) -> list[str]:
     return lines[:MOST_SHOWN]
 
 
-def _check_different(study: Study, found: dict[str, Settings]) -> None:
+def _check_different(study: PlannedStudy, found: dict[str, Settings]) -> None:
     """Raises BadInput if two variants would be the same run."""
     seen: dict[str, str] = {}
     for name, settings in found.items():
@@ -109,13 +109,13 @@ def _check_different(study: Study, found: dict[str, Settings]) -> None:
         seen[key] = name
 
 
-def _check_one_machine(study: Study, found: dict[str, Settings]) -> None:
+def _check_one_machine(study: PlannedStudy, found: dict[str, Settings]) -> None:
     for name, settings in found.items():
         if (machines := len(settings.mapping.make().machines)) > 1:
             what = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
             raise _wrong(study, "base", what)
 
 
-def _wrong(study: Study, key: str, what: str) -> ConfigError:
+def _wrong(study: PlannedStudy, key: str, what: str) -> ConfigError:
     place = study.document.place((key,))
     return ConfigError(Defect(place, (key,), what).render(study.document.file))

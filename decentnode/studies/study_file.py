@@ -14,12 +14,15 @@ from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.settings import check_name
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document, Key
+from decentnode.errors import ConfigError
 from decentnode.options import NonNegative, Positive
-from decentnode.studies.axes import Change, Level, StudyAxis, Variant, combine, label_of, spread_out
+from decentnode.studies.axes import Change, Level, PlannedVariant, StudyAxis, combine, label_of, spread_out
 
 Name = Annotated[str, AfterValidator(check_name)]
 _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,59}")
 _NUMBER = int | float
+CONFIGURATION = {"graph", "model", "training"}
+"""Keys that every configuration has and no study."""
 RANGE: dict[str, tuple[Any, Any]] = {
     "from": (_NUMBER, REQUIRED), "to": (_NUMBER, REQUIRED), "step": (_NUMBER | None, None),
     "count": (Positive | None, None), "log": (bool, False),
@@ -57,7 +60,7 @@ class StudyKeys:
 
 
 @dataclass(frozen=True)
-class Study:
+class PlannedStudy:
     """A study, read and checked, but for the settings of its runs."""
 
     name: str
@@ -65,7 +68,7 @@ class Study:
     changes: tuple[Change, ...]
     """Those of all runs."""
     axes: tuple[StudyAxis, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[PlannedVariant, ...]
     """All combinations that are not excluded."""
     seeds: tuple[int, ...]
     jobs: Literal["auto"] | int
@@ -80,9 +83,11 @@ class Study:
         return yaml_source.dump({**moved, **{k: v for k, v in self.document.value.items() if k not in moved}})
 
 
-def read_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+def read_study(path: str | Path, overrides: Sequence[str] = ()) -> PlannedStudy:
     """The study in a file; raises one ConfigError with every defect. `overrides`: as `seeds=3`."""
     document = yaml_source.read(path)
+    if "base" not in document.value and CONFIGURATION & document.value.keys():
+        raise ConfigError(f"{path}:1: this is a configuration; a study names it (base: {Path(path).name})")
     for override in overrides:
         command_line.apply(document, override)
     folder = Path(document.file).resolve().parent
@@ -97,7 +102,7 @@ class _StudyParser:
     def document(self) -> Document:
         return self.reader.document
 
-    def read(self) -> Study:
+    def read(self) -> PlannedStudy:
         parameters = parameters_of(StudyKeys)
         given = {name: value for name, value in self.document.value.items() if value is not None}
         found = self.reader.options((), given, parameters, "key", list(parameters))
@@ -120,7 +125,7 @@ class _StudyParser:
         self.document.raise_any()
         changes = tuple(self._change(("set", key), key, value) for key, value in keys.set.items())
         out = Path(keys.out).expanduser() if keys.out else Path("runs") / name
-        return Study(
+        return PlannedStudy(
             name, keys.base, changes, axes, tuple(variants), seeds, keys.jobs, out.absolute(), keys.target,
             self.document,
         )  # fmt: skip
@@ -202,8 +207,8 @@ class _StudyParser:
     # Variants.
 
     def _without(
-        self, variants: list[Variant], axes: dict[str, StudyAxis], conditions: Sequence[dict[str, Any]]
-    ) -> list[Variant]:
+        self, variants: list[PlannedVariant], axes: dict[str, StudyAxis], conditions: Sequence[dict[str, Any]]
+    ) -> list[PlannedVariant]:
         """Without those that a condition leaves out."""
         for index, condition in enumerate(conditions):
             chosen = dict(self._chosen(("exclude", index), axes, condition))
@@ -235,7 +240,7 @@ class _StudyParser:
                 self.document.add((*key, name), unknown(f"value {show(value)}", str(value), known))
             yield name, labels
 
-    def _check_names(self, variants: Sequence[Variant]) -> None:
+    def _check_names(self, variants: Sequence[PlannedVariant]) -> None:
         names = [variant.name for variant in variants]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             self.document.add(("axes",), f"two variants are named '{name}'; make named variants of an axis")

@@ -14,7 +14,7 @@ from _command import CONFIGS, call, run_decentnode
 from _report import Target, conclude, median, parser, show
 
 from decentnode.results import read_records
-from decentnode.studies.entry import read_entry
+from decentnode.results.run import read_entry
 
 LIMIT = 0.5
 """Seconds of each run beyond its rounds."""

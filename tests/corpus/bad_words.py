@@ -100,6 +100,12 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "CONFIG.yaml, or write security: none"
         ],
     ),
+    "sweep, nothing": (["sweep"], ["decentnode: Missing argument 'study' (see decentnode --help)"]),
+    "sweep, missing": (["sweep", "y.yaml"], ["y.yaml: cannot be read: No such file or directory"]),
+    "sweep, a configuration": (
+        ["sweep", "x.yaml"],
+        ["x.yaml:1: this is a configuration; a study names it (base: x.yaml)"],
+    ),
     "no such command": (
         ["rnu", "x.yaml"],
         ["decentnode: No such command 'rnu'. Did you mean 'run'? (see decentnode --help)"],

@@ -18,7 +18,7 @@ from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.results.reader import SCHEMA
-from decentnode.studies.entry import RunEntry, read_entry
+from decentnode.results.run import RunEntry, read_entry
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep.admission import Admission

@@ -17,7 +17,7 @@ from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.node.plugin_sources import package_digest
 from decentnode.studies.expansion import PlannedRun, planned_runs
-from decentnode.studies.study_file import Study, read_study
+from decentnode.studies.study_file import PlannedStudy, read_study
 from decentnode.studies.sweep import slurm
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus, open_study, refuse_changes
 from decentnode.studies.sweep.forecast import forecasts
@@ -111,7 +111,7 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _look(request: SweepRequest) -> tuple[Study, list[RunDirectory], dict[str, RunStatus]]:
+def _look(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], dict[str, RunStatus]]:
     """The runs that are asked for, and what there is of each; raises BadInput."""
     # Other threads would not survive the forks.
     torch.set_num_threads(1)
@@ -124,8 +124,9 @@ def _look(request: SweepRequest) -> tuple[Study, list[RunDirectory], dict[str, R
 
 
 def _plan(
-    study: Study, directories: Sequence[RunDirectory], statuses: dict[str, RunStatus], datasets: DatasetCache
-) -> SweepPlan:
+    study: PlannedStudy, directories: Sequence[RunDirectory], statuses: dict[str, RunStatus],
+    datasets: DatasetCache,
+) -> SweepPlan:  # fmt: skip
     waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
     # The last of each name stays: the runs of a variant differ in the seed alone.
     first = {run.variant.name: run for run in reversed(waiting)}

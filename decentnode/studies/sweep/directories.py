@@ -19,7 +19,7 @@ from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.results.reader import CodeVersion, read_object, read_value
 from decentnode.studies.expansion import PlannedRun
-from decentnode.studies.study_file import Study
+from decentnode.studies.study_file import PlannedStudy
 
 COPY = "study.yaml"
 OWN = {"lock", f"{COPY}{TEMPORARY}"}
@@ -132,7 +132,7 @@ def _first(changed: dict[Path, str]) -> str:
     return f"{first} (and {counted(len(others), 'other run')}):" if others else f"{first}:"
 
 
-def open_study(study: Study, is_part: bool) -> RunLock:
+def open_study(study: PlannedStudy, is_part: bool) -> RunLock:
     """Makes the directory of a study, with a copy of its file; returns its lock. Raises BadInput.
 
     `is_part`: others may sweep other parts at the same time.

@@ -8,8 +8,8 @@ from statistics import fmean
 from decentnode.core.text import counted, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_object
-from decentnode.studies.entry import read_entry
-from decentnode.studies.study_file import Study
+from decentnode.results.run import read_entry
+from decentnode.studies.study_file import PlannedStudy
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
 from decentnode.studies.sweep.forecast import Forecast
 
@@ -30,7 +30,7 @@ class Cost:
 class SweepPlan:
     """The runs of a study, and what there is of each at the start."""
 
-    study: Study
+    study: PlannedStudy
     directories: Sequence[RunDirectory]
     statuses: Mapping[str, RunStatus]
     """By the name of the run."""

@@ -10,12 +10,12 @@ from decentnode.config.settings import Settings
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
 from decentnode.studies.expansion import PlannedRun
-from decentnode.studies.study_file import Study
+from decentnode.studies.study_file import PlannedStudy
 
 MOST_PROCESSORS = 64
 
 
-def script(study: Study, runs: Sequence[PlannedRun], command: str) -> str:
+def script(study: PlannedStudy, runs: Sequence[PlannedRun], command: str) -> str:
     """The text of a script for sbatch; `command`: the sweep, as a shell reads it."""
     processors = min(MOST_PROCESSORS, max(_processes(run.settings) for run in runs))
     words = shlex.split(command)

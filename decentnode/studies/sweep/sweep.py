@@ -13,7 +13,7 @@ from decentnode.core.text import counted, readable_seconds
 from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results.reader import read_object
-from decentnode.studies.entry import RunEntry
+from decentnode.results.run import RunEntry
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
 from decentnode.studies.sweep.forecast import Forecast
