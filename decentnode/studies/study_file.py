@@ -89,9 +89,20 @@ def read_study(path: str | Path, overrides: Sequence[str] = ()) -> PlannedStudy:
     if "base" not in document.value and CONFIGURATION & document.value.keys():
         raise ConfigError(f"{path}:1: this is a configuration; a study names it (base: {Path(path).name})")
     for override in overrides:
-        command_line.apply(document, override)
+        _apply(document, override)
     folder = Path(document.file).resolve().parent
     return _StudyParser(PluginParser(document, folder)).read()
+
+
+def _apply(document: Document, override: str) -> None:
+    """As for a configuration, but `set.KEY` is one entry of `set`, whatever dots the key has."""
+    name, sign, text = override.partition("=")
+    section = document.value.setdefault("set", {}) if name.startswith("set.") else None
+    if sign and isinstance(section, dict):
+        key = name.removeprefix("set.")
+        section[key] = yaml_source.read_value(text, document, ("set", key))
+    else:
+        command_line.apply(document, override)
 
 
 @dataclass

@@ -63,9 +63,12 @@ def test_named_variants_change_several_keys(study):
 
 
 def test_without_axes_there_is_one_variant_and_words_of_the_command_line_count(study):
-    found = study("seeds: 2\n", "seeds=[3]", "set.rounds=9", "out=elsewhere")
+    found = study("seeds: 2\n", "seeds=[3]", "set.rounds=9", f"set.{LR}=0.5", "out=elsewhere")
     (run,) = planned_runs(found)
     assert (run.name, run.settings.rounds) == ("base/seed-3", 9)
+    assert run.settings.training.optimizer.options["lr"] == 0.5
+    with pytest.raises(BadInput, match=r"command line: set\.roundz: unknown key; did you mean 'rounds'"):
+        planned_runs(study("", "set.roundz=9"))
     assert found.out == Path("elsewhere").absolute()
 
 

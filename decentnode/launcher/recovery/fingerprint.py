@@ -23,7 +23,7 @@ def neutral(settings: Settings) -> Settings:
     return replace(
         settings, name="run", run_dir=None, machine=None, security="none",
         failures=replace(FailureSettings(), on_loss=settings.failures.on_loss),
-        checkpoint=CheckpointSettings(),
+        checkpoint=CheckpointSettings(), dataset=config.without_paths(settings.dataset),
         communication=_without(settings.communication, *ports),
         mapping=_without(settings.mapping, "rendezvous_port"),
         coupling=_without(settings.coupling, "port", "trusted_network"),

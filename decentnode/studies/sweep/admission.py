@@ -56,6 +56,9 @@ class Admission:
         return of_all <= USED_AT_MOST * self._free and needed <= USED_AT_MOST * available_bytes()
 
     def _is_idle(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+        # The first run of a size has the machine alone, so that its load can be measured.
+        if not all(one.size in self._measured for one in (forecast, *running)):
+            return False
         busy = sum(self.load(one).cores for one in running)
         return self.cores - busy >= IDLE_PART * self.load(forecast).cores
 
@@ -63,8 +66,7 @@ class Admission:
         """As measured with a run of the same size, otherwise from the forecast."""
         found = self._measured.get(forecast.size)
         memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
-        # Until a run of this size has ended, all its processes count as busy.
-        return found or Load(min(self.cores, forecast.processes), memory + LAUNCHER_BYTES)
+        return found or Load(self.cores, memory + LAUNCHER_BYTES)
 
     def note(self, forecast: Forecast, cpu_seconds: float, wall_seconds: float, memory_mb: float) -> None:
         """Records a finished run: its processor time, its duration, and the memory of its nodes."""

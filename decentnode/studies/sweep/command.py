@@ -74,7 +74,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     _warm_up()
     try:
         screen = sweep_screen_for(sys.stdout)
-        return Sweep(plan, datasets, screen, request.command, request.accepts_other_code).run()
+        return Sweep(plan, datasets, screen, request.command).run()
     finally:
         lock.release()
 

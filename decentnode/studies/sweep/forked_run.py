@@ -83,7 +83,6 @@ class RunStart:
     ports: Mapping[str, int]
     """First ports by option of `communication`, where other runs of the sweep use those of the settings."""
     resumes: bool = False
-    accepts_other_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _launch(start: RunStart, progress: Progress) -> ExitCode:
     settings, config = with_ports(planned.settings, start.ports), planned.base
     if start.resumes:
         words = [f"communication.{option}={port}" for option, port in start.ports.items()]
-        past = ResumePlan(planned.directory, words, start.accepts_other_code)
+        past = ResumePlan(planned.directory, words)
         settings, config = past.settings, past.config
     whole = start.datasets.of(planned.settings)
     return run_here(settings, config, words, past, whole, lambda output: RunConsole(output, progress))

@@ -15,6 +15,8 @@ from decentnode.studies.sweep.forecast import Forecast
 
 MB = 1 << 20
 LEAST_WIDTH = 8
+COLUMN = 13
+COSTS = ("a run", "sent", "memory")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class SweepPlan:
         width = max(LEAST_WIDTH, *map(len, variants))
         numbers = [max(2, len(str(seed))) for seed in self.study.seeds]
         heading = " ".join(f"{seed:>{size}}" for seed, size in zip(self.study.seeds, numbers, strict=True))
-        yield f"  {'variant':<{width}}  {heading}     a run      sent    memory"
+        yield f"  {'variant':<{width}}  {heading}{''.join(f'{name:>{COLUMN}}' for name in COSTS)}"
         for variant in variants:
             marks = {one.planned.seed: self._mark(one) for one in self._of(variant)}
             row = " ".join(
@@ -99,7 +101,7 @@ class SweepPlan:
                 _shown(cost.sent_bytes, readable_bytes),
                 _shown(cost.memory_bytes, readable_bytes),
             )
-            yield f"  {variant:<{width}}  {row}{''.join(f'{text:>10}' for text in costs)}"
+            yield f"  {variant:<{width}}  {row}{''.join(f'{text:>{COLUMN}}' for text in costs)}"
         if waiting:
             yield f"  to do: {self._total(waiting)}"
             yield from self._origin()

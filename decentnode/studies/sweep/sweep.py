@@ -29,16 +29,12 @@ MOST_LETTERS = 200
 class Sweep:
     """The runs of a study on this machine, from the first fork to the last line."""
 
-    def __init__(
-        self, plan: SweepPlan, datasets: DatasetCache, screen: SweepLines, command: str,
-        accepts_other_code: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: SweepPlan, datasets: DatasetCache, screen: SweepLines, command: str) -> None:
         """`command`: the words that continue this sweep."""
         self._plan = plan
         self._datasets = datasets
         self._screen = screen
         self._command = command
-        self._accepts_other_code = accepts_other_code
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
@@ -53,8 +49,8 @@ class Sweep:
 
     def run(self) -> ExitCode:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
-        before = {signum: signal.getsignal(signum) for signum in signals_that_stop()}
-        for signum in before:
+        # They stay until this process ends: a late Ctrl-C must not disturb its last lines.
+        for signum in signals_that_stop():
             signal.signal(signum, self._stop)
         try:
             self._screen.open()
@@ -68,8 +64,6 @@ class Sweep:
             for forked, _ in self._running.values():
                 forked.kill()
                 forked.reap()
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
             self._screen.close()
         return self._conclude()
 
@@ -109,10 +103,8 @@ class Sweep:
         self._datasets.keep([planned.settings, *(one.planned.settings for one in self._waiting)])
         used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
         ports = free_ports(planned.settings, set().union(*used))
-        start = RunStart(
-            planned, directory.log, self._datasets, ports, status is RunStatus.RESUMABLE,
-            self._accepts_other_code,
-        )  # fmt: skip
+        resumes = status is RunStatus.RESUMABLE
+        start = RunStart(planned, directory.log, self._datasets, ports, resumes)
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
         if len(self._running) > 1:
