@@ -8,9 +8,9 @@ from pathlib import Path
 
 from decentnode.config import loader as config
 from decentnode.config import overrides as command_line
-from decentnode.config import yaml_source
 from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.settings import Settings
+from decentnode.config.sources import extends
 from decentnode.config.yaml_source import Defect, Document, SourceLocation
 from decentnode.errors import BadInput, ConfigError
 from decentnode.studies.axes import Change, PlannedVariant
@@ -46,7 +46,7 @@ class PlannedRun:
 
 def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
     """All runs, seed by seed, so that early results compare all variants; raises BadInput."""
-    base = yaml_source.read(study.base)
+    base = extends.read(study.base)
     found: dict[str, Settings] = {}
     defects: dict[str, list[str]] = {}
     for variant in study.variants:

@@ -17,7 +17,7 @@ from decentnode.results import Study
 from decentnode.results.extra import need
 from decentnode.studies.report.page import render
 
-AGE_SECONDS = 2.0
+READ_INTERVAL = 2.0
 """A page that is younger is served again without reading the runs."""
 COOKIE = "decentnode"
 
@@ -35,7 +35,7 @@ class LivePage:
     def current(self) -> tuple[str, str]:
         """The page and its version, which changes with the content. Raises BadInput."""
         now = time.monotonic()
-        if not self._text or now - self._read > AGE_SECONDS:
+        if not self._text or now - self._read > READ_INTERVAL:
             self._text = render(Study(*self.directories), self.target, is_live=True)
             self._version = hashlib.sha256(self._text.encode()).hexdigest()[:16]
             self._read = now
