@@ -24,7 +24,14 @@ from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus, refuse_changes
 from decentnode.studies.sweep.forecast import Forecast, forecasts
-from decentnode.studies.sweep.forked_run import Progress, free_ports, ports_of, with_ports
+from decentnode.studies.sweep.forked_run import (
+    Progress,
+    RunOutcome,
+    free_ports,
+    idle_seconds,
+    ports_of,
+    with_ports,
+)
 from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import RunningRow, SweepStanding, panel
 
@@ -176,8 +183,12 @@ def test_as_many_runs_go_as_processors_and_memory_carry(monkeypatch):
     auto = Admission("auto")
     auto.cores = 2
     assert auto.admits(small, []) and not auto.admits(small, [small])
-    auto.note(small, cpu_seconds=1.0, wall_seconds=1.0, memory_mb=512)
+    auto.note(small, RunOutcome(0, wall_seconds=1.0, cpu_seconds=1.0, idle_seconds=1.0), GB / 2)
     assert auto.admits(small, [small]) and not auto.admits(small, [small, small])
+    crowded = Admission("auto")
+    crowded.cores = 2
+    crowded.note(small, RunOutcome(0, wall_seconds=1.0, cpu_seconds=0.2, idle_seconds=0.0), GB / 2)
+    assert crowded.load(small).cores == 2 and not crowded.admits(small, [small])
     fixed = Admission(3)
     assert fixed.admits(small, [])
     assert fixed.admits(large, [small]) and not fixed.admits(large, [large])
@@ -217,6 +228,11 @@ def test_the_panel_shows_all_runs():
         assert part in text
     assert "1:05, about 2:10 left" in text
     assert replace(standing, seconds_left=nan).time == "1:05"
+
+
+def test_idle_time_is_that_of_our_processors():
+    before = idle_seconds()
+    assert 0 < before <= idle_seconds()
 
 
 def test_progress_and_entries_come_back_as_they_were(tmp_path):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from decentnode.launcher.memory_estimate import available_bytes
 from decentnode.studies.sweep.forecast import Forecast
+from decentnode.studies.sweep.forked_run import RunOutcome
 
 LAUNCHER_BYTES = 60 << 20
 """Bytes of a launcher and its fork server, forked from a process that has torch."""
@@ -15,7 +16,6 @@ USED_AT_MOST = 0.8
 """Of the memory that is available."""
 IDLE_PART = 0.5
 """Of the processors that the next run keeps busy, the part that must be idle for it to start."""
-MB = 1 << 20
 Size = tuple[int, int, int]
 
 
@@ -24,7 +24,7 @@ class Load:
     """What a run takes of a machine."""
 
     cores: float
-    """Processors that it keeps busy in the mean."""
+    """Processors that it keeps busy in the mean, of those that other programs leave."""
     memory: float
     """Bytes."""
 
@@ -68,9 +68,13 @@ class Admission:
         memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
         return found or Load(self.cores, memory + LAUNCHER_BYTES)
 
-    def note(self, forecast: Forecast, cpu_seconds: float, wall_seconds: float, memory_mb: float) -> None:
-        """Records a finished run: its processor time, its duration, and the memory of its nodes."""
-        if forecast.size in self._measured or wall_seconds <= 0:
+    def note(self, forecast: Forecast, outcome: RunOutcome, memory: float) -> None:
+        """Records how a run that had the machine alone ended, and the bytes of its nodes."""
+        if forecast.size in self._measured or outcome.wall_seconds <= 0:
             return
-        memory = max(memory_mb * MB + LAUNCHER_BYTES, self.load(forecast).memory)
-        self._measured[forecast.size] = Load(min(self.cores, cpu_seconds / wall_seconds), memory)
+        memory = max(memory + LAUNCHER_BYTES, self.load(forecast).memory)
+        # Other programs may be busy, too: what counts is the share of what they leave.
+        free = outcome.cpu_seconds + outcome.idle_seconds
+        share = self.cores * outcome.cpu_seconds / free if free else self.cores
+        busy = max(share, outcome.cpu_seconds / outcome.wall_seconds)
+        self._measured[forecast.size] = Load(min(self.cores, busy), memory)

@@ -93,6 +93,8 @@ class RunOutcome:
     """The exit code, or minus the signal that killed it."""
     wall_seconds: float
     cpu_seconds: float
+    idle_seconds: float
+    """Of this machine's processors meanwhile, added up."""
 
 
 class ForkedRun:
@@ -106,6 +108,7 @@ class ForkedRun:
         self.ports = start.ports
         self.progress = Progress()
         self.began = time.monotonic()
+        self._idle_before = idle_seconds()
         sweep = os.getpid()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -131,8 +134,9 @@ class ForkedRun:
         _, status, used = os.wait4(self.pid, 0)
         os.close(self.fd)
         seconds = time.monotonic() - self.began
+        idle = idle_seconds() - self._idle_before
         # The launcher and its fork server wait for their children, so their time is included.
-        return RunOutcome(os.waitstatus_to_exitcode(status), seconds, used.ru_utime + used.ru_stime)
+        return RunOutcome(os.waitstatus_to_exitcode(status), seconds, used.ru_utime + used.ru_stime, idle)
 
 
 def _become_launcher(start: RunStart, sweep: int, progress: Progress) -> NoReturn:
@@ -169,6 +173,18 @@ def _launch(start: RunStart, progress: Progress) -> ExitCode:
         settings, config = past.settings, past.config
     whole = start.datasets.of(planned.settings)
     return run_here(settings, config, words, past, whole, lambda output: RunConsole(output, progress))
+
+
+def idle_seconds() -> float:
+    """Seconds since the boot in which the processors of this process were idle, added up; 0 if not known."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return 0.0
+    counts = {words[0]: words for line in lines if (words := line.split())}
+    own = [counts[name] for cpu in os.sched_getaffinity(0) if (name := f"cpu{cpu}") in counts]
+    # The fourth number is idle time, the fifth that of waiting for a disk.
+    return sum(int(words[4]) + int(words[5]) for words in own) / os.sysconf("SC_CLK_TCK")
 
 
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:

@@ -146,7 +146,7 @@ class Sweep:
         cost = self._plan.note(directory)
         memory = 0.0 if isnan(cost.memory_bytes) else cost.memory_bytes
         if forked.alone:
-            self._admission.note(self._forecast(directory), outcome.cpu_seconds, outcome.wall_seconds, memory)
+            self._admission.note(self._forecast(directory), outcome, memory)
         with_code = "" if outcome.code == ExitCode.OK else f" (exit code {outcome.code})"
         left = self._seconds_left()
         and_left = "" if isnan(left) or not left else f"; about {readable_seconds(left)} left"
