@@ -320,10 +320,11 @@ SMALL_MODULES = {
     "communication.security.signatures": "the only user of Ed25519",
     "communication.zeromq.hello_barrier": "a part of IoThread, which is large",
     "config.removed": "a table",
-    "launcher.cluster.scheduler": "what torchrun and srun say of a run",
     "launcher.monitoring.alarm": "a part of RunMonitor that others ring",
     "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
+    "launcher.run_costs": "needs training, which studies may not import",
     "studies.report.command": "a command",
+    "studies.sweep.slurm": "the script for a cluster",
 }
 ASSIGNED_CALLABLES = {
     "communication/inproc.py: self.mailbox.make_void",
