@@ -1,12 +1,13 @@
 """A study's file: what it may say, and one line for each thing that is wrong."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from decentnode.cli import app as cli
 from decentnode.core.atomic_files import write_durably
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.recovery.resume import RunLock
 from decentnode.studies.axes import label_of, spread_out
 from decentnode.studies.expansion import planned_runs
@@ -309,3 +310,15 @@ def test_a_slurm_array_has_a_task_for_each_run(study):
     assert "runs=(\n    rounds-4/seed-0\n    rounds-3/seed-1\n    rounds-4/seed-1\n)\n" in text
     last = text.splitlines()[-1]
     assert last.endswith("-m decentnode sweep s.yaml 'out=a b' --only \"${runs[$SLURM_ARRAY_TASK_ID]}\"")
+
+
+def test_sbatch_gets_the_array_on_its_input(tmp_path, monkeypatch):
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/job\necho Submitted batch job 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert slurm.submit("#!/bin/bash\n") == "Submitted batch job 7"
+    assert (tmp_path / "job").read_text() == "#!/bin/bash\n"
+    sbatch.write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+    with pytest.raises(RunFailed, match="sbatch: no such partition"):
+        slurm.submit("")

@@ -105,6 +105,8 @@ class ForkedRun:
         self.planned = start.planned
         self.alone = True
         """Whether no other run of the sweep had the machine meanwhile."""
+        self.is_stopped = False
+        """Whether a signal was passed on."""
         self.ports = start.ports
         self.progress = Progress()
         self.began = time.monotonic()
@@ -121,6 +123,7 @@ class ForkedRun:
 
     def stop(self, signum: int) -> None:
         """Passes a signal on: the first one stops the run gracefully, a second one kills its nodes."""
+        self.is_stopped = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signum)
 

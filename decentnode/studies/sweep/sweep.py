@@ -110,7 +110,8 @@ class Sweep:
         if len(self._running) > 1:
             for one, _ in self._running.values():
                 one.alone = False
-        if self._signal is not None:  # it came while the run was forked
+        # The signal came while the run was forked; a second one would kill it.
+        if self._signal is not None and not forked.is_stopped:
             forked.stop(self._signal)
 
     # After a run.
