@@ -29,7 +29,7 @@ def test_a_page_has_a_newer_version_when_a_run_has_gone_on(tmp_path, monkeypatch
             '"loss": {"0": 0.5, "1": 0.5}}, "train_loss": {}, "bytes_sent": {"0": 9, "1": 9}}\n'
         )
     assert client.get("/version").text == first, "not read again within two seconds"
-    monkeypatch.setattr(watch, "AGE_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "READ_INTERVAL", 0.0)
     assert client.get("/version").text != first and "75.0" in client.get("/").text
     assert client.post("/").status_code == 405
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400

@@ -19,7 +19,7 @@ from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.streams import explain, redirect_output
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
-from decentnode.launcher.fork_server import die_with, hold_signals
+from decentnode.launcher.fork_server import die_with
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.report.console import LiveConsole
@@ -115,10 +115,13 @@ class ForkedRun:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # A signal before the child has its own handlers would run those of the sweep.
-        with hold_signals(*STOPPED_BY):
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED_BY)
+        try:
             self.pid = os.fork()
             if self.pid == 0:
                 _become_launcher(start, sweep, self.progress)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPED_BY)
         self.fd = os.pidfd_open(self.pid)
 
     def stop(self, signum: int) -> None:
