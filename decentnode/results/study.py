@@ -9,10 +9,13 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from decentnode.errors import BadInput
 from decentnode.results.curves import RunCurves, read_runs, together
 from decentnode.results.extra import need
 from decentnode.results.metrics import Metric
+from decentnode.results.reader import NOT_OURS
 from decentnode.results.run import FINISHED, Run
 from decentnode.results.statistics import (
     Comparison,
@@ -26,6 +29,8 @@ from decentnode.results.statistics import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+STUDY_FILE = "study.yaml"
+"""The copy of its file in the directory of a study."""
 OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
 """Keys that do not make another variant."""
 PORTS = ("base_port", "group_port")
@@ -121,9 +126,14 @@ class Study:
     def _smallest(self, measure: Measure) -> float:
         return min((measure(run) for variant in self.compared for run in variant.finished), default=nan)
 
-    @property
+    @cached_property
     def default_target(self) -> float:
-        """The best value that every finished run reaches, rounded to one that is easier; nan without any."""
+        """`target` of the study's file, otherwise the best value that every finished run reaches.
+
+        The latter is rounded to one that is easier; nan without finished runs.
+        """
+        if (written := _target_of(self.directories)) is not None:
+            return written
         best = [self.measures()["best"](run) for variant in self.compared for run in variant.finished]
         return self.headline.easier(self.headline.worst(best)) if best else nan
 
@@ -181,6 +191,17 @@ class Study:
             run.to_frame().assign(variant=variant.name) for variant in self.variants for run in variant.runs
         ]
         return need("pandas").concat(frames, ignore_index=True)
+
+
+def _target_of(directories: Sequence[Path]) -> float | None:
+    """What the file of a study says; None for others. Raises BadInput."""
+    if len(directories) != 1 or not (path := directories[0] / STUDY_FILE).exists():
+        return None
+    try:
+        target = (yaml.safe_load(path.read_text()) or {}).get("target")
+    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise BadInput(f"{path}: {NOT_OURS}: {str(error).splitlines()[0]}") from error
+    return None if target is None else float(target)
 
 
 def read_variants(paths: Sequence[Path]) -> list[RunCurves]:

@@ -99,6 +99,8 @@ def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_pat
     assert study.default_target == pytest.approx(80.0), "the worst run's best"
     cheap = study.table(target=65.0).set_index("variant")
     assert cheap.loc["gossip", "seconds_to_target"] == pytest.approx(1 + (15 / 40 + 15 / 42 + 15 / 44) / 3)
+    (tmp_path / "study.yaml").write_text("base: x.yaml\ntarget: 75\n")
+    assert Study(tmp_path).default_target == 75.0
     (one,) = study.comparisons()
     assert (one.first, one.second) == ("choco", "gossip")
     assert one.difference.mean == pytest.approx(-10.0) and one.adjusted_t < 1e-9

@@ -18,11 +18,11 @@ from decentnode.node import plugin_sources
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.results.reader import CodeVersion, read_object, read_value
+from decentnode.results.study import STUDY_FILE
 from decentnode.studies.expansion import PlannedRun
 from decentnode.studies.study_file import PlannedStudy
 
-COPY = "study.yaml"
-OWN = {"lock", f"{COPY}{TEMPORARY}"}
+OWN = {"lock", f"{STUDY_FILE}{TEMPORARY}"}
 """What another sweep that starts at the same time may have made."""
 WHAT = "a sweep of this study"
 
@@ -137,7 +137,7 @@ def open_study(study: PlannedStudy, is_part: bool) -> RunLock:
 
     `is_part`: others may sweep other parts at the same time.
     """
-    copy = study.out / COPY
+    copy = study.out / STUDY_FILE
     try:
         study.out.mkdir(parents=True, exist_ok=True)
         if not copy.exists() and any(path.name not in OWN for path in study.out.iterdir()):
