@@ -149,7 +149,7 @@ def test_it_goes_on_bit_for_bit(tmp_path):
     straight.meet().run(0, 6)
     first.meet().run(0, 2)
     for old, new in zip(first.nodes, second.nodes, strict=True):
-        new.load_state_dict(old.state_dict())
+        new.restore(old.snapshot())
     second.meet().run(2, 6)
     for ranks in (straight, first, second):
         ranks.close()

@@ -18,7 +18,8 @@ from decentnode.core.registry import REGISTRIES
 from decentnode.errors import BadInput, ConfigError
 from decentnode.models.base import Model
 
-SHIPPED = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "studies")
 RING = "4\n0 1\n1 2\n2 3\n3 0\n"
 SMALL = """\
 rounds: 3
