@@ -37,7 +37,7 @@ def after_a_mix_of(numbers, experiment, directory):
     nodes.run(3, 4)
     del node.sharing.mix, node.exchange.is_sound
     nodes.run(4, 7)
-    return node.snapshot(), nodes.models
+    return node.snapshot()["node"], nodes.models
 
 
 @pytest.mark.parametrize("name", TOLERANT)
