@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
-# Three workers share the files, because half of the time is waiting; tests that take fixed ports name ones that no other file takes. In the order of
-# the files the short ones come last, so that no worker is left alone with a long one.
+# Three workers share the files, because half of the time is waiting; tests that take fixed ports name ones that
+# no other file takes. In the order of the files the short ones come last, so that no worker is left alone with
+# a long one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
 prepare test pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy plotly pyarrow jinja2 starlette uvicorn httpx2 triton mkdocs material mkdocstrings
