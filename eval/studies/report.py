@@ -40,11 +40,10 @@ def main() -> int:
 
 def make_runs(folder: Path) -> list[Path]:
     """Two variants with two seeds each."""
-    for scheme in ("gossip", "metropolis"):
-        weights = "weights=metropolis" if scheme == "metropolis" else "weights=uniform_neighbors"
+    for scheme in ("gossip", "none"):
         for seed in (0, 1):
             run_dir = f"run_dir={folder / scheme / f'seed-{seed}'}"
-            call("run", "configs/quickstart.yaml", run_dir, f"seed={seed}", weights, *QUICK)
+            call("run", "configs/quickstart.yaml", run_dir, f"seed={seed}", f"sharing={scheme}", *QUICK)
     return [folder]
 
 
