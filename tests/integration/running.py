@@ -87,12 +87,7 @@ class Run:
 
     def tree(self) -> list[int]:
         """All living processes of the run below the launcher."""
-        found, queue = [], [self.process.pid]
-        while queue:
-            below = children(queue.pop())
-            found += below
-            queue += below
-        return found
+        return descendants(self.process.pid)
 
     def pid_of(self, rank: int) -> int:
         """The host process that writes to this rank's log."""
@@ -111,6 +106,16 @@ def children(pid: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below this one."""
+    found, queue = [], [pid]
+    while queue:
+        below = children(queue.pop())
+        found += below
+        queue += below
+    return found
 
 
 def wait_until(condition, seconds: float, explain=lambda: "") -> None:

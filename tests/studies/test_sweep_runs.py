@@ -9,7 +9,7 @@ import pytest
 
 from decentnode.config import yaml_source
 from decentnode.results.records import read_records
-from tests.integration.running import Run, alive, children, start_command, wait_until
+from tests.integration.running import Run, alive, descendants, start_command, wait_until
 
 PATIENCE = 100
 STUDY = """
@@ -46,12 +46,7 @@ class Sweep:
         return self.process.wait(PATIENCE)
 
     def tree(self) -> list[int]:
-        found, queue = [], [self.process.pid]
-        while queue:
-            below = children(queue.pop())
-            found += below
-            queue += below
-        return found
+        return descendants(self.process.pid)
 
 
 @pytest.fixture
