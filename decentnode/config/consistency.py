@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from decentnode.communication.base import Communication
-from decentnode.config.settings import FailureSettings
+from decentnode.config.settings import EvaluationSettings, FailureSettings
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
@@ -66,6 +66,15 @@ def _start(document: Document, graph: Graph, failures: FailureSettings) -> None:
     if least.isdigit() and int(least) > graph.num_nodes:
         key = ("failures", "start")
         document.add(key, f"must be at most the {graph.num_nodes} nodes of the graph, not {least}")
+
+
+def _evaluated(document: Document, graph: Graph, evaluation: EvaluationSettings) -> None:
+    given, nodes = evaluation.nodes, graph.num_nodes
+    if isinstance(given, int) and given > nodes:
+        document.add(("evaluation", "nodes"), f"must be at most the {nodes} nodes of the graph, not {given}")
+    elif outside := [rank for rank in given if rank >= nodes] if isinstance(given, tuple) else []:
+        what = f"must be ranks of the graph, 0..{nodes - 1}, not {outside[0]}"
+        document.add(("evaluation", "nodes"), what)
 
 
 def _machine(document: Document, mapping: Mapping, machine: int) -> None:
@@ -348,7 +357,7 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 
 CHECKS: tuple[Callable[..., None], ...] = (
-    _count, _start, _machine, _lists, _order, _precision, _corrections, _capabilities, _weights, _scheme,
-    _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
+    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _weights,
+    _scheme, _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
     _one_model, _same_steps, _ports_of_training,
 )  # fmt: skip

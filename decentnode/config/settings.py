@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator
 
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import BadInput
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
-from decentnode.training.evaluation import BATCH_SIZE
 from decentnode.training.training import Factory, TrainingSettings
 
 _AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
@@ -56,11 +56,28 @@ class EvaluationSettings:
     """Rounds between evaluations; 0: only at the end."""
     final: bool = True
     """Whether models are tested after the last round, whatever `every` is."""
-    batch_size: Positive = BATCH_SIZE
+    background: bool = False
+    """Whether other processes of the machine test the models while the nodes train."""
+    nodes: Positive | tuple[NonNegative, ...] | None = None
+    """The nodes that are tested before the last round: so many, evenly spaced, or these ranks; null: all."""
+    samples: Positive | None = None
+    """The number of test samples before the last round, drawn by the seed; null: all."""
+    batch_size: Positive | None = None
+    """Null: 512 where all layers are linear, otherwise 64."""
     average_model: bool = True
     """Whether the mean of all models is tested too."""
     figures: bool = True
     """Whether pictures are drawn after the nodes have ended."""
+
+    def __post_init__(self) -> None:
+        if self.nodes == ():
+            raise BadInput("nodes: no node is given; give a number or ranks, or leave it out for all")
+
+    def tested(self, num_nodes: int) -> frozenset[int] | None:
+        """The ranks whose models are tested before the last round; None: all."""
+        if isinstance(self.nodes, int):
+            return frozenset(i * num_nodes // self.nodes for i in range(self.nodes))
+        return None if self.nodes is None else frozenset(self.nodes)
 
     def happens(self, rounds: int) -> bool:
         """Whether models are tested at all in a run of so many rounds."""

@@ -139,6 +139,11 @@ class Timeouts:
     """The end of processes that were killed."""
 
     @property
+    def evaluator(self) -> float:
+        """A node's wait for an evaluator that has not read its last vector; short for the node's peers."""
+        return self.deadline / 4
+
+    @property
     def farewell(self) -> float:
         """A finished process's service to readers of what it sent; slow ones may not have started to read."""
         return max(self.least_farewell, self.deadline)

@@ -14,13 +14,13 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
     Evaluated,
     Failed,
+    Published,
     Ready,
     Report,
     Reporter,
     ReportReader,
     Restarted,
 )
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import prove_guard
 from decentnode.config import loader as config
 from decentnode.core.clock import seconds_since_process_start
@@ -46,6 +46,7 @@ from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
 from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
+from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.launcher.recovery.resume import ResumePlan
@@ -84,9 +85,6 @@ class Launcher:
         self._known = self._local if machine else set(self.membership.members)
         """Ranks whose end this launcher learns."""
         self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
-        self._snapshots = SnapshotBuffers(
-            sorted(self._local), experiment.layout.numel, experiment.layout.dtype
-        )
         self._introductions = HandshakeBoard(experiment.graph.num_nodes)
         self._heartbeats = HeartbeatBoard(sorted(self._local))
         self._pids: dict[int, int] = {}
@@ -95,6 +93,9 @@ class Launcher:
         )
         self.evaluations = EvaluationLog(
             self.run_dir / "evaluations.jsonl", warn=partial(self._run_monitor.event_log.say, "disk")
+        )
+        self._evaluators = EvaluatorPool(
+            experiment, self._local, self.run_dir, self._run_monitor.event_log.say
         )
         own = {i: experiment.processes[i].ranks for i in self._positions}
         self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)
@@ -141,6 +142,7 @@ class Launcher:
             # The control socket first: no request may reach a launcher that is ending.
             self._run_monitor.close()
             self.server.close()
+            self._evaluators.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         # After the server: figures take time, and all node processes have ended by now.
@@ -156,17 +158,19 @@ class Launcher:
     # Before the first round.
 
     def _fork(self) -> None:
+        threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
+        # First: an evaluator must not hold the pipe of the nodes open.
+        self._evaluators.start(threads)
         read, write = os.pipe()
         # Room for the reports of thousands of nodes while this process is busy.
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         self._socket_dir = name_socket_directory()
-        threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
         fork_context = ForkContext(
-            self.experiment, self._snapshots, self._introductions, self._heartbeats, self._run_state.lineage,
-            Reporter(write, read), self._start_signal, self.run_dir, self._socket_dir, threads,
-            self._credentials,
+            self.experiment, self._evaluators.readers(Reporter(write, read)), self._introductions,
+            self._heartbeats, self._run_state.lineage, self._start_signal, self.run_dir, self._socket_dir,
+            threads, self._credentials,
         )  # fmt: skip
         heard = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
@@ -242,7 +246,7 @@ class Launcher:
         self.evaluations.go_on(self._run_state.rows)
         self._introductions.fill(self._assembly.introductions)
         self._observer = ModelObserver(
-            self._snapshots, partial(self.membership.reporting, self._local), machine,
+            self._evaluators.snapshots, partial(self.membership.reporting, self._local), machine,
             self._vector_sender.contributions.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
             self._run_monitor.alarm.ring,
@@ -279,13 +283,14 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
-        fds = [] if self._inflow.closed else [self._inflow.fd]
+        fds = [*self._evaluators.descriptors, *([] if self._inflow.closed else [self._inflow.fd])]
         if self.run_id:
             fds += self._assembly.descriptors
             # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
-        reports = self._run_monitor.complete(self._inflow.read())
+        # The nodes first: they publish what is evaluated.
+        reports = self._run_monitor.complete([*self._inflow.read(), *self._evaluators.reports()])
         if self._inflow.closed:
             # The fork server died without a report: its children died with it.
             reports += [Failed(r, UNSEEN_END) for r in self.membership.active if r in self._local]
@@ -315,10 +320,13 @@ class Launcher:
         self._run_monitor.take(report, stopping=self._signal is not None)
         if news := self._run_state.take(report):
             self._run_monitor.event_log.say("checkpoint", news)
-        if isinstance(report, Evaluated):
+        if isinstance(report, Published | Evaluated):
             self.evaluations.add(report)
-            if report.rank in self._local and self.run_id:
-                self._observer.take(report)
+        if isinstance(report, Published) and report.rank in self._local and self.run_id:
+            self._observer.take(report)
+            if report.evaluation == "background":
+                self._evaluators.submit(report)
+        self.evaluations.forget(set(lost) - self._local)  # evaluators here answer for nodes that are lost
         for rank in lost:
             self._run_monitor.lost(rank)
             if self._signal is None:
@@ -411,13 +419,17 @@ class Launcher:
         self._observer.finish()
         within = Timeouts.last_observation if self._signal is None else Timeouts.stopped_observation
         limit = time.monotonic() + within
-        while self._observer.is_alive() and not self._stopping.is_urgent and time.monotonic() < limit:
+        while (self._observer.is_alive() or self._evaluators.is_busy) and not self._stopping.is_urgent:
+            # Evaluations end by themselves: an evaluator without progress is killed.
+            if time.monotonic() > limit and not (self._evaluators.is_busy and self._signal is None):
+                break
             self._watch(POLL_INTERVAL)
         self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
             self.screen.note(f"mean model and consensus distance are not available: {why}")
+        self.evaluations.forget(self.membership.members)
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
 

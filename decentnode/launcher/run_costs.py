@@ -39,7 +39,7 @@ def measure(experiment: Experiment) -> Costs:
     for _ in nodes.share():
         pass
     shared = time.perf_counter()
-    tests, size = experiment.dataset.test, experiment.settings.evaluation.batch_size
+    tests, size = experiment.dataset.test, experiment.plan.batch_size
     with torch.inference_mode():
         nodes.objective(*tests.batch(torch.arange(min(size, len(tests)))))
     tested = time.perf_counter()

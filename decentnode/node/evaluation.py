@@ -1,9 +1,12 @@
-"""Evaluates a node's own model in the rounds where that is due, and publishes its vector to the observer."""
+"""Evaluates a node's own model in the rounds where that is due, and publishes its vector.
+
+The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
+"""
 
 from dataclasses import dataclass
 
-from decentnode.communication.launcher_link.reports import Evaluated, Reporter
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter
+from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
@@ -21,7 +24,7 @@ def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """When models are evaluated, and on which samples."""
+    """When models are evaluated, which ones, and on which samples; after the last round all are, on all."""
 
     samples: Samples
     every: int
@@ -30,27 +33,49 @@ class EvaluationPlan:
     batch_size: int
     final: bool = True
     """Whether models are always evaluated after the last round."""
+    drawn: Samples | None = None
+    """The samples before the last round; None: all."""
+    ranks: frozenset[int] | None = None
+    """The nodes whose models are evaluated before the last round; None: all."""
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
         return is_due(round, self.every, self.rounds, self.final)
+
+    def includes(self, rank: int, round: int) -> bool:
+        """Whether the model of this node is evaluated after this round, where that is due."""
+        return self.ranks is None or rank in self.ranks or round + 1 == self.rounds
+
+    def samples_after(self, round: int) -> Samples:
+        """The samples of the evaluation after this round."""
+        return self.samples if self.drawn is None or round + 1 == self.rounds else self.drawn
+
+
+@dataclass(frozen=True)
+class MachineReaders:
+    """What reads the vectors of the nodes of a machine."""
+
+    snapshots: SnapshotBuffers
+    evaluators: EvaluatorBoard
+    reporter: Reporter
+    patience: float
+    """Seconds that a node waits for evaluators that have not read its last vector."""
 
 
 class NodeEvaluation:
     """The evaluations of one node."""
 
     def __init__(
-        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, snapshots: SnapshotBuffers,
-        reporter: Reporter, clock: Clock,
+        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, readers: MachineReaders,
+        clock: Clock,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.scores: dict[str, float] = {}
-        """Of the last evaluation, by metric."""
+        """Of the last evaluation in this process, by metric."""
         self.peak_memory_mb = 0.0
         self._training = training
         self._counters = counters
-        self._snapshots = snapshots
-        self._reporter = reporter
+        self._readers = readers
         self._clock = clock
         self._began = clock.now()
 
@@ -59,27 +84,47 @@ class NodeEvaluation:
         self._began = self._clock.now() - seconds
 
     async def after(self, record: RoundRecord) -> None:
-        """Evaluates the model if that is due after the record's round, and fills in the record."""
+        """Evaluates the model, or has it evaluated, if that is due after the record's round.
+
+        Fills in the record.
+        """
         if not self.plan.is_due(record.round):
             return
-        began = self._clock.now()
-        training = self._training
-        scores = self.scores = evaluate(
-            training.module, self.plan.samples, training.objective.loss, self.plan.batch_size,
-            training.vector.layout.channels_last, training.hooks.beat,
+        began, readers = self._clock.now(), self._readers
+        # May wait for the observer, but at most for its timeout.
+        published = await readers.snapshots.publish(
+            record.rank, record.round, self._training.vector.values, self._clock
+        )
+        is_tested = self.plan.includes(record.rank, record.round)
+        in_background = is_tested and await self._hand_over(record)
+        # After the vector is published: on this report the observer and an evaluator read it.
+        readers.reporter.send(
+            Published(
+                record.rank, record.round, record.loss, self._counters.sent, began - self._began, published,
+                "background" if in_background else "here" if is_tested else "none",
+            )
         )  # fmt: skip
-        record.metrics = scores
+        if is_tested and not in_background:
+            self._evaluate(record)
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
-        # May wait for the observer, but at most for its timeout.
-        published = await self._snapshots.publish(
-            record.rank, record.round, training.vector.values, self._clock
-        )
         record.evaluate_seconds = self._clock.now() - began
-        # After the vector is published: on this report the observer reads it.
-        self._reporter.send(
-            Evaluated(
-                record.rank, record.round, record.metrics, record.loss, self._counters.sent,
-                self._clock.now() - self._began, published,
-            )
+
+    def _evaluate(self, record: RoundRecord) -> None:
+        training, plan = self._training, self.plan
+        record.metrics = self.scores = evaluate(
+            training.module, plan.samples_after(record.round), training.objective.loss, plan.batch_size,
+            training.vector.layout.channels_last, training.hooks.beat,
+        )  # fmt: skip
+        self._readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
+
+    async def _hand_over(self, record: RoundRecord) -> bool:
+        """Gives the model to the evaluators, unless they are too far behind.
+
+        So at most one vector of each node waits for them.
+        """
+        evaluators, training = self._readers.evaluators, self._training
+        return evaluators.are_there and await evaluators.snapshots.publish(
+            record.rank, record.round, training.vector.values, self._clock,
+            [*training.own_buffers().values()], self._readers.patience,
         )  # fmt: skip

@@ -14,20 +14,19 @@ from torch.nn.modules.batchnorm import _NormBase
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import DiskProblem, Reporter
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.communication.launcher_link.reports import DiskProblem
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
-from decentnode.datasets.base import Dataset, LoadedDataset
+from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_scores, initial_model, least_batch
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, is_due
+from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.model_records import ModelRecords
@@ -38,7 +37,7 @@ from decentnode.results.metrics import CLASSIFICATION, REGRESSION, Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
-from decentnode.training.evaluation import evaluate, load_flat
+from decentnode.training.evaluation import VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.training import Hooks, Shard, Training
 
@@ -50,8 +49,7 @@ class NodeResources:
     """The resources of a node on its machine; created by the host process."""
 
     communication: Communication
-    snapshots: SnapshotBuffers
-    reporter: Reporter
+    readers: MachineReaders
     records: Path
     clock: Clock
     heartbeats: HeartbeatBoard
@@ -107,6 +105,7 @@ class Experiment:
         check_scores(network, dataset.shape, dataset.num_classes, labels, inputs)
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         experiment.check_batches()
+        _ = experiment.plan  # draws samples, which raises BadInput
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
         _ = experiment.injector  # its memory must exist before the fork
         return experiment
@@ -115,6 +114,20 @@ class Experiment:
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the headline first; with one class every answer is right."""
         return CLASSIFICATION if self.dataset.num_classes > 1 else REGRESSION
+
+    @cached_property
+    def plan(self) -> EvaluationPlan:
+        """When models are evaluated, which ones, and on which samples."""
+        tests, samples = self.settings.evaluation, self.dataset.test
+        if (size := tests.samples) is not None and size > len(samples):
+            raise BadInput(f"evaluation.samples: {size} samples asked for, the test set has {len(samples)}")
+        drawn = (
+            None if tests.samples is None else draw(samples, tests.samples, "evaluation", self.settings.seed)
+        )
+        return EvaluationPlan(
+            samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
+            tests.final, drawn, tests.tested(self.graph.num_nodes),
+        )  # fmt: skip
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
@@ -226,14 +239,11 @@ class Experiment:
         pause = (lambda: clock.sleep(0)) if resources.shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
         if self.injector is not None:
-            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.reporter)
+            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
         hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat)
         training = Training(network, vector, settings.training, self.shard(rank), hooks)
-        tests = settings.evaluation
-        plan = EvaluationPlan(self.dataset.test, tests.every, settings.rounds, tests.batch_size, tests.final)
-        snapshots, reporter = resources.snapshots, resources.reporter
-        evaluation = NodeEvaluation(plan, training, endpoint.counters, snapshots, reporter, clock)
-        failures = settings.failures
+        reporter, failures = resources.readers.reporter, settings.failures
+        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock)
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
@@ -257,7 +267,7 @@ class Experiment:
 
     def _records(self, rank: int, network: nn.Module, resources: NodeResources) -> Records:
         def warn(text: str) -> None:
-            resources.reporter.send(DiskProblem(rank, text[:500]))
+            resources.readers.reporter.send(DiskProblem(rank, text[:500]))
 
         kept, rounds = self.settings.records.models, self.settings.rounds
         models = None
@@ -285,22 +295,24 @@ class Experiment:
         )  # fmt: skip
 
 
-def average_model_test(experiment: Experiment) -> Callable[[Tensor], dict[str, float]] | None:
-    """A test of a vector on the nodes' test samples, with a network of its own.
+def vector_test(experiment: Experiment, device: torch.device | None = None) -> VectorTest:
+    """A test of vectors in a network of its own."""
+    network = copy.deepcopy(experiment.network).to(device or "cpu")
+    return VectorTest(network, experiment.layout, experiment.settings.training.loss.make())
+
+
+def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:
+    """A test of a vector, after a round, on the nodes' test samples of that round.
 
     None if a vector is not a whole model: running statistics that are not mixed differ between nodes.
     """
-    network, layout = copy.deepcopy(experiment.network), experiment.layout
-    norms = (part for part in network.modules() if isinstance(part, _NormBase))
+    norms = (part for part in experiment.network.modules() if isinstance(part, _NormBase))
     if not experiment.settings.mix_buffers and any(norm.track_running_stats for norm in norms):
         return None
-    loss = experiment.settings.training.loss.make()
+    tested, plan = vector_test(experiment), experiment.plan
 
-    def test(vector: Tensor) -> dict[str, float]:
-        load_flat(network, layout, vector)
-        return evaluate(
-            network, experiment.dataset.test, loss, experiment.settings.evaluation.batch_size,
-            layout.channels_last,
-        )  # fmt: skip
+    def test(vector: Tensor, round: int) -> dict[str, float]:
+        tested.load(vector)
+        return tested.run(plan.samples_after(round), plan.batch_size)
 
     return test

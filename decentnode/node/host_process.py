@@ -27,7 +27,6 @@ from decentnode.communication.launcher_link.reports import (
     Reporter,
     Stopped,
 )
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
@@ -38,6 +37,7 @@ from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_me
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
+from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, NodeResources
 from decentnode.node.node import Node
 from decentnode.node.rejoin import bring_back
@@ -53,11 +53,10 @@ class ForkContext:
     """What a host process inherits from its launcher."""
 
     experiment: Experiment
-    snapshots: SnapshotBuffers
+    readers: MachineReaders
     introductions: HandshakeBoard
     heartbeats: HeartbeatBoard
     lineage: RunIdentity
-    reporter: Reporter
     start: int
     """An eventfd that counts start signals, one for each host process."""
     run_dir: Path
@@ -66,6 +65,11 @@ class ForkContext:
     """Threads of torch in each process."""
     credentials: Credentials | None
     """Credentials of links between machines; None: the links are plain."""
+
+    @property
+    def reporter(self) -> Reporter:
+        """The pipe to the launcher."""
+        return self.readers.reporter
 
 
 def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoReturn:
@@ -172,8 +176,8 @@ def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communic
     # A rejoining node may request a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     resources = NodeResources(
-        communication, fork_context.snapshots, fork_context.reporter, fork_context.run_dir / "records",
-        Clock(), fork_context.heartbeats, fork_context.lineage, shares_process=len(ranks) > 1,
+        communication, fork_context.readers, fork_context.run_dir / "records", Clock(),
+        fork_context.heartbeats, fork_context.lineage, shares_process=len(ranks) > 1,
     )  # fmt: skip
     return communication, [experiment.build(rank, resources) for rank in ranks]
 

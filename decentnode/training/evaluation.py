@@ -11,8 +11,14 @@ from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.training.objective import Objective
 
-BATCH_SIZE = 64
-"""The fastest measured for convolutions on a CPU: larger activations exceed its caches."""
+BATCH_SIZE, LINEAR_BATCH_SIZE = 64, 512
+"""The fastest measured on a CPU: activations of convolutions exceed its caches from 128 samples on."""
+
+
+def batch_size(network: nn.Module) -> int:
+    """The number of samples to evaluate a network on at once, larger where all its layers are linear."""
+    layers = [part for part in network.modules() if any(True for _ in part.parameters(recurse=False))]
+    return LINEAR_BATCH_SIZE if all(isinstance(part, nn.Linear) for part in layers) else BATCH_SIZE
 
 
 def evaluate(
@@ -54,6 +60,36 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+class VectorTest:
+    """Evaluates vectors in a network of its own."""
+
+    def __init__(self, network: nn.Module, layout: ParameterLayout, loss: nn.Module) -> None:
+        """`network` is changed by `load`."""
+        self._network = network
+        self._layout = layout
+        self._loss = loss
+        self.own_buffers = own_buffers(self._network, layout)
+        """The buffers that a vector does not have, to be filled before a test."""
+
+    def load(self, vector: Tensor) -> None:
+        """Copies a vector of shape (d,) into the network."""
+        load_flat(self._network, self._layout, vector)
+
+    def run(
+        self, samples: Samples, batch_size: int, beat: Callable[[], None] | None = None
+    ) -> dict[str, float]:
+        """The metrics of the loaded vector over all samples, by name."""
+        return evaluate(
+            self._network, samples, self._loss, batch_size, self._layout.channels_last, beat
+        )  # fmt: skip
+
+
+def own_buffers(module: nn.Module, layout: ParameterLayout) -> dict[str, Tensor]:
+    """The buffers of a module that are not mixed and so are not in its vector, by name."""
+    mixed = {entry.name for entry in layout.entries}
+    return {name: buffer for name, buffer in module.named_buffers() if name not in mixed}
 
 
 def load_flat(module: nn.Module, layout: ParameterLayout, flat: Tensor) -> None:

@@ -21,6 +21,7 @@ from decentnode.core.vector import AdjustGradient, Precision, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.training.evaluation import own_buffers
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
 from decentnode.training.reducer import Reducer
@@ -365,7 +366,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "minibatches": self.minibatches.state_dict(),
-            "buffers": self._own_buffers(),
+            "buffers": self.own_buffers(),
             "loss": self.loss,
         }
 
@@ -376,10 +377,9 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
-        for name, buffer in self._own_buffers().items():
+        for name, buffer in self.own_buffers().items():
             buffer.copy_(state["buffers"][name])
 
-    def _own_buffers(self) -> dict[str, Tensor]:
+    def own_buffers(self) -> dict[str, Tensor]:
         """Buffers that are not mixed and so are not in the vector."""
-        mixed = {entry.name for entry in self.vector.layout.entries}
-        return {name: buffer for name, buffer in self.module.named_buffers() if name not in mixed}
+        return own_buffers(self.module, self.vector.layout)

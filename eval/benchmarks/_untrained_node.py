@@ -12,7 +12,7 @@ from torch import nn
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.endpoint import ZeroMQ
@@ -23,7 +23,7 @@ from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation
+from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
@@ -93,9 +93,9 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     sharing = Gossip()
     sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
-    evaluation = NodeEvaluation(
-        never, training, endpoint.counters, SnapshotBuffers([rank], 1), reporter, clock
-    )
+    board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
+    readers = MachineReaders(SnapshotBuffers([rank], 1), board, reporter, PATIENCE)
+    evaluation = NodeEvaluation(never, training, endpoint.counters, readers, clock)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))

@@ -18,6 +18,7 @@ from decentnode.communication.launcher_link.reports import (
     Failed,
     Finished,
     PeerMissing,
+    Published,
     Ready,
     Rejoined,
     Reporter,
@@ -36,7 +37,8 @@ METRICS = st.dictionaries(WORDS, st.none() | REAL, max_size=3)
 REPORTS = st.one_of(
     st.builds(Ready, COUNT, COUNT),
     st.builds(RoundProgress, COUNT, COUNT, st.none() | REAL, COUNT),
-    st.builds(Evaluated, COUNT, COUNT, METRICS, st.none() | REAL, COUNT, REAL, st.booleans()),
+    st.builds(Published, COUNT, COUNT, st.none() | REAL, COUNT, REAL, st.booleans(), st.just("none")),
+    st.builds(Evaluated, COUNT, COUNT, METRICS),
     st.builds(PeerMissing, COUNT, COUNT, COUNT, WORDS),
     st.builds(
         Finished,

@@ -121,7 +121,10 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "number for a section": (
         "evaluation: {every: 10}",
         "evaluation: 10",
-        ["16 evaluation: must be a mapping with every, final, batch_size, average_model, figures, not 10"],
+        [
+            "16 evaluation: must be a mapping with every, final, background, nodes, samples, batch_size, "
+            "average_model, figures, not 10"
+        ],
     ),
     "list for a plug-in": (
         "{name: mlp, hidden: [8]}",
@@ -1403,6 +1406,31 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "batch_size: 0",
         ["16 evaluation.batch_size: must be a whole number > 0, not 0"],
     ),
+    "evaluation, more nodes than there are": (
+        "every: 10",
+        "nodes: 5",
+        ["16 evaluation.nodes: must be at most the 4 nodes of the graph, not 5"],
+    ),
+    "evaluation, a rank that is not there": (
+        "every: 10",
+        "nodes: [0, 4]",
+        ["16 evaluation.nodes: must be ranks of the graph, 0..3, not 4"],
+    ),
+    "evaluation, no nodes": (
+        "every: 10",
+        "nodes: []",
+        ["16 evaluation: nodes: no node is given; give a number or ranks, or leave it out for all"],
+    ),
+    "evaluation, too many samples": (
+        "every: 10",
+        "samples: 361",
+        ["evaluation.samples: 361 samples asked for, the test set has 360"],
+    ),
+    "evaluation, background as text": (
+        "every: 10",
+        "background: 'yes'",
+        ["16 evaluation.background: must be true or false, not 'yes'"],
+    ),
     "figures": (
         "every: 10",
         "figures: 'false'",
@@ -1412,8 +1440,8 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{every: 10}",
         "[10]",
         [
-            "16 evaluation: must be a mapping with every, final, batch_size, average_model, figures, "
-            "not a list of 1"
+            "16 evaluation: must be a mapping with every, final, background, nodes, samples, batch_size, "
+            "average_model, figures, not a list of 1"
         ],
     ),
     "final, text": (

@@ -13,8 +13,8 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 BENCHMARKS = (
-    "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep", "transforms", "wrapper",
-    "wrapper_memory",
+    "evaluation", "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep", "transforms",
+    "wrapper", "wrapper_memory",
 )  # fmt: skip
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -115,6 +115,13 @@ def check_idle(figures: dict) -> None:
 def check_mix(figures: dict) -> None:
     assert figures["of_copy"] > 0 and figures["times_loop"] > 0
     assert (figures["device"] == "cuda") is torch.cuda.is_available()
+
+
+def check_evaluation(figures: dict) -> None:
+    if "model" in figures:
+        assert 0 < figures["milliseconds"] and 0 < figures["of_raw_forward_passes"]
+        return
+    assert figures["half_idle_seconds"].keys() == {"nodes", "background"}
 
 
 def check_startup(figures: dict) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, RoundProgress
+from decentnode.communication.launcher_link.reports import Failed, Finished, Published, RoundProgress
 from decentnode.config.settings import EvaluationSettings
 from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
@@ -263,7 +263,7 @@ def membership(*reports) -> MembershipTable:
 def test_the_standing_counts_those_who_still_count() -> None:
     standing = Standing.of(
         membership(
-            RoundProgress(0, 9, 0.5, 100), Evaluated(1, 4, {"loss": 1.0}, 1.5, 200, 1.0, True),
+            RoundProgress(0, 9, 0.5, 100), Published(1, 4, 1.5, 200, 1.0, True),
             Failed(2, "gone"), Finished(3, 10, "", 300, 0, 1.0),
         )
     )  # fmt: skip

@@ -24,7 +24,7 @@ def finished(rank, loss=0.3):
 
 
 def evaluated(rank, round, loss):
-    return Evaluated(rank, round, {"accuracy": 0.1, "loss": loss}, 0.5, 700, 1.0, True)
+    return Evaluated(rank, round, {"accuracy": 0.1, "loss": loss})
 
 
 @pytest.mark.parametrize(

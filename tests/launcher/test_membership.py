@@ -10,12 +10,12 @@ import pytest
 import zmq
 
 from decentnode.communication.launcher_link.reports import (
-    Evaluated,
     Exited,
     Failed,
     Finished,
     PeerBack,
     PeerMissing,
+    Published,
     Restarted,
     RoundProgress,
     Stopped,
@@ -71,7 +71,7 @@ class TestRoster:
     def test_progress_never_goes_back(self):
         members = membership()
         members.take(RoundProgress(1, 5, 0.5, 100))
-        members.take(Evaluated(1, 4, {"loss": 0.5}, None, 80, 0.1, True))
+        members.take(Published(1, 4, None, 80, 0.1, True))
         assert (members.members[1].round, members.members[1].bytes_sent) == (5, 100)
 
     def test_a_failure_is_a_loss_with_its_reason(self):

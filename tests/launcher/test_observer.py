@@ -10,12 +10,12 @@ import torch
 from msgspec.structs import replace
 
 from decentnode.communication.launcher_link.reports import (
-    Evaluated,
     Exited,
     Failed,
     Finished,
     PeerBack,
     PeerMissing,
+    Published,
     Rejoined,
     Restarted,
     RoundProgress,
@@ -34,7 +34,7 @@ SCORES = {"accuracy": 0.75, "loss": 1.5}
 
 
 def evaluated(rank, round, published=True):
-    return Evaluated(rank, round, {"loss": 0.5}, None, 0, 0.1, published)
+    return Published(rank, round, None, 0, 0.1, published)
 
 
 def vectors(count, seed=0):
@@ -74,7 +74,7 @@ class Machine:
         """As a launcher does."""
         for report in reports:
             self.membership.take(report)
-            if isinstance(report, Evaluated):
+            if isinstance(report, Published):
                 self.observer.take(report)
 
     def next(self):
@@ -83,7 +83,7 @@ class Machine:
 
 def test_mean_and_distance_are_those_of_numpy():
     models, means = vectors(4), []
-    test = lambda vector: means.append(vector.clone()) or SCORES
+    test = lambda vector, round: means.append(vector.clone()) or SCORES
     with Machine(range(4), test=test) as machine:
         for rank in (2, 0, 3, 1):
             machine.show(rank, 7, models[rank])
@@ -347,7 +347,7 @@ def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
 
 
 def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
-    def test(vector):
+    def test(vector, round):
         raise ValueError("broken test")
 
     with Machine(range(2), test=test) as machine:
@@ -360,7 +360,7 @@ def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
 
 
 def test_an_error_at_the_very_end_does_not_hang():
-    def test(vector):
+    def test(vector, round):
         time.sleep(0.2)
         raise ValueError("broken test")
 

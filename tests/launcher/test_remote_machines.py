@@ -17,6 +17,7 @@ from decentnode.communication.launcher_link.reports import (
     Failed,
     Finished,
     PeerMissing,
+    Published,
     Ready,
     Restarted,
     RoundProgress,
@@ -115,8 +116,8 @@ FALSE = {
     "no such round": (Checkpointed(2, 10**9), "range"),
     "a wait of no length": (Waiting(2, 1, [0], math.nan), "range"),
     "a wait without end": (Waiting(2, 1, [0], math.inf), "range"),
-    "an accuracy that JSON cannot say": (Evaluated(2, 1, {"accuracy": math.nan}, 0.5, 1, 0.5, True), "range"),
-    "a time that JSON cannot say": (Evaluated(2, 1, {"accuracy": 0.5}, 0.5, 1, -math.inf, True), "range"),
+    "an accuracy that JSON cannot say": (Evaluated(2, 1, {"accuracy": math.nan}), "range"),
+    "a time that JSON cannot say": (Published(2, 1, 0.5, 1, -math.inf, True), "range"),
     "more rounds than there are": (Finished(2, ROUNDS + 1, "", 0, 0, 0.0), "range"),
 }
 

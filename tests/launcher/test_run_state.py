@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from decentnode.communication.launcher_link.reports import Checkpointed, Evaluated, Rejoined
+from decentnode.communication.launcher_link.reports import Checkpointed, Published, Rejoined
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import Join, Start
 from decentnode.launcher.recovery.resume import ResumePlan
@@ -114,7 +114,7 @@ def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
     assert late.take(Rejoined(0, 2)) == ""  # of another machine
     assert late.take(Rejoined(2, 6)) == ""
     assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
-    late.take(Evaluated(2, 7, {"loss": 1.0}, None, 0, 0.0, published=False))
+    late.take(Published(2, 7, None, 0, 0.0, published=False))
     late.take(Rejoined(3, 5))
     assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
 

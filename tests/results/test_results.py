@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, PeerMissing
+from decentnode.communication.launcher_link.reports import Evaluated, Failed, Finished, PeerMissing, Published
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain
@@ -52,9 +52,18 @@ EXPERIMENT = SimpleNamespace(
 )
 
 
+def published(rank: int, round: int, evaluation: str = "here") -> Published:
+    return Published(rank, round, 0.25 * rank, 100 * (rank + 1), 2.0 + rank, True, evaluation)
+
+
 def evaluated(rank: int, round: int, accuracy: float = 0.5, loss: float | None = 1.0) -> Evaluated:
-    metrics = {"accuracy": accuracy, "loss": loss}
-    return Evaluated(rank, round, metrics, 0.25 * rank, 100 * (rank + 1), 2.0 + rank, True)
+    report = Evaluated(rank, round, {"accuracy": accuracy, "loss": loss})
+    return msgspec.json.decode(msgspec.json.encode(report), type=Evaluated)
+
+
+def add(log: EvaluationLog, rank: int, round: int, **metrics) -> None:
+    log.add(published(rank, round))
+    log.add(evaluated(rank, round, **metrics))
 
 
 def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
@@ -159,9 +168,9 @@ def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, 
 
 def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
-    evaluations.add(evaluated(1, 4))
+    add(evaluations, 1, 4)
     assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
-    evaluations.add(evaluated(0, 4))
+    add(evaluations, 0, 4)
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
     evaluations.observe(Observation(4, 2, 0.125, {"accuracy": 0.75, "loss": 0.5}))
     rows = evaluations.complete({0: 3, 1: 3}, observed=True)
@@ -178,18 +187,52 @@ def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, nodes in enumerate((3, 2)):
         for rank in range(3):
-            evaluations.add(evaluated(rank, round))
+            add(evaluations, rank, round)
         evaluations.observe(Observation(round, nodes, 0.5, {"accuracy": 0.75, "loss": 1.5}))
     whole, part = evaluations.complete(dict.fromkeys(range(3), -1), observed=True)
     assert (whole.consensus_distance, whole.of_average("accuracy")) == (0.5, 0.75)
     assert (part.consensus_distance, part.average_model, part.ranks) == (None, None, [0, 1, 2])
 
 
+def test_a_row_waits_for_evaluations_in_the_background_and_rows_keep_their_order(tmp_path) -> None:
+    log = EvaluationLog(tmp_path / "evaluations.jsonl")
+    for round in (4, 9):
+        for rank, evaluation in enumerate(("background", "background", "none")):
+            log.add(published(rank, round, evaluation))
+    for report in (evaluated(0, 4), evaluated(0, 9), evaluated(1, 9)):
+        log.add(report)
+    # The nodes are further, and that of round 5 is still awaited.
+    assert log.complete({0: 12, 1: 12, 2: 12}, observed=False) == []
+    log.add(evaluated(1, 4, accuracy=0.25))
+    first, second = log.complete({0: 12, 1: 12, 2: 12}, observed=False)
+    assert (first.round, first.metrics["accuracy"], first.bytes_sent.keys()) == (
+        4,
+        {0: 0.5, 1: 0.25},
+        {0, 1, 2},
+    )
+    assert (second.round, second.ranks) == (9, [0, 1])
+
+
+def test_evaluations_that_failed_or_were_lost_are_left_out(tmp_path) -> None:
+    log = EvaluationLog(tmp_path / "evaluations.jsonl")
+    for rank in range(3):
+        log.add(published(rank, 4, "background"))
+    log.add(evaluated(0, 4))
+    log.add(Evaluated(1, 4, {}))
+    assert log.complete({}, observed=False) == []
+    log.forget({2})
+    (row,) = log.complete({}, observed=False)
+    assert (row.ranks, [*row.bytes_sent]) == ([0], [0])
+    log.add(published(0, 9, "background"))
+    log.forget({0})
+    assert log.complete({}, observed=False) == []
+
+
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
     path, synced = tmp_path / "evaluations.jsonl", []
     monkeypatch.setattr("decentnode.core.line_file.os.fdatasync", lambda fd: synced.append(path.read_bytes()))
     evaluations = EvaluationLog(path)
-    evaluations.add(evaluated(0, 4))
+    add(evaluations, 0, 4)
     evaluations.complete({0: 3}, observed=False)
     evaluations.complete({0: 5}, observed=False)
     assert synced == [path.read_bytes()] and synced[0].count(b"\n") == 1
@@ -198,20 +241,20 @@ def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
 def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(tmp_path) -> None:
     """A node that was started again, or was behind, goes on where its peers are."""
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
-    evaluations.add(evaluated(0, 14))
+    add(evaluations, 0, 14)
     assert evaluations.complete({0: 14, 2: 14}, observed=False) == []
     assert [row.round for row in evaluations.complete({0: 14, 2: 15}, observed=False)] == [14]
 
 
 def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
-    for late in (evaluated(0, 14), evaluated(2, 14)):
-        evaluations.add(late)
+    for rank in (0, 2):
+        add(evaluations, rank, 14)
         evaluations.complete({}, observed=False)
     assert [row.ranks for row in evaluations.rows] == [[0]]
     resumed = EvaluationLog(tmp_path / "evaluations.jsonl")
     resumed.go_on(evaluations.rows.copy())
-    resumed.add(evaluated(2, 14))
+    add(resumed, 2, 14)
     assert resumed.complete({}, observed=False) == []
 
 
@@ -221,10 +264,10 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
         [EvaluationRow(4, 1.0, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {})],
     )
     evaluations.go_on(rows)
-    evaluations.add(evaluated(0, 9))
+    add(evaluations, 0, 9)
     assert evaluations.complete({}, observed=False) == []
     del rows[1]
-    evaluations.add(evaluated(0, 9))
+    add(evaluations, 0, 9)
     assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
 
 
@@ -232,7 +275,7 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     """Whatever row was complete last."""
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, distance in ((39, 0.25), (14, 0.5)):
-        evaluations.add(evaluated(0, round))
+        add(evaluations, 0, round)
         evaluations.observe(Observation(round, 1, distance, {"accuracy": distance, "loss": 2 * distance}))
         evaluations.complete({0: round}, observed=True)
     assert [row.round for row in evaluations.rows] == [39, 14]
@@ -243,7 +286,7 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
 
 def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
-    evaluations.add(msgspec.json.decode(msgspec.json.encode(evaluated(0, 0, loss=inf)), type=Evaluated))
+    add(evaluations, 0, 0, loss=inf)
     evaluations.complete({0: 0}, observed=False)
     assert read_evaluations(tmp_path / "evaluations.jsonl")[0].metrics["loss"] == {0: None}
 

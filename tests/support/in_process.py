@@ -7,10 +7,11 @@ import torch
 
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
-from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.clock import Clock
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
+from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import NodeResources
 
 
@@ -39,8 +40,12 @@ class Nodes:
         self.lineage = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
             experiment.settings.communication.make(),
-            ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
-            unheard_reporter(),
+            MachineReaders(
+                ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
+                EvaluatorBoard(0),
+                unheard_reporter(),
+                patience=1.0,
+            ),
             directory,
             Clock(),
             HeartbeatBoard(range(count)),

@@ -118,4 +118,4 @@ def test_a_mean_of_parameters_without_their_statistics_is_not_tested(tmp_path, o
     test = average_model_test(experiment)
     assert (test is not None) == is_model
     if test is not None:
-        assert 0 <= test(torch.zeros(experiment.layout.numel))["accuracy"] <= 1
+        assert 0 <= test(torch.zeros(experiment.layout.numel), 0)["accuracy"] <= 1

@@ -11,6 +11,7 @@ import struct
 import termios
 import time
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -47,15 +48,26 @@ class RoundProgress(OfRound, frozen=True, tag="progress"):
     bytes_sent: int
 
 
-class Evaluated(OfRound, frozen=True, tag="evaluated"):
-    """A node's model was tested after `round`; `published`: its vector is there for the observer."""
+class Published(OfRound, frozen=True, tag="published"):
+    """A node has reached an evaluation after `round`."""
 
-    metrics: Mapping[str, float | None]
-    """By name; None if it is not a finite number, which JSON cannot represent."""
     train_loss: float | None
     bytes_sent: int
     seconds: float
+    """Since the start of the run."""
     published: bool
+    """Whether its vector is there for the observer."""
+    evaluation: Literal["here", "background", "none"] = "here"
+    """Who evaluates the model and sends `Evaluated`: the node, an evaluator of its machine, or nobody."""
+
+
+class Evaluated(OfRound, frozen=True, tag="evaluated"):
+    """A node's model was tested after `round`."""
+
+    metrics: Mapping[str, float | None]
+    """By name; None if it is not a finite number, which JSON cannot represent. Empty if the evaluation
+    failed.
+    """
 
 
 class PeerMissing(OfRound, frozen=True, tag="missing"):
@@ -144,7 +156,7 @@ class Finished(OfNode, frozen=True, tag="finished"):
     bytes_received: int
     memory_mb: float
     metrics: Mapping[str, float | None] = {}
-    """As after `Evaluated`; empty if the last round was not evaluated."""
+    """As in `Evaluated`; empty if this process did not evaluate the last round."""
     refused: dict[str, int] = {}
     """Messages that were refused, by reason."""
 
@@ -180,7 +192,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 Report = (
-    Ready | RoundProgress | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
+    Ready | RoundProgress | Published | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
     | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Finished | Stopped
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip

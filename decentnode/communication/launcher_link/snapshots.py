@@ -1,9 +1,10 @@
 """Memory shared by a launcher and its nodes: each node's vector at evaluations.
 
-The observer reads vectors here, whatever transport carries the models.
+The observer reads vectors here, whatever transport carries the models. Where models are evaluated in the
+background, the evaluators have buffers of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,12 +14,18 @@ from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
+ALIGNMENT = 16
+"""Of each buffer beside a vector; the largest element has so many bytes."""
 
 
 class SnapshotBuffers:
     """One slot for each local rank; made before the fork, so nothing must be opened or removed."""
 
-    def __init__(self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32,
+        beside: Sequence[Tensor] = (),
+    ) -> None:  # fmt: skip
+        """`beside`: buffers that a model needs and its vector does not have."""
         self.elements = elements
         self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
@@ -26,22 +33,30 @@ class SnapshotBuffers:
         # As bytes, because numpy has no bfloat16.
         vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
+        size = sum(map(_room, beside))
+        self._beside = torch.from_numpy(shared_array((len(ranks), size), "uint8"))
 
-    async def publish(self, rank: int, round: int, vector: Tensor, clock: Clock) -> bool:
-        """Copies the vector for the observer; returns False if that still reads the last one.
+    async def publish(
+        self, rank: int, round: int, vector: Tensor, clock: Clock, beside: Iterable[Tensor] = (),
+        patience: float = Timeouts.snapshot,
+    ) -> bool:  # fmt: skip
+        """Copies the vector for its reader; returns False if that still needs the last one.
 
-        After a timeout the node does not wait for the observer again until that has read.
+        After a timeout the node does not wait for the reader again until that has read.
         """
-        flags = self._flags[self._row[rank]]
-        deadline = clock.now() + (0.0 if rank in self._given_up else Timeouts.snapshot)
+        row = self._row[rank]
+        flags = self._flags[row]
+        deadline = clock.now() + (0.0 if rank in self._given_up else patience)
         while flags[_READ] < flags[_PUBLISHED]:
             if clock.now() > deadline:
                 self._given_up.add(rank)
                 return False
             await clock.sleep(0.005)
         self._given_up.discard(rank)
-        # The flags order both sides: the node writes here only after the observer released the last vector.
-        self._vectors[self._row[rank]].copy_(vector)
+        # The flags order both sides: the node writes here only after the reader released the last vector.
+        self._vectors[row].copy_(vector)
+        for content, buffer in zip(_pieces(self._beside[row], beside), beside, strict=True):
+            content.copy_(buffer)
         flags[_PUBLISHED] = round + 1
         return True
 
@@ -49,8 +64,53 @@ class SnapshotBuffers:
         """The vector that the rank published last, shape (d,); valid until it is released."""
         return self._vectors[self._row[rank]]
 
+    def load_beside(self, rank: int, into: Sequence[Tensor]) -> None:
+        """Copies the buffers beside the vector that the rank published last."""
+        for content, buffer in zip(_pieces(self._beside[self._row[rank]], into), into, strict=True):
+            buffer.copy_(content)
+
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""
         flags = self._flags[self._row[rank]]
         # A late release of an earlier round must not take back a newer one.
         flags[_READ] = max(int(flags[_READ]), round + 1)
+
+
+class EvaluatorBoard:
+    """The buffers and the progress of the evaluators of a machine."""
+
+    def __init__(self, snapshots: SnapshotBuffers, count: int) -> None:
+        self.snapshots = snapshots
+        self._beats = shared_array((max(1, count),))
+        self._alive = shared_array((1,))
+        self._alive[0] = count
+
+    @property
+    def are_there(self) -> bool:
+        """Whether an evaluator lives."""
+        return bool(self._alive[0] > 0)
+
+    def beats_of(self, index: int) -> int:
+        """How often this evaluator has made progress."""
+        return int(self._beats[index])
+
+    def beat(self, index: int) -> None:
+        """Marks progress of an evaluator."""
+        self._beats[index] += 1
+
+    def lose(self) -> None:
+        """Records the end of an evaluator."""
+        self._alive[0] -= 1
+
+
+def _room(buffer: Tensor) -> int:
+    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _pieces(content: Tensor, like: Iterable[Tensor]) -> list[Tensor]:
+    """Views of bytes as tensors of these dtypes and shapes, one after the other."""
+    found, start = [], 0
+    for buffer in like:
+        found.append(content[start : start + buffer.nbytes].view(buffer.dtype).view(buffer.shape))
+        start += _room(buffer)
+    return found

@@ -14,6 +14,7 @@ from decentnode.communication.launcher_link.reports import (
     Notice,
     PeerBack,
     PeerMissing,
+    Published,
     Rejected,
     Report,
     RoundProgress,
@@ -82,7 +83,7 @@ class EventLog:
                 )
             case Waiting():
                 self.waits.take(report, time.monotonic())
-            case RoundProgress() | Evaluated():
+            case RoundProgress() | Published():
                 self.waits.end(report.rank, report.round, time.monotonic())
             case Stuck():
                 text = f"{_where(report)}: no progress for {report.seconds:.0f} s ({report.doing})"

@@ -16,6 +16,7 @@ from decentnode.communication.launcher_link.reports import (  # fmt: skip
     NotCheckpointed,
     PeerBack,
     PeerMissing,
+    Published,
     Rejected,
     Rejoined,
     Report,
@@ -88,16 +89,15 @@ class MembershipTable:
     def take(self, report: Report) -> list[int]:
         """Processes a report; returns the ranks that it marks as lost."""
         match report:
-            case RoundProgress() | Evaluated():
+            case RoundProgress() | Published():
                 member = self._heard(report.rank)
                 # Relayed reports may arrive late, so progress never decreases.
                 member.round = max(member.round, report.round)
                 member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
-                if isinstance(report, Evaluated):
-                    member.loss = report.train_loss
-                    member.note_test(report.metrics, report.round)
-                else:
-                    member.loss = report.loss
+                member.loss = report.loss if isinstance(report, RoundProgress) else report.train_loss
+            case Evaluated():
+                # Not heard from: an evaluator may have sent it, long after the node.
+                self.members[report.rank].note_test(report.metrics, report.round)
             case PeerMissing():
                 self._heard(report.rank)
                 # Each edge once: its first reason is the cause.

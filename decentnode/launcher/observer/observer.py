@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.communication.launcher_link.reports import Evaluated
+from decentnode.communication.launcher_link.reports import Published
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import MeanVector, PartialDistance, PartialSum, VectorAck
 
 Contribution = PartialSum | MeanVector | PartialDistance
-Event = Evaluated | Contribution | VectorAck | None
+Event = Published | Contribution | VectorAck | None
 """Input of the observer; None: end."""
 POLL_INTERVAL = 0.2
 """Seconds between two checks of which nodes are awaited, while a round is being observed."""
@@ -77,10 +77,11 @@ class ModelObserver(threading.Thread):
         reporting: Callable[[], Mapping[int, int]],
         machine: int,
         send: Callable[[Contribution], object],
-        test: Callable[[Tensor], dict[str, float]] | None,
+        test: Callable[[Tensor, int], dict[str, float]] | None,
         said: Callable[[], object] = lambda: None,
     ) -> None:
-        """`send` sends contributions (to machine 0, or from there to all); `test` evaluates a vector.
+        """`send` sends contributions (to machine 0, or from there to all); `test` evaluates a vector
+        after a round.
 
         `said` is called when there is something to send or show, or the thread ends. `reporting` returns the
         awaited local nodes, as `MembershipTable.reporting` does.
@@ -116,8 +117,8 @@ class ModelObserver(threading.Thread):
         """Makes machine 0 wait for a late machine from that machine's first evaluation on."""
         self._newcomers.add(machine)
 
-    def take(self, event: Evaluated | Contribution | VectorAck) -> None:
-        """Passes an evaluation, or another machine's contribution, to the thread."""
+    def take(self, event: Published | Contribution | VectorAck) -> None:
+        """Passes a published vector, or another machine's contribution, to the thread."""
         self._events.put(event)
 
     def finish(self) -> None:
@@ -168,10 +169,10 @@ class ModelObserver(threading.Thread):
             self._release_late(event)
 
     def _release_late(self, event: Event) -> None:
-        if isinstance(event, Evaluated) and event.published:
+        if isinstance(event, Published) and event.published:
             self._snapshots.release(event.rank, event.round)
 
-    def _book(self, event: Evaluated | Contribution | VectorAck) -> None:
+    def _book(self, event: Published | Contribution | VectorAck) -> None:
         # Its first sum shows that a late machine evaluates with the others.
         if isinstance(event, PartialSum):
             self._newcomers.discard(event.machine)
@@ -182,13 +183,13 @@ class ModelObserver(threading.Thread):
         if event.round in self._concluded:
             self._release_late(event)
             return
-        may_begin = isinstance(event, Evaluated) or not (isinstance(event, VectorAck) or self._is_full())
+        may_begin = isinstance(event, Published) or not (isinstance(event, VectorAck) or self._is_full())
         if event.round not in self._rounds and not may_begin:
             return
         gathering = self._rounds.setdefault(event.round, _RoundParts())
         before = gathering.parts
         match event:
-            case Evaluated():
+            case Published():
                 (gathering.shown if event.published else gathering.declined).add(event.rank)
             case PartialSum():
                 gathering.sums[event.machine] = event
@@ -296,7 +297,7 @@ class ModelObserver(threading.Thread):
         distance = sum(part.distance for part in gathering.distances.values())
         # A model of zeros has no scale.
         scale = float(gathering.mean.norm()) or 1.0
-        scores = self._test(gathering.mean) if self._test else None
+        scores = self._test(gathering.mean, round) if self._test else None
         # A machine may have sent a distance without a part in the mean.
         nodes = min(count, gathering.averaged)
         self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))

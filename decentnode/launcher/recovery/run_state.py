@@ -7,8 +7,8 @@ import msgspec
 
 from decentnode.communication.launcher_link.reports import (
     Checkpointed,
-    Evaluated,
     NotCheckpointed,
+    Published,
     Rejoined,
     Report,
 )
@@ -113,7 +113,7 @@ class RunState:
             self.retention.undo(report.rank, report.round)
             if report.rank in self._local and self._may_undo:
                 return self._undo_rows(report.round)
-        if isinstance(report, Evaluated) and report.rank in self._local:
+        if isinstance(report, Published) and report.rank in self._local:
             # From here on the rows are of this launcher, whose nodes are up to date.
             self._may_undo = False
         problem, self.retention.problem = self.retention.problem, ""

@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from decentnode.communication.launcher_link.reports import Evaluated
+from decentnode.communication.launcher_link.reports import Evaluated, Finished, Published
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.streams import log_name
@@ -36,7 +36,9 @@ class EvaluationLog:
     """Evaluated rounds, combined from the nodes' reports and the observations."""
 
     path: Path
-    reports: dict[int, dict[int, Evaluated]] = field(default_factory=dict)
+    reports: dict[int, dict[int, Published]] = field(default_factory=dict)
+    metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
+    """Of evaluations, by round and rank; empty if one failed."""
     observations: "dict[int, Observation]" = field(default_factory=dict)
     rows: list[EvaluationRow] = field(default_factory=list)
     """Rows that are written, in this order."""
@@ -60,10 +62,20 @@ class EvaluationLog:
         """Closes the file; returns what could not be written in one line, or an empty text."""
         return self._file.close()
 
-    def add(self, report: Evaluated) -> None:
+    def add(self, report: Published | Evaluated) -> None:
         """Records one node's evaluation, unless the row of its round is written."""
-        if not self._is_written(report.round):
+        if self._is_written(report.round):
+            return
+        if isinstance(report, Published):
             self.reports.setdefault(report.round, {})[report.rank] = report
+        else:
+            self.metrics.setdefault(report.round, {})[report.rank] = report.metrics
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Waits no longer for evaluations of these nodes in the background."""
+        for round, reports in self.reports.items():
+            for rank in reports.keys() & set(ranks):
+                self.metrics.setdefault(round, {}).setdefault(rank, {})
 
     def observe(self, observation: "Observation") -> None:
         """Records an observation."""
@@ -73,7 +85,7 @@ class EvaluationLog:
         """Writes and returns rows of rounds with reports of all `expected` ranks, and of the observer if
         `observed`.
 
-        `expected`: by rank the last round that it is known to have done; no more reports come for rounds
+        `expected`: by rank the last round that it is known to have done; it publishes nothing for rounds
         before that.
         """
         ready = [
@@ -82,7 +94,10 @@ class EvaluationLog:
             if (round in self.observations or not observed)
             and all(rank in reports or done > round for rank, done in expected.items())
         ]
-        rows = [self._row(round) for round in sorted(ready)]
+        # In the order of rounds, also if two evaluators end in another order.
+        awaited = [round for round in self.reports if self._is_awaited(round, expected)]
+        ready = [round for round in ready if round < min(awaited, default=round + 1)]
+        rows = [row for round in sorted(ready) if (row := self._row(round))]
         for row in rows:
             self._file.append(msgspec.json.encode(row))
         if rows:
@@ -92,11 +107,27 @@ class EvaluationLog:
         self._highest = max([self._highest, *ready])
         return rows
 
+    def _is_awaited(self, round: int, expected: Mapping[int, int]) -> bool:
+        """Whether metrics of a model that was published after this round will still be reported."""
+        known = self.metrics.get(round, {})
+        return any(
+            # The launcher of its machine reports evaluations in the background that failed.
+            report.evaluation == "background"
+            or (report.evaluation == "here" and expected.get(rank, round + 1) <= round)
+            for rank, report in self.reports[round].items()
+            if rank not in known
+        )
+
     def _is_written(self, round: int) -> bool:
         return round <= self._highest and any(row.round == round for row in self.rows)
 
-    def _row(self, round: int) -> EvaluationRow:
-        reports = dict(sorted(self.reports.pop(round).items()))
+    def _row(self, round: int) -> EvaluationRow | None:
+        """The row of a round; None if no model was evaluated."""
+        metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
+        published = dict(sorted(self.reports.pop(round).items()))
+        reports = {r: one for r, one in published.items() if one.evaluation == "none" or r in metrics}
+        if not metrics:
+            return None
         seen = self.observations.get(round)
         if seen is not None and seen.nodes < len(reports):
             seen = None  # a part of the models does not represent all
@@ -104,7 +135,7 @@ class EvaluationLog:
         return EvaluationRow(
             round=round,
             seconds=fmean(r.seconds for r in reports.values()),
-            metrics=by_name({rank: r.metrics for rank, r in reports.items()}),
+            metrics=by_name({rank: of for rank, of in metrics.items() if rank in reports}),
             train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
             bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},
             consensus_distance=seen.consensus_distance if seen else None,
@@ -192,7 +223,7 @@ def summarize(
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.last
-    by_rank = by_name({rank: f.metrics for rank, f in finished.items()})
+    by_rank = _last_tests(evaluations, finished, settings.rounds)
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -223,6 +254,21 @@ def summarize(
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
+    }
+
+
+def _last_tests(
+    evaluations: EvaluationLog, finished: Mapping[int, Finished], rounds: int
+) -> dict[str, dict[int, float | None]]:
+    """The metrics of the finished nodes after the last round, by name and rank."""
+    last = evaluations.last
+    of_row = last.metrics if last and last.round + 1 == rounds else {}
+    # The report of an evaluation may be lost with a connection; a node repeats its own at its end.
+    found = by_name({rank: f.metrics for rank, f in finished.items()})
+    names = dict.fromkeys([*of_row, *found])
+    both = {name: {**found.get(name, {}), **of_row.get(name, {})} for name in names}
+    return {
+        name: {rank: v for rank, v in sorted(of.items()) if rank in finished} for name, of in both.items()
     }
 
 

@@ -24,7 +24,7 @@ from decentnode.launcher import run_costs
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.memory_estimate import bytes_needed
 from decentnode.launcher.preflight import check_group
-from decentnode.node.evaluation import is_due
+from decentnode.node.evaluation import EvaluationPlan
 from decentnode.node.experiment import Experiment
 from decentnode.studies.expansion import PlannedRun
 
@@ -152,8 +152,7 @@ def forecast(experiment: Experiment) -> Forecast:
     steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in looked_at)
     graph = experiment.graph.graph
     sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in looked_at)
-    plan = settings.evaluation
-    tests = nodes * sum(is_due(round, plan.every, rounds, plan.final) for round in range(rounds))
+    tests = _whole_tests(experiment.plan, nodes)
     of_rounds = steps * costs.step_seconds / len(looked_at) + nodes * costs.share_seconds
     work = rounds * of_rounds + tests * costs.test_seconds
     workers = min(len(os.sched_getaffinity(0)), len(experiment.processes))
@@ -164,3 +163,11 @@ def forecast(experiment: Experiment) -> Forecast:
         sent_bytes=rounds * sent / len(looked_at) * costs.sent_bytes,
         memory_bytes=float(bytes_needed(experiment, 0)),
     )
+
+
+def _whole_tests(plan: EvaluationPlan, nodes: int) -> float:
+    """Evaluations of one model on all samples that cost as much as those of the plan."""
+    tested = nodes if plan.ranks is None else len(plan.ranks)
+    share = tested * len(plan.samples_after(-1)) / len(plan.samples)
+    due = [round for round in range(plan.rounds) if plan.is_due(round)]
+    return sum(nodes if round + 1 == plan.rounds else share for round in due)

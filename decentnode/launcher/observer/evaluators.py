@@ -1,0 +1,260 @@
+"""Processes that evaluate published vectors while the nodes train (`evaluation.background`).
+
+They have a lower priority, so they use what the nodes leave of the processors. A node that is due again
+before its last vector was read waits for them, and so leaves them its processor. Each gets one vector at a
+time, in the order of their publication.
+"""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from decentnode.communication.device.staging import device_for
+from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter, ReportReader
+from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
+from decentnode.core.process_setup import end_thread_pools, keep_freed_memory
+from decentnode.core.streams import redirect_output
+from decentnode.errors import STOPPED_BY, StartError
+from decentnode.launcher.fork_server import die_with
+from decentnode.node.evaluation import MachineReaders
+from decentnode.node.experiment import Experiment, vector_test
+from decentnode.node.host_process import TELL_STACKS
+from decentnode.training.evaluation import VectorTest, own_buffers
+
+NICENESS = 3
+"""Half of the weight of a node, where both want the same processor.
+
+Much less would make nodes that wait for an evaluator wait for all other programs of the machine, too.
+"""
+_TASK = struct.Struct("<II")
+"""What an evaluator is asked for: rank and round."""
+
+
+@dataclass
+class _Evaluator:
+    """The launcher's end of one process."""
+
+    index: int
+    pid: int
+    tasks: int
+    """The pipe of its tasks."""
+    reader: ReportReader
+    task: Published | None = None
+    beats: int = 0
+    since: float = 0.0
+    """When it last made progress."""
+
+
+class EvaluatorPool:
+    """The evaluators of a machine and the vectors that its nodes publish.
+
+    Without `evaluation.background` there is no evaluator, and every method does nothing.
+    """
+
+    def __init__(
+        self, experiment: Experiment, local: Collection[int], run_dir: Path, say: Callable[[str, str], object]
+    ) -> None:
+        """`local`: the ranks of this machine; `say` gets the kind and the text of an event.
+
+        Nothing runs before `start`.
+        """
+        self._experiment = experiment
+        # One for each processor, if there are as many nodes.
+        wanted = min(len(os.sched_getaffinity(0)), len(local))
+        self._count = wanted if experiment.settings.evaluation.background else 0
+        layout, ranks = experiment.layout, sorted(local)
+        self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
+        """For the observer."""
+        beside = [*own_buffers(experiment.network, layout).values()]
+        own = SnapshotBuffers(ranks if self._count else [], layout.numel, layout.dtype, beside)
+        self._board = EvaluatorBoard(own, self._count)
+        self._run_dir = run_dir
+        self._say = say
+        self._waiting: deque[Published] = deque()
+        self._live: list[_Evaluator] = []
+
+    def readers(self, reporter: Reporter) -> MachineReaders:
+        """What the nodes of this machine need."""
+        patience = self._experiment.settings.failures.timeouts.evaluator
+        return MachineReaders(self.snapshots, self._board, reporter, patience)
+
+    def start(self, threads: int) -> None:
+        """Forks the evaluators, with so many threads of torch each; raises StartError.
+
+        No thread may run yet.
+        """
+        if self._count:
+            end_thread_pools()
+        for index in range(self._count):
+            self._live.append(self._fork(index, threads))
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Readable when `reports` has something to do."""
+        return [one.reader.fd for one in self._live]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an evaluation is awaited."""
+        return bool(self._waiting) or any(one.task for one in self._live)
+
+    def submit(self, published: Published) -> None:
+        """Has a vector of this machine evaluated."""
+        self._waiting.append(published)
+        self._distribute()
+
+    def reports(self) -> list[Evaluated]:
+        """Finished evaluations; those that failed have no metrics."""
+        found: list[Evaluated] = []
+        now = time.monotonic()
+        for one in [*self._live]:
+            for report in one.reader.read():
+                if isinstance(report, Evaluated):
+                    found.append(report)
+                    one.task = None
+            self._end_hung(one, now)
+            if one.reader.closed:
+                found += self._bury(one)
+        self._distribute()
+        if not self._live:
+            found += [self._failed(task) for task in self._waiting]
+            self._waiting.clear()
+        return found
+
+    def close(self) -> None:
+        """Ends all evaluators at once."""
+        for one in self._live:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+            self._reap(one)
+        self._live.clear()
+
+    def _distribute(self) -> None:
+        for one in self._live:
+            if one.task is None and self._waiting:
+                one.task = self._waiting.popleft()
+                one.since = time.monotonic()
+                # The end of the process shows in its reports.
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(one.tasks, _TASK.pack(one.task.rank, one.task.round))
+
+    def _end_hung(self, one: _Evaluator, now: float) -> None:
+        beats = self._board.beats_of(one.index)
+        if beats != one.beats:
+            one.beats, one.since = beats, now
+        elif one.task and now - one.since > self._experiment.settings.failures.deadline:
+            os.kill(one.pid, signal.SIGKILL)
+
+    def _bury(self, one: _Evaluator) -> list[Evaluated]:
+        """Removes an evaluator that has ended; its evaluation has failed."""
+        self._live.remove(one)
+        self._board.lose()
+        self._reap(one)
+        log = self._run_dir / log_of_evaluator(one.index)
+        then = "" if self._live else "; the nodes evaluate their models themselves"
+        self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}{then}")
+        return [self._failed(one.task)] if one.task else []
+
+    def _failed(self, task: Published) -> Evaluated:
+        self._board.snapshots.release(task.rank, task.round)
+        return Evaluated(task.rank, task.round, {})
+
+    def _reap(self, one: _Evaluator) -> None:
+        os.close(one.tasks)
+        os.close(one.reader.fd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(one.pid, 0)
+
+    def _fork(self, index: int, threads: int) -> _Evaluator:
+        task_end, tasks = os.pipe()
+        read, write = os.pipe()
+        launcher = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise StartError(f"a process for evaluation cannot be started: {error.strerror}") from error
+        if pid == 0:
+            # First: it must not outlive a launcher that dies now.
+            die_with(launcher)
+            os.close(tasks)
+            for other in self._live:
+                os.close(other.tasks)
+            reporter = Reporter(write, read)
+            worker = _Worker(self._experiment, self._board, index, task_end, reporter)
+            _run(worker, self._run_dir / log_of_evaluator(index), threads)
+        os.close(task_end)
+        # Its end must show here as the end of the pipe.
+        os.close(write)
+        return _Evaluator(index, pid, tasks, ReportReader(read))
+
+
+def log_of_evaluator(index: int) -> str:
+    """The log of an evaluator, relative to the run's directory."""
+    return f"logs/evaluator-{index}.log"
+
+
+def _run(worker: "_Worker", log: Path, threads: int) -> NoReturn:
+    """Runs an evaluator and ends its process."""
+    try:
+        # A signal may go to all processes of a terminal, but only the launcher ends its evaluators.
+        for signum in STOPPED_BY:
+            signal.signal(signum, signal.SIG_IGN)
+        redirect_output(log)
+        faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+        os.nice(NICENESS)
+        # As the nodes have, so the numbers are the same.
+        torch.set_num_threads(threads)
+        keep_freed_memory()
+        worker.serve()
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    finally:
+        # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
+        os._exit(0)
+
+
+@dataclass
+class _Worker:
+    """The evaluator's own end."""
+
+    experiment: Experiment
+    board: EvaluatorBoard
+    index: int
+    tasks: int
+    reporter: Reporter
+
+    def serve(self) -> None:
+        """Evaluates what the launcher asks for, until that closes the pipe."""
+        self.reporter.let_go_of_the_reading_end()
+        tests: dict[torch.device, VectorTest] = {}
+        plan, mapping, snapshots = self.experiment.plan, self.experiment.mapping, self.board.snapshots
+        while task := os.read(self.tasks, _TASK.size):
+            rank, round = _TASK.unpack(task)
+            device = device_for(self.experiment.settings.device, mapping.local_rank(rank))
+            if device not in tests:
+                tests[device] = vector_test(self.experiment, device)
+            test = tests[device]
+            test.load(snapshots.vector(rank))
+            snapshots.load_beside(rank, [*test.own_buffers.values()])
+            # The copy is made, so the node may publish again.
+            snapshots.release(rank, round)
+            self._beat()
+            scores = test.run(plan.samples_after(round), plan.batch_size, self._beat)
+            self.reporter.send(Evaluated(rank, round, scores))
+
+    def _beat(self) -> None:
+        self.board.beat(self.index)

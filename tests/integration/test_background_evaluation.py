@@ -1,0 +1,107 @@
+"""Runs whose models are evaluated by other processes while the nodes train."""
+
+import json
+
+import pytest
+
+from decentnode.results import read_evaluations, read_records
+from tests.integration.running import Run
+
+NETS = """
+import os
+import time
+from pathlib import Path
+
+from torch import nn
+
+from decentnode.models.base import Model
+
+
+class Normed(Model):
+    def build(self, shape, num_classes):
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 10)
+        )
+
+
+class Refuses(nn.Module):
+    '''The first process that evaluates it in the background ends, all others hang.'''
+
+    def forward(self, inputs):
+        if not self.training and os.nice(0):
+            try:
+                Path(os.environ["MARK"]).touch(exist_ok=False)
+            except FileExistsError:
+                time.sleep(600)
+            raise MemoryError("no room for this evaluation")
+        return inputs
+
+
+class Refused(Model):
+    def build(self, shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Refuses())
+"""
+CONFIG = """
+name: tested
+rounds: 12
+graph: {name: ring, nodes: 4}
+dataset: digits
+model: 'nets:Normed'
+training: {optimizer: {name: SGD, lr: 0.1, momentum: 0.9}, batch_size: 16, steps_per_round: 2}
+sharing: gossip
+evaluation: {every: 2, average_model: false}
+failures: {deadline: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tested")
+    (folder / "nets.py").write_text(NETS)
+    (folder / "tested.yaml").write_text(CONFIG)
+    return folder
+
+
+def finished(folder, name, *overrides):
+    run = Run(
+        folder / name, [*overrides], config=folder / "tested.yaml", environment={"MARK": str(folder / "m")}
+    )
+    assert run.wait() == 0, run.story
+    return run
+
+
+def rows(run):
+    """What was measured, without times."""
+    found = read_evaluations(run.run_dir / "evaluations.jsonl")
+    return [(row.round, row.metrics, row.train_loss, row.bytes_sent, row.consensus_distance) for row in found]
+
+
+def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
+    """With running statistics that no vector has, and for a part of the nodes and samples."""
+    part = ("evaluation.nodes=2", "evaluation.samples=100")
+    here = finished(folder, "here", *part)
+    there = finished(folder, "there", *part, "evaluation.background=true")
+    assert rows(here) == rows(there)
+    assert [row[0] for row in rows(there)] == [1, 3, 5, 7, 9, 11]
+    assert here.summary["model_hash"] == there.summary["model_hash"]
+    assert here.summary["test"] == there.summary["test"]
+    *before, last = read_evaluations(there.run_dir / "evaluations.jsonl")
+    assert {tuple(row.ranks) for row in before} == {(0, 2)} and last.ranks == [0, 1, 2, 3]
+    assert {len(row.bytes_sent) for row in before} == {4}
+    # Of 100 samples each fraction is a whole percentage, of all 360 it is not.
+    hundredths = [100 * value for row in before for value in row.values("accuracy")]
+    assert hundredths == pytest.approx([round(value) for value in hundredths])
+    assert any(100 * value % 1 > 0.01 for value in last.values("accuracy"))
+    of_nodes = read_records(there.run_dir / "records" / "00000.jsonl")
+    assert not any(record.metrics for record in of_nodes)
+
+
+def test_evaluators_that_end_or_hang_are_replaced_by_the_nodes(folder):
+    run = finished(folder, "refused", "model='nets:Refused'", "evaluation.background=true", "rounds=8")
+    events = [json.loads(line) for line in (run.run_dir / "events.jsonl").read_text().splitlines()]
+    ended = [event["text"] for event in events if event["kind"] == "evaluation"]
+    assert ended and "nodes evaluate their models themselves" in ended[-1], run.story
+    logs = [path.read_text() for path in sorted((run.run_dir / "logs").glob("evaluator-*.log"))]
+    assert any("no room for this evaluation" in log for log in logs)
+    assert rows(run)[-1][0] == 7 and len(run.summary["test"]["accuracy"]) == 4
+    assert [*rows(run)[-1][1]["accuracy"]] == [0, 1, 2, 3]
