@@ -4,8 +4,8 @@
 
 Three runs of LeNet on images like CIFAR-10, each with the same evaluations by the nodes and in the
 background, in turn: 4 nodes in one process, so that one of two processors is idle, with ten small evaluations
-and with none; the same with four evaluations of 2,000 images; the usual experiment of 16 nodes. Whole commands are
-timed, so what is evaluated after the last round counts. The metrics of each pair are compared, all digits.
+and with none; the same with four evaluations of 2,000 images; the usual experiment of 16 nodes. Whole
+commands are timed, so what is evaluated after the last round counts. All metrics of each pair are compared.
 Then one evaluation is timed against the raw forward passes of the same batches, and against batches of 64.
 """
 
