@@ -15,7 +15,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the figures of one run, or of several for comparison."""
-    from decentnode.results import plots as figures
+    from decentnode.results.figures import plots as figures
 
     raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
 
@@ -40,7 +40,7 @@ def compare(
     found = read_variants(runs)
     print_lines(comparison.compare(found, target))
     if draw:
-        from decentnode.results import plots as figures
+        from decentnode.results.figures import plots as figures
 
         print_lines(["", *map(str, figures.draw(found, out))])
 

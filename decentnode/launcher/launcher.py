@@ -56,7 +56,7 @@ from decentnode.launcher.report.final_lines import exit_code, headline
 from decentnode.launcher.report.summary import EvaluationLog, Timing, make_run_directory, summarize
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
-from decentnode.results.plot_process import Pictures, make_figures
+from decentnode.results.figures.plot_process import Pictures, make_figures
 
 POLL_INTERVAL = 0.1
 UNSEEN_END = "its process ended with the fork server"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from decentnode.errors import BadInput
-from decentnode.results.curves import RunCurves, read_runs, together
 from decentnode.results.extra import need
+from decentnode.results.figures.curves import RunCurves, read_runs, together
 from decentnode.results.metrics import Metric
 from decentnode.results.reader import NOT_OURS
 from decentnode.results.run import FINISHED, Run

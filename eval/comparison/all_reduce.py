@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decentnode.results.compare import compare
-from decentnode.results.curves import read_runs
+from decentnode.results.figures.curves import read_runs
 from decentnode.results.reader import read_object
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "resnet18"

@@ -349,7 +349,7 @@ def test_list_of_one_kind(call):
 
 
 def test_plot_passes_its_arguments_on(call, monkeypatch):
-    from decentnode.results import plots as figures
+    from decentnode.results.figures import plots as figures
 
     seen = []
     monkeypatch.setattr(figures, "main", lambda argv: seen.append(argv) or 2)

@@ -32,8 +32,8 @@ from decentnode.launcher.report.live_view import (
     Standing,
     screen_for,
 )
+from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import CLASSIFICATION, LOSS
-from decentnode.results.plot_process import Pictures
 from decentnode.results.reader import EvaluationRow
 
 ROW = EvaluationRow(

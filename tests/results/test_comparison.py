@@ -4,9 +4,9 @@ import pytest
 
 from decentnode.cli import app as cli
 from decentnode.errors import BadInput
-from decentnode.results import curves, plots
 from decentnode.results.compare import compare
-from decentnode.results.curves import RunCurves
+from decentnode.results.figures import curves, plots
+from decentnode.results.figures.curves import RunCurves
 from decentnode.results.metrics import LOSS
 from decentnode.results.reader import EvaluationRow
 from tests.results.test_figures import make_run

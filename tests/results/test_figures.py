@@ -14,10 +14,10 @@ from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.results import curves
-from decentnode.results import plots as figures
+from decentnode.results.figures import curves
+from decentnode.results.figures import plots as figures
+from decentnode.results.figures.plot_process import make_figures
 from decentnode.results.metrics import ACCURACY, LOSS
-from decentnode.results.plot_process import make_figures
 from decentnode.results.reader import EvaluationRow
 from decentnode.results.records import write_atomically
 
@@ -200,6 +200,6 @@ def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:
 
 
 def test_drawing_loads_no_torch() -> None:
-    script = "import sys, decentnode.results.plots; print('torch' in sys.modules)"
+    script = "import sys, decentnode.results.figures.plots; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -16,8 +16,8 @@ from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.node.experiment import Experiment
+from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric
-from decentnode.results.plot_process import Pictures
 from decentnode.results.reader import EvaluationRow
 
 LOG_LINES, MOST_LETTERS = 30, 1000

@@ -10,8 +10,8 @@ import msgspec
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_bytes, readable_seconds
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import Metric
-from decentnode.results.plot_process import Pictures
 
 MOST_LOST = 10
 """Lost nodes that are named; summary.json has all."""

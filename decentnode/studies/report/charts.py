@@ -5,7 +5,7 @@ from math import cos, isfinite, pi, sin
 from typing import Any
 
 from decentnode.results import Run, Study, read_object
-from decentnode.results.look import PALETTE, Look, look
+from decentnode.results.figures.look import PALETTE, Look, look
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant

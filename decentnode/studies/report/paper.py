@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from decentnode.results import Study
-from decentnode.results.look import PATTERNS, Look
+from decentnode.results.figures.look import PATTERNS, Look
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.studies.report import tables
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band

@@ -18,7 +18,7 @@ class Pictures:
 
 def make_figures(run_dir: Path) -> Pictures:
     """Draws the run in this directory; a failure to draw raises nothing."""
-    command = [sys.executable, "-m", "decentnode.results.plots", str(run_dir)]
+    command = [sys.executable, "-m", "decentnode.results.figures.plots", str(run_dir)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=Timeouts.drawing, stdin=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Draws runs: `python -m decentnode.results.plots RUN_DIR...`, one picture per quantity and an overview.
+"""Draws runs: `python -m decentnode.results.figures.plots RUN_DIR...`; a picture per quantity, an overview.
 
 The only module that imports matplotlib; it runs in a process of its own, after the nodes have ended.
 """
@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy import linspace
 
 from decentnode.errors import BadInput, ExitCode
-from decentnode.results.curves import (
+from decentnode.results.figures.curves import (
     ROUNDS,
     SECONDS,
     Axis,
@@ -34,7 +34,7 @@ from decentnode.results.curves import (
     read_runs,
     spread_of,
 )
-from decentnode.results.look import MARKERS, PALETTE
+from decentnode.results.figures.look import MARKERS, PALETTE
 from decentnode.results.metrics import LOSS, Metric
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
