@@ -8,22 +8,25 @@ from pathlib import Path
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
 from decentnode.results import Run, read_records
-from decentnode.results.extra import need
 from decentnode.results.records import RoundRecord
+from decentnode.results.writers import CsvWriter, ParquetWriter
 
 
 def as_csv(run: Run, out: Path) -> list[Path]:
     """One row for each rank and evaluation, as `Run.to_frame`."""
-    path = out.with_suffix(".csv")
-    write_durably(path, [run.to_frame().to_csv(index=False).encode()])
-    return [path]
+    return _written(run, out.with_suffix(".csv"), CsvWriter)
 
 
 def as_parquet(run: Run, out: Path) -> list[Path]:
     """The same rows; needs pyarrow."""
-    need("pyarrow")
-    path = out.with_suffix(".parquet")
-    write_durably(path, [run.to_frame().to_parquet(index=False)])
+    return _written(run, out.with_suffix(".parquet"), ParquetWriter)
+
+
+def _written(run: Run, path: Path, kind: type[CsvWriter] | type[ParquetWriter]) -> list[Path]:
+    """What the writer of that format makes of the run; a path from here, not from the run's directory."""
+    writer = kind(file=str(path.absolute()))
+    writer.begin(run, run.rows)
+    writer.close(run.summary)
     return [path]
 
 

@@ -51,6 +51,9 @@ class SchemaBuilder:
             "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
             "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
         }
+        records = parameters_of(RecordSettings)
+        del records["writers"]
+        writers = {"type": ["array", "null"], "items": self.plugin(registry.WRITERS)}
         return {
             "graph": self.plugin(registry.GRAPHS),
             "mapping": self.plugin(registry.MAPPINGS, "linear"),
@@ -62,7 +65,7 @@ class SchemaBuilder:
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
             "checkpoint": self.object(parameters_of(CheckpointSettings)),
-            "records": self.object(parameters_of(RecordSettings)),
+            "records": self.object(records, {"writers": writers}),
             "faults": {"type": ["array", "null"], "items": self.plugin(registry.FAULTS)},
         }
 

@@ -100,14 +100,16 @@ def plain(value: Any) -> Any:
 def digest(settings: Settings, graph: Graph) -> str:
     """A hash that all machines of a run must agree on: settings, the graph's edges, and this version.
 
-    It leaves out what may differ between machines: run_dir, machine, device, and places of files. Of a
-    weights file and of the list of keys it has the content. It does not cover the samples that a machine has
-    read.
+    It leaves out what may differ between machines: run_dir, machine, device, writers, and places of files. Of
+    a weights file and of the list of keys it has the content. It does not cover the samples that a machine
+    has read.
     """
     found = resolved(
         replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset))
     )
     content = {name: value for name, value in found.items() if name not in PER_HOST}
+    # They change no result, and machine 0 alone has them.
+    del content["records"]["writers"]
     content["sharing"]["weights"] |= file_hashes(settings.weights)
     content["adjacency"] = graph.adjacency if isinstance(graph, StaticGraph) else None
     content["security"] = agreed_keys(settings)

@@ -79,7 +79,9 @@ class SectionParser:
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
             "failures": self._settings(("failures",), FailureSettings),
             "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
-            "records": self._settings(("records",), RecordSettings),
+            "records": self._settings(
+                ("records",), RecordSettings, writers=self._plugins(("records", "writers"), registry.WRITERS)
+            ),
             "faults": self._plugins(("faults",), registry.FAULTS),
         }
 
@@ -95,13 +97,16 @@ class SectionParser:
             found["security"] = self._settings(("security",), KeyFolder)
         return found
 
-    def _settings(self, key: Key, cls: type) -> Any:
-        section, parameters = self.reader.get(key), parameters_of(cls)
+    def _settings(self, key: Key, cls: type, **plugins: tuple[Plugin | None, ...]) -> Any:
+        """The settings of a section; `plugins`: the values of its keys that were read already."""
+        section, known = self.reader.get(key), list(parameters_of(cls))
         if not isinstance(section, dict | None):
-            self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
+            self.document.add(key, f"must be a mapping with {', '.join(known)}, not {show(section)}")
             return None
-        options = self.reader.options(key, section or {}, parameters, "key", list(parameters))
-        made = None if options is None else self.reader.attempt(key, lambda: cls(**options))
+        own = {name: value for name, value in (section or {}).items() if name not in plugins}
+        parameters = {name: given for name, given in parameters_of(cls).items() if name not in plugins}
+        options = self.reader.options(key, own, parameters, "key", known)
+        made = None if options is None else self.reader.attempt(key, lambda: cls(**options, **plugins))
         self.made[str(key[-1])] = made
         return made
 

@@ -138,6 +138,8 @@ class RecordSettings:
 
     models: ModelRecordSettings | None = None
     """None: no models."""
+    writers: tuple[Plugin, ...] = ()
+    """What machine 0 writes evaluations with, beside evaluations.jsonl."""
 
 
 @dataclass(frozen=True)

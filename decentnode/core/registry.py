@@ -143,7 +143,8 @@ TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
+WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TRAININGS,
-    FAULTS,
+    FAULTS, WRITERS,
 )  # fmt: skip

@@ -227,6 +227,8 @@ class Timeouts:
     """Observations after all nodes have finished."""
     stopped_observation: ClassVar[float] = 8.0
     """The same in a run that was asked to stop."""
+    last_rows: ClassVar[float] = 30.0
+    """The end of a run until its writers have finished; those that have not are left behind."""
     control_answer: ClassVar[float] = 3.0
     """A request to a launcher and its answer (`decentnode status`, `decentnode restart`)."""
     run_lock: ClassVar[float] = 3.0

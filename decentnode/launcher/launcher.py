@@ -53,6 +53,7 @@ from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
+from decentnode.launcher.report.row_writers import RowWriters
 from decentnode.launcher.report.summary import EvaluationLog, Timing, make_run_directory, summarize
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
@@ -97,6 +98,8 @@ class Launcher:
         self._evaluators = EvaluatorPool(
             experiment, self._local, self.run_dir, self._run_monitor.event_log.say
         )
+        writers = () if machine else experiment.settings.records.writers
+        self._writers = RowWriters(writers, self._run_monitor.event_log.say)
         own = {i: experiment.processes[i].ranks for i in self._positions}
         self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)
         digest = config.digest(experiment.settings, experiment.graph.graph)
@@ -244,6 +247,7 @@ class Launcher:
             return
         self._run_state.begin(start)
         self.evaluations.go_on(self._run_state.rows)
+        self._writers.begin(self.run_dir, self.evaluations.rows)
         self._introductions.fill(self._assembly.introductions)
         self._observer = ModelObserver(
             self._evaluators.snapshots, partial(self.membership.reporting, self._local), machine,
@@ -388,6 +392,8 @@ class Launcher:
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
         for row in self.evaluations.complete(self.membership.reporting(self._known), observed):
             self.screen.evaluated(row)
+            self._writers.put(row)
+        self._writers.drop_failed()
         self.screen.progress(self.membership)
 
     # After the last round.
@@ -432,6 +438,7 @@ class Launcher:
         self.evaluations.forget(self.membership.members)
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
+            self._writers.put(row)
 
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
@@ -445,6 +452,7 @@ class Launcher:
         summary = summarize(
             self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
         )
+        self._writers.close(summary, lambda: self._stopping.is_urgent)
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.past is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)

@@ -35,6 +35,18 @@ def check_ports(settings: Settings, machine: int) -> None:
         raise BadInput(*defects)
 
 
+def check_writers(settings: Settings, machine: int) -> None:
+    """Raises BadInput with one line for each writer whose package is not installed here."""
+    writers = settings.records.writers if machine == 0 else ()
+    defects = [
+        f"records.writers[{index}]: {lack}"
+        for index, writer in enumerate(writers)
+        if (lack := writer.make().lack())
+    ]
+    if defects:
+        raise BadInput(*defects)
+
+
 def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
     """Approximate number of files that the largest host process of these ranks opens."""
     groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]

@@ -39,6 +39,7 @@ def run_here(
         preflight.credentials(settings, machine)
         preflight.check_group(settings, machine)
         preflight.check_ports(settings, machine)
+        preflight.check_writers(settings, machine)
         shortage = preflight.file_shortage(settings, machine)
         for line in filter(None, [shortage, *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)

@@ -22,6 +22,7 @@ from decentnode.results.reader import (
     read_object,
 )
 from decentnode.results.records import write_atomically
+from decentnode.results.tidy import cells, columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,6 +87,12 @@ class Run:
     def seed(self) -> int:
         """The seed from the configuration."""
         return int(self.settings.get("seed", 0))
+
+    @property
+    def run_id(self) -> str:
+        """16 hexadecimal digits, kept by a resume; empty before the start."""
+        path = self.directory / "run.json"
+        return str(read_object(path).get("run_id", "")) if path.exists() else ""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -176,18 +183,5 @@ class Run:
         Columns: run, seed, rank, round (from 1), seconds, bytes_sent, train_loss, consensus_distance and the
         metrics in the units of the files (accuracy: 0 to 1).
         """
-        names = [metric.name for metric in self.metrics]
-        rows = [
-            {
-                "run": self.name, "seed": self.seed, "rank": rank, "round": row.round + 1,
-                "seconds": row.seconds, "bytes_sent": row.bytes_sent.get(rank),
-                "train_loss": row.train_loss.get(rank), "consensus_distance": row.consensus_distance,
-                **{name: row.metrics.get(name, {}).get(rank) for name in names},
-            }
-            for row in self.rows
-            for rank in row.ranks
-        ]  # fmt: skip
-        columns = [
-            "run", "seed", "rank", "round", "seconds", "bytes_sent", "train_loss", "consensus_distance",
-        ]  # fmt: skip
-        return need("pandas").DataFrame(rows, columns=[*columns, *names])
+        rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row)]
+        return need("pandas").DataFrame(rows, columns=columns(self.metrics))

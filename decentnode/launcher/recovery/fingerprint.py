@@ -18,12 +18,13 @@ def fingerprint(settings: Settings, graph: Graph) -> str:
 
 
 def neutral(settings: Settings) -> Settings:
-    """The settings without what changes no result: names, places, ports, limits of time, checkpoints."""
+    """The settings without what changes no result: names, places, ports, limits of time, writers."""
     ports = settings.communication.make().ports(1, True)
     return replace(
         settings, name="run", run_dir=None, machine=None, security="none",
         failures=replace(FailureSettings(), on_loss=settings.failures.on_loss),
-        checkpoint=CheckpointSettings(), dataset=config.without_paths(settings.dataset),
+        checkpoint=CheckpointSettings(), records=replace(settings.records, writers=()),
+        dataset=config.without_paths(settings.dataset),
         communication=_without(settings.communication, *ports),
         mapping=_without(settings.mapping, "rendezvous_port"),
         coupling=_without(settings.coupling, "port", "trusted_network"),

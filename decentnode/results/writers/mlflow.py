@@ -1,0 +1,94 @@
+"""Runs of MLflow."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from decentnode.core.registry import WRITERS
+from decentnode.results.extra import need
+from decentnode.results.reader import EvaluationRow
+from decentnode.results.run import FINISHED, Run
+from decentnode.results.writers.base import Writer, hyperparameters, scalars, start_of
+
+RUN_ID = "decentnode.run_id"
+"""The tag by which a resumed run finds its run of MLflow."""
+MOST_TEXT = 500
+"""Characters of a parameter; servers of MLflow 2 refuse more."""
+MOST_PARAMETERS = 100
+MOST_METRICS = 1000
+"""The most that MLflow takes in one call."""
+
+
+@WRITERS.register("mlflow")
+@dataclass(kw_only=True)
+class MlflowWriter(Writer):
+    """A run of MLflow, found again by a tag with the run id of decentnode (Zaharia et al., 2018).
+
+    A resumed run continues it. Rounds that it has already are not sent again, even where the run itself
+    repeats them.
+    """
+
+    needs = ("mlflow", "mlflow")
+
+    experiment: str = "decentnode"
+    """The experiment that has the run; it is made if there is none."""
+    tracking_uri: str | None = None
+    """A server, or a database as `sqlite:////home/you/mlflow.db`; null: that of MLFLOW_TRACKING_URI."""
+    per_rank: bool = False
+    """Whether each node has curves of its own."""
+    _run: Run = field(init=False, repr=False)
+    _client: Any = field(init=False, repr=False)
+    _id: str = field(init=False, repr=False)
+
+    def begin(self, run: Run, rows: Sequence[EvaluationRow]) -> None:
+        # It reports on its tables; the launcher has a live view there.
+        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        logging.getLogger("alembic").setLevel(logging.ERROR)
+        self._run, self._client = run, need("mlflow", "mlflow").MlflowClient(tracking_uri=self.tracking_uri)
+        self._id = self._found() or self._made()
+        written = self._steps()
+        for row in rows:
+            if row.round + 1 not in written:
+                self.row(row)
+
+    def row(self, row: EvaluationRow) -> None:
+        entities = need("mlflow.entities", "mlflow")
+        milliseconds = int(1000 * (start_of(self._run) + row.seconds))
+        found = scalars(row, self._run.metrics, self.per_rank).items()
+        metrics = [entities.Metric(key, value, milliseconds, row.round + 1) for key, value in found]
+        for first in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[first : first + MOST_METRICS])
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        self._client.set_tag(self._id, "decentnode.model_hash", str(summary.get("model_hash")))
+        is_whole = summary.get("finished_nodes") == summary.get("nodes")
+        self._client.set_terminated(self._id, FINISHED.upper() if is_whole else "FAILED")
+
+    @property
+    def _experiment_id(self) -> str:
+        found = self._client.get_experiment_by_name(self.experiment)
+        return str(found.experiment_id if found else self._client.create_experiment(self.experiment))
+
+    def _found(self) -> str:
+        """The run of an earlier start, marked as running; empty if there is none."""
+        wanted = f"tags.`{RUN_ID}` = '{self._run.run_id}'"
+        runs = self._client.search_runs([self._experiment_id], wanted)
+        if not runs:
+            return ""
+        found = str(runs[0].info.run_id)
+        self._client.update_run(found, status="RUNNING")
+        return found
+
+    def _made(self) -> str:
+        entities, tags = need("mlflow.entities", "mlflow"), {RUN_ID: self._run.run_id}
+        made = self._client.create_run(self._experiment_id, run_name=self._run.name, tags=tags).info.run_id
+        settings = hyperparameters(self._run.settings)
+        params = [entities.Param(key, value[:MOST_TEXT]) for key, value in settings]
+        for first in range(0, len(params), MOST_PARAMETERS):
+            self._client.log_batch(made, params=params[first : first + MOST_PARAMETERS])
+        return str(made)
+
+    def _steps(self) -> set[int]:
+        """Rounds, from 1, that the run has."""
+        return {metric.step for metric in self._client.get_metric_history(self._id, "seconds")}
