@@ -9,7 +9,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -40,6 +40,8 @@ class PluginSources:
     def __init__(self, settings: Settings) -> None:
         """Reads the files; their modules were imported when the settings were checked."""
         self._paths: dict[str, Path] = {}
+        # Writers change no number of a run, so a resume may have others.
+        settings = replace(settings, records=replace(settings.records, writers=()))
         for module in dict.fromkeys(named_modules(settings)):
             self._paths |= files_of(module)
         # Read once: hash and copy agree even if a file is edited later.

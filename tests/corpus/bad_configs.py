@@ -1747,6 +1747,34 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "numbers have at most 63 bits"
         ],
     ),
+    "writers, a mapping": (
+        "seed: 1",
+        "records: {writers: {name: csv}}",
+        ["2 records.writers: must be a list of writers, not a mapping"],
+    ),
+    "writers, unknown": (
+        "seed: 1",
+        "records: {writers: [csv, tensorbord]}",
+        ["2 records.writers[1]: unknown writer 'tensorbord'; did you mean 'tensorboard'? (known: ...)"],
+    ),
+    "writers, an option of another": (
+        "seed: 1",
+        "records: {writers: [{name: csv, per_rank: true}]}",
+        ["2 records.writers[0].per_rank: unknown option of csv (known: file)"],
+    ),
+    "writers, a mode that is not there": (
+        "seed: 1",
+        "records: {writers: [{name: wandb, mode: of}]}",
+        ["2 records.writers[0].mode: must be 'online' or 'offline' or 'disabled' or null, not 'of'"],
+    ),
+    "writers, a class of another kind": (
+        "seed: 1",
+        "records: {writers: ['corpus_graphs:Honest']}",
+        [
+            "2 records.writers[0]: 'corpus_graphs:Honest' is no writer; it must be a subclass of "
+            "decentnode.results.writers.base.Writer"
+        ],
+    ),
     "faults, a mapping": (
         "seed: 1",
         "faults: {name: crash}",

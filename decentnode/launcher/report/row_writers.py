@@ -38,13 +38,13 @@ class WriterThread(threading.Thread):
         self._rows = list(rows)
 
     def run(self) -> None:
-        """Writes until the summary comes, or the first error, which belongs to a foreign library."""
+        """Writes until the summary comes, or the first error, which is of another library."""
         try:
             self._writer.begin(self._run, self._rows)
             while isinstance(item := self.waiting.get(), EvaluationRow):
                 self._writer.row(item)
             self._writer.close(item)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.problem = _one_line(error)
 
     def put(self, item: EvaluationRow | dict[str, Any]) -> None:

@@ -40,19 +40,22 @@ class MlflowWriter(Writer):
     _run: Run = field(init=False, repr=False)
     _client: Any = field(init=False, repr=False)
     _id: str = field(init=False, repr=False)
+    _steps: set[int] = field(init=False, repr=False)
+    """Rounds, from 1, that the run has from earlier starts."""
 
     def begin(self, run: Run, rows: Sequence[EvaluationRow]) -> None:
-        # It reports on its tables; the launcher has a live view there.
+        self._run, mlflow = run, need("mlflow", "mlflow")
+        # After the import, which sets it: the screen has the launcher's live view.
         logging.getLogger("mlflow").setLevel(logging.ERROR)
-        logging.getLogger("alembic").setLevel(logging.ERROR)
-        self._run, self._client = run, need("mlflow", "mlflow").MlflowClient(tracking_uri=self.tracking_uri)
+        self._client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         self._id = self._found() or self._made()
-        written = self._steps()
+        self._steps = {metric.step for metric in self._client.get_metric_history(self._id, "seconds")}
         for row in rows:
-            if row.round + 1 not in written:
-                self.row(row)
+            self.row(row)
 
     def row(self, row: EvaluationRow) -> None:
+        if row.round + 1 in self._steps:
+            return
         entities = need("mlflow.entities", "mlflow")
         milliseconds = int(1000 * (start_of(self._run) + row.seconds))
         found = scalars(row, self._run.metrics, self.per_rank).items()
@@ -88,7 +91,3 @@ class MlflowWriter(Writer):
         for first in range(0, len(params), MOST_PARAMETERS):
             self._client.log_batch(made, params=params[first : first + MOST_PARAMETERS])
         return str(made)
-
-    def _steps(self) -> set[int]:
-        """Rounds, from 1, that the run has."""
-        return {metric.step for metric in self._client.get_metric_history(self._id, "seconds")}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from decentnode.core.registry import WRITERS
+from decentnode.errors import BadInput
 from decentnode.results.extra import need
 from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
@@ -39,21 +40,25 @@ class WandbWriter(Writer):
     _wandb_run: Any = field(init=False, repr=False)
 
     def begin(self, run: Run, rows: Sequence[EvaluationRow]) -> None:
-        wandb = need("wandb", "wandb")
-        # Not the launcher's screen: it has a live view, and asks nobody for a key.
-        quiet = wandb.Settings(console="off", silent=True, login_timeout=1)
-        self._run = run
+        self._run, wandb = run, need("wandb", "wandb")
+        # The screen has the launcher's live view.
+        quiet = wandb.Settings(console="off", silent=True)
+        mode = self.mode or wandb.setup(quiet).settings.mode
+        # Otherwise `init` would ask the terminal for a key.
+        if mode == "online" and not wandb.login(prompt=False):
+            raise BadInput("no key for Weights & Biases here; run: wandb login, or set its mode to offline")
         self._wandb_run = wandb.init(
             project=self.project, entity=self.entity, group=self.group, tags=self.tags, mode=self.mode,
             name=run.name, id=run.run_id, resume="allow", config=run.settings, dir=str(run.directory),
             settings=quiet,
         )  # fmt: skip
         for row in rows:
-            # Of a run that it continues, `step` is the next one.
-            if row.round + 1 >= self._wandb_run.step:
-                self.row(row)
+            self.row(row)
 
     def row(self, row: EvaluationRow) -> None:
+        # The next step: that of a run that it continues is after those that the server has.
+        if row.round + 1 < self._wandb_run.step:
+            return
         self._wandb_run.log(scalars(row, self._run.metrics, self.per_rank), step=row.round + 1)
 
     def close(self, summary: Mapping[str, Any]) -> None:

@@ -1,0 +1,83 @@
+"""A run with writers of which one fails and one hangs; then what went on from a checkpoint of it."""
+
+import json
+
+import pandas
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from decentnode.results import Run as Files
+from tests.integration.running import Run
+
+PLUGIN = """
+import threading
+from dataclasses import dataclass
+from decentnode.results.writers import Writer
+
+@dataclass(kw_only=True)
+class Fails(Writer):
+    def begin(self, run, rows):
+        pass
+
+    def row(self, row):
+        raise ConnectionError("no route to host")
+
+    def close(self, summary):
+        pass
+
+@dataclass(kw_only=True)
+class Hangs(Fails):
+    def row(self, row):
+        threading.Event().wait()
+"""
+CONFIG = """
+name: written
+rounds: 8
+graph: {name: ring, nodes: 4}
+dataset: {name: synthetic, nodes: 4, samples_per_node: 40, features: 8, classes: 3}
+model: {name: mlp, hidden: [8]}
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 8, steps_per_round: 2}
+communication: inproc
+evaluation: {every: 2}
+checkpoint: {every: 4}
+"""
+WRITERS = "csv, parquet, {name: tensorboard, per_rank: true}"
+LIMIT = 1.0
+
+
+def test_writers_fail_and_hang_alone_and_a_resume_continues_their_files(tmp_path):
+    config = tmp_path / "written.yaml"
+    config.write_text(CONFIG)
+    (tmp_path / "own.py").write_text(PLUGIN)
+    plain = Run(tmp_path / "plain", config=config)
+    own = f"records={{writers: [{WRITERS}, 'own:Fails', 'own:Hangs']}}"
+    first = Run(tmp_path / "run", [own, "rounds=4"], config=config, limits={"last_rows": LIMIT})
+    assert (plain.wait(), first.wait()) == (0, 0), first.text
+    lines = [line for line in first.text.splitlines() if "is dropped" in line]
+    assert lines == [
+        "writer own:Fails is dropped: ConnectionError: no route to host",
+        "writer own:Hangs is dropped: it had not finished in time; its last rows may be missing",
+    ]
+    events = map(json.loads, (first.run_dir / "events.jsonl").read_text().splitlines())
+    assert [event["text"] for event in events if event["kind"] == "writer"] == lines
+    assert rounds_of(first.run_dir) == [2, 4]
+
+    # The rows of a writer that was not there before, as those of one that was.
+    resumed = Run(first.run_dir, [f"records.writers=[{WRITERS}]", "rounds=8"], verb="resume")
+    assert resumed.wait() == 0, resumed.text
+    assert "is dropped" not in resumed.text
+    assert resumed.summary["model_hash"] == plain.summary["model_hash"]
+    assert rounds_of(resumed.run_dir) == [2, 4, 6, 8]
+
+
+def rounds_of(run_dir) -> list[int]:
+    """Of the three files, which must agree with the run's own; each rank has a row for each round."""
+    frame = Files(run_dir).to_frame()
+    pandas.testing.assert_frame_equal(pandas.read_csv(run_dir / "evaluations.csv"), frame)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(run_dir / "evaluations.parquet"), frame)
+    events = EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    curve = {event.step: event.value for event in events.Scalars("accuracy/rank_00003")}
+    own = frame[frame["rank"] == 3]
+    assert len(frame) == 4 * len(own) and [*curve] == own["round"].tolist()
+    assert max(abs(own["accuracy"] - [*curve.values()])) < 1e-6
+    return [*curve]
