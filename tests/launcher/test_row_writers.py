@@ -76,6 +76,11 @@ def begun(tmp_path, monkeypatch):
 
     yield begin
     RELEASE.set()
+    # A thread that is left behind makes a command of a later test end its whole process.
+    for thread in threading.enumerate():
+        if thread.name.startswith("writer "):
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def row(round: int) -> EvaluationRow:

@@ -43,6 +43,8 @@ class WriterThread(threading.Thread):
             self._writer.begin(self._run, self._rows)
             while isinstance(item := self.waiting.get(), EvaluationRow):
                 self._writer.row(item)
+                if self.problem:  # dropped meanwhile, so no summary comes
+                    return
             self._writer.close(item)
         except BaseException as error:
             self.problem = _one_line(error)
