@@ -63,7 +63,7 @@ LARGE_CLASSES = {
     "PeerLinks": (23, 17, 230, "as IoThread"),
     "ZeroMQEndpoint": (20, 17, 220, "as IoThread"),
     "GroupEndpoint": (23, 15, 230, "the same over a process group"),
-    "Launcher": (24, 35, 390, "split with the one monitor of the launcher"),
+    "Launcher": (24, 35, 400, "split with the one monitor of the launcher"),
     "Watchdog": (26, 17, 270, "as Launcher"),
     "ModelObserver": (24, 17, 240, "split with the one channel for vectors"),
     "Rendezvous": (26, 22, 350, "as ModelObserver"),
