@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,6 +69,8 @@ class PluginParser:
             return None
         parameters = parameters_for(kind, cls)
         own = {option: value for option, value in section.items() if option not in generic}
+        if takes_any(cls):
+            parameters = {option: (Any, None) for option in own} | dict(parameters)
         # Most keys of `training` are valid for every name.
         what = "key" if kind.kind == "training" else f"option of {name}"
         options = self.options(key, own, parameters, what, [*parameters, *generic])
@@ -165,7 +168,7 @@ class PluginParser:
             instead = removed(key, name)
             self.document.add(where, *([instead] if instead else error.defects))
             return None
-        if ":" in name and not issubclass(cls, kind.bases):
+        if ":" in name and isinstance(cls, type) and not issubclass(cls, kind.bases):
             wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in kind.bases)
             self.document.add(where, f"'{name}' is no {kind.kind}; it must be a subclass of {wanted}")
             return None
@@ -189,5 +192,18 @@ def _tupled(value: Any) -> Any:
 
 
 def parameters_for(kind: Registry, cls: type) -> Parameters:
-    """The options of a class of that kind."""
-    return kind.parameters(cls) if isinstance(kind, TorchClasses) else parameters_of(cls)
+    """The options of a class of that kind.
+
+    What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
+    """
+    if isinstance(kind, TorchClasses):
+        return kind.parameters(cls)
+    own, base = parameters_of(cls), kind.bases[0]
+    if isinstance(cls, type) and issubclass(cls, base):
+        return own
+    return parameters_of(base) | own
+
+
+def takes_any(cls: Callable[..., Any]) -> bool:
+    """Whether it is a function with `**options`, which alone knows the names of its options."""
+    return isfunction(cls) and any(p.kind is p.VAR_KEYWORD for p in signature(cls).parameters.values())

@@ -8,8 +8,9 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from decentnode.core.text import quoted
 from decentnode.errors import UnknownPlugin
@@ -41,11 +42,13 @@ def near_file(path: str) -> str:
 class Registry:
     """The plug-ins of one kind, which derive from one of the classes `bases` (`module:Class`).
 
-    `home` is imported on first use, so that its plug-ins register.
+    `home` is imported on first use, so that its plug-ins register. `functions`: `module:function` may name a
+    function that returns an instance, too.
     """
 
-    def __init__(self, kind: str, home: str, *bases: str) -> None:
+    def __init__(self, kind: str, home: str, *bases: str, functions: bool = False) -> None:
         self.kind = kind
+        self.functions = functions
         self._home = home
         self._bases = bases
         self._classes: dict[str, type] = {}
@@ -75,7 +78,7 @@ class Registry:
     def find(self, name: str) -> type:
         """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
         if ":" in name:
-            return import_class(name)
+            return import_class(name, self.functions)
         known = self.classes()
         if name not in known:
             hint = self.hint(name, list(known))
@@ -100,8 +103,11 @@ def is_own(plugin: object) -> bool:
     return type(plugin).__module__.partition(".")[0] != "decentnode"
 
 
-def import_class(path: str) -> type:
-    """The class at `module:Class`; raises UnknownPlugin if the module or the class is missing."""
+def import_class(path: str, functions: bool = False) -> type:
+    """The class at `module:Class`; raises UnknownPlugin if the module or the class is missing.
+
+    With `functions` also a function, which then stands for the class of what it returns.
+    """
     module_name, _, class_name = path.partition(":")
     if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
@@ -116,9 +122,9 @@ def import_class(path: str) -> type:
         what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise UnknownPlugin(f"cannot import '{path}': {what}") from error
     found = getattr(module, class_name, None)
-    if not isinstance(found, type):
+    if not (isinstance(found, type) or (functions and isfunction(found))):
         raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
-    return found
+    return cast(type, found)
 
 
 def import_from(*folders: Path) -> None:
@@ -136,7 +142,9 @@ TRANSFORMS = Registry("transform", "decentnode.transforms", "decentnode.transfor
 COMMUNICATIONS = Registry(
     "communication", "decentnode.communication", "decentnode.communication.base:Communication"
 )
-MODELS = Registry("model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module")
+MODELS = Registry(
+    "model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module", functions=True
+)
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
 PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
 TRAININGS = Registry(

@@ -2,9 +2,11 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import isfunction, signature
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +15,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from decentnode.core.rng import key
 from decentnode.errors import BadInput, is_out_of_memory
+from decentnode.models.pretrained import load_weights
 
 ONE_VALUE = "more than 1 value per channel"
 """Part of the error of torch's batch norm for a batch that it cannot normalize."""
 
 
+@dataclass(kw_only=True)
 class Model(ABC):
     """A family of networks; the fields of a subclass are its YAML options."""
+
+    pretrained: Path | None = None
+    """A file with the tensors to start from: .safetensors, or a state_dict written by torch.save."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -28,24 +35,34 @@ class Model(ABC):
 
 @dataclass
 class NetworkOf(Model):
-    """A network class from outside this package, built by its own constructor."""
+    """A network from outside this package, built by its own constructor or by a function."""
 
-    network: type[nn.Module]
+    network: Callable[..., nn.Module]
     options: Mapping[str, Any]
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        name = self.network.__name__
         try:
-            return self.network(**self.options)
-        except Exception as error:  # the user's own class may raise anything
-            raise _of_user(error, f"model {self.network.__name__} cannot be built") from error
+            built = self.network(**self.options)
+        except Exception as error:  # the user's own code may raise anything
+            raise _of_user(error, f"model {name} cannot be built") from error
+        if not isinstance(built, nn.Module):
+            raise BadInput(f"model {name} gives {type(built).__name__}, not a torch.nn.Module")
+        return built
 
 
-def model_of(cls: type, options: Mapping[str, Any]) -> Model:
-    """The plug-in for `module:Class`: a Model with these options, or any nn.Module class."""
-    if issubclass(cls, Model):
+def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
+    """The plug-in for `module:Class`: a Model with these options, or any nn.Module class.
+
+    Also a function that returns an nn.Module. `pretrained` is an option of all, unless their own arguments
+    include one of that name.
+    """
+    if isinstance(cls, type) and issubclass(cls, Model):
         return cls(**options)
-    if issubclass(cls, nn.Module):
-        return NetworkOf(cls, options)
+    if isfunction(cls) or (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        own = dict(options)
+        path = None if "pretrained" in signature(cls).parameters else own.pop("pretrained", None)
+        return NetworkOf(cls, own, pretrained=path)
     raise BadInput(f"model {cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
 
 
@@ -54,11 +71,14 @@ def initial_model(
 ) -> nn.Module:
     """The network that every node starts from: the same for the same seed in any state of torch.
 
-    It is made in float32 and then converted, so that it is the same network in each dtype.
+    It is made in float32 and then converted, so that it is the same network in each dtype. Raises BadInput
+    where the file of `pretrained` does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "model"))
         network = model.build(shape, num_classes)
+    if model.pretrained is not None:
+        load_weights(network, model.pretrained)
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dtype == torch.float32:
             tensor.data = tensor.data.to(dtype)
@@ -119,6 +139,13 @@ def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int,
             f"{smallest} x {smallest}; the dataset gives {shape}"
         )
     return shape[0], shape[1], shape[2]
+
+
+def ids_shape(shape: tuple[int, ...], model: str) -> int:
+    """The length of a text, from a shape that is checked to be (length,)."""
+    if len(shape) != 1:
+        raise BadInput(f"model {model} takes ids of shape (length,); the dataset gives {shape}")
+    return shape[0]
 
 
 def perceptron(shape: tuple[int, ...], widths: tuple[int, ...]) -> nn.Sequential:
