@@ -11,8 +11,8 @@ from decentnode.models.blocks.normalization import Norm, norm_of
 from decentnode.models.blocks.residual import start_like_he
 from decentnode.options import Positive, Probability
 
-STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
-"""Channels of the convolutions between poolings: configuration A of the paper."""
+STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8))
+"""Channels of the convolutions between poolings, in widths: configuration A of the paper."""
 
 
 @MODELS.register("vgg11")
@@ -27,7 +27,9 @@ class Vgg11(Model):
 
     norm: Literal["none", "batch", "group"] = "none"
     groups: Positive = 32
-    """Groups per GroupNorm; must divide 64."""
+    """Groups per GroupNorm; must divide `width`."""
+    width: Positive = 64
+    """Channels of the first convolution; the last has eight times as many."""
     hidden: tuple[Positive, ...] = (4096, 4096)
     """The width of each linear layer before the last."""
     pooled: Positive = 7
@@ -36,12 +38,12 @@ class Vgg11(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         inputs, _, _ = image_shape(shape, "vgg11", smallest=32)
-        norm = None if self.norm == "none" else norm_of(self.norm, self.groups, STAGES[0][0], "vgg11")
+        norm = None if self.norm == "none" else norm_of(self.norm, self.groups, self.width, "vgg11")
         network = nn.Sequential(
-            *convolutions(inputs, norm),
+            *convolutions(inputs, self.width, norm),
             nn.AdaptiveAvgPool2d(self.pooled),
             nn.Flatten(),
-            *self._classifier(STAGES[-1][-1] * self.pooled**2, num_classes),
+            *self._classifier(self.width * STAGES[-1][-1] * self.pooled**2, num_classes),
         )
         start_like_he(network)
         for part in network.modules():
@@ -58,11 +60,11 @@ class Vgg11(Model):
         return [*layers, nn.Linear(inputs, num_classes)]
 
 
-def convolutions(inputs: int, norm: Norm | None) -> list[nn.Module]:
+def convolutions(inputs: int, width: int, norm: Norm | None) -> list[nn.Module]:
     """The convolutions with their poolings; they keep their bias where a norm follows, as in torchvision."""
     layers: list[nn.Module] = []
     for channels in STAGES:
-        for outputs in channels:
+        for outputs in (width * factor for factor in channels):
             layers.append(nn.Conv2d(inputs, outputs, 3, padding=1))
             layers += [norm(outputs)] if norm else []
             layers.append(nn.ReLU())

@@ -306,6 +306,9 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
             "dataset.variant",
             "emnist-byclass",
         ),
+        ("s = CIFAR10\nmodel_class = LeNet", "s = Femnist\nmodel_class = CNN", "model", "cnn"),
+        ("= LeNet", "= CNN", "model", "cifar_cnn"),
+        ("= LeNet", "= ResNet8", "model", "resnet8"),
     ],
 )
 def test_a_key_becomes_ours(old, new, key, value, imported) -> None:

@@ -59,8 +59,9 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: mlp",
         "name: 3",
         [
-            "9 model.name: must be a name, not 3; name one of: cnn, lenet, "
-            "logistic_regression, mlp, quadratic, resnet18"
+            "9 model.name: must be a name, not 3; name one of: "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit"
         ],
     ),
     "module that is not there": (
@@ -824,14 +825,19 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "model, null": (
         "{name: mlp, hidden: [8]}",
         "null",
-        ["9 model: missing; name one of: cnn, lenet, logistic_regression, mlp, quadratic, resnet18"],
+        [
+            "9 model: missing; name one of: "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit"
+        ],
     ),
     "model, unknown": (
         "name: mlp",
         "name: MLP",
         [
-            "9 model.name: unknown model 'MLP' (known: cnn, lenet, logistic_regression, "
-            "mlp, quadratic, resnet18)"
+            "9 model.name: unknown model 'MLP' (known: "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit)"
         ],
     ),
     "hidden, text": (

@@ -8,6 +8,7 @@ from decentnode.config.sources.conversion import OWN, PAGE, Conversion, is_own
 from decentnode.config.sources.decentralizepy_keys import (
     COMMUNICATIONS,
     COMPRESSIONS,
+    CNNS,
     DATASETS,
     KEYS,
     LOSSES,
@@ -97,7 +98,8 @@ def _dataset(made: Conversion, section: Section) -> None:
     if name == "Femnist":
         made.note(section["dataset_class"], "the same characters, without their writers")
     if model := made.class_of(section, "model", list(MODELS), "model"):
-        made.set(section["model_class"], "model", value=MODELS.get(model, model))
+        ours = CNNS.get(name, "cnn") if model == "CNN" else MODELS.get(model, model)
+        made.set(section["model_class"], "model", value=ours)
     if "random_seed" in section:
         made.set(section["random_seed"], "seed")
     if "test_batch_size" in section:

@@ -139,7 +139,17 @@ DATASETS: dict[str, Options] = {
     "CIFAR10": {"name": "cifar10"},
     "Femnist": {"name": "idx", "variant": "emnist-byclass"},
 }
-MODELS = {"LeNet": "lenet", "LogisticRegression": "logistic_regression", "CNN": "cnn"}
+MODELS = {
+    "LeNet": "lenet",
+    "LogisticRegression": "logistic_regression",
+    "CNN": "cnn",
+    "ResNet8": "resnet8",
+    "LSTM": "shakespeare_lstm",
+    "RNN": "reddit_lstm",
+    "MatrixFactorization": "matrix_factorization",
+}
+CNNS = {"CIFAR10": "cifar_cnn", "Celeba": "celeba_cnn"}
+"""What the class `CNN` is beside these datasets."""
 PARTITIONS = {
     "False": "iid",
     "iid": "iid",

@@ -1,0 +1,89 @@
+"""Weights from a file: both formats, any model, and one line for a file that does not fit."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from decentnode.errors import BadInput
+from decentnode.models import Mlp, initial_model, model_of
+from decentnode.models.pretrained import load_weights
+
+
+def write(path, tensors):
+    if path.suffix == ".safetensors":
+        save_file(tensors, path)
+    else:
+        torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize("own", [True, False], ids=["registered", "module:Class"])
+def test_a_model_starts_from_the_tensors_of_a_file(tmp_path, suffix, own):
+    tensors = {"weight": torch.randn(3, 4), "bias": torch.randn(3)}
+    renamed = {f"1.{name}": tensor for name, tensor in tensors.items()} if own else tensors
+    path = write(tmp_path / f"weights{suffix}", renamed)
+    options = {"in_features": 4, "out_features": 3, "pretrained": path}
+    model = Mlp((), pretrained=path) if own else model_of(nn.Linear, options)
+    network = initial_model(model, (4,), 3, seed=1, dtype=torch.bfloat16)
+    assert [p.dtype for p in network.parameters()] == [torch.bfloat16] * 2
+    found = [p.float() for p in network.parameters()]
+    assert torch.allclose(found[0], tensors["weight"], rtol=0.01) and found[1].shape == (3,)
+
+
+def test_a_tensor_with_two_names_may_have_either(tmp_path):
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    network[1].weight = network[0].weight
+    rest = {"0.bias": torch.zeros(3), "1.bias": torch.zeros(3)}
+    for name in ("0.weight", "1.weight"):
+        value = torch.randn(3, 3)
+        load_weights(network, write(tmp_path / "tied.safetensors", rest | {name: value}))
+        assert torch.equal(network[0].weight, value)
+
+
+class Unpickled:
+    """Would run code on loading."""
+
+    def __reduce__(self):
+        return print, ("never",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"weight": torch.ones(3, 4)}, "it has no 'bias', which the model needs, of the shape (3,)"),
+        (
+            {"weight": torch.ones(3, 5), "bias": torch.ones(3)},
+            "'weight' has the shape (3, 5); the model needs (3, 4)",
+        ),
+        (
+            {"weight": torch.ones(3, 4), "bias": torch.ones(3), "extra": torch.ones(1)},
+            "the model has no 'extra'",
+        ),
+        (
+            {"epoch": 3},
+            "must hold the tensors of a state_dict, by name; it holds a dict with other things",
+        ),
+        (
+            {"weight": Unpickled()},
+            "neither a .safetensors file nor a state_dict of tensors alone, written by torch.save",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_in_one_line(tmp_path, capsys, content, message):
+    path = write(tmp_path / "weights.pt", content)
+    with pytest.raises(BadInput) as caught:
+        initial_model(
+            model_of(nn.Linear, {"in_features": 4, "out_features": 3, "pretrained": path}), (4,), 3, 1
+        )
+    assert str(caught.value) == f"model.pretrained: {path}: {message}"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 40], ids=["empty", "no header"])
+def test_a_broken_safetensors_file_is_refused(tmp_path, content):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"weights.safetensors: cannot be read: "):
+        load_weights(nn.Linear(1, 1), path)
