@@ -1,13 +1,14 @@
 """Models: sizes known from the papers, shapes, the common start, and refusals word for word."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from decentnode.core.registry import MODELS
+from decentnode.core.registry import MODELS, name_of
 from decentnode.errors import BadInput
 from decentnode.models import (
     CelebaCnn,
@@ -84,6 +85,14 @@ PUBLISHED = [
 def test_parameter_counts(model, shape, classes, parameters):
     with torch.device("meta" if parameters > 10_000_000 else "cpu"):
         assert count(model.build(shape, classes)) == parameters
+
+
+def test_the_page_has_every_network_and_its_published_count():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text()
+    rows = [row.split(" | ") for row in re.findall(r"^\| (`.*) \|$", page, re.MULTILINE)]
+    assert {row[0].split("`")[1] for row in rows} == MODELS.classes().keys()
+    counts = {(name_of(model), f"{parameters:,}") for model, _, _, parameters in PUBLISHED}
+    assert {(row[0].split("`")[1], row[2]) for row in rows if row[2][0].isdigit()} <= counts
 
 
 def test_the_transformer_is_that_of_torch_without_its_last_norms():

@@ -6,9 +6,9 @@ from pathlib import Path
 from decentnode.config.sources import driver_arguments, ini_file
 from decentnode.config.sources.conversion import OWN, PAGE, Conversion, is_own
 from decentnode.config.sources.decentralizepy_keys import (
+    CNNS,
     COMMUNICATIONS,
     COMPRESSIONS,
-    CNNS,
     DATASETS,
     KEYS,
     LOSSES,
