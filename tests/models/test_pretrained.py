@@ -1,10 +1,13 @@
 """Weights from a file: both formats, any model, and one line for a file that does not fit."""
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from decentnode.config import loader
 from decentnode.errors import BadInput
 from decentnode.models import Mlp, initial_model, model_of
 from decentnode.models.pretrained import load_weights
@@ -87,3 +90,42 @@ def test_a_broken_safetensors_file_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(BadInput, match=r"weights.safetensors: cannot be read: "):
         load_weights(nn.Linear(1, 1), path)
+
+
+CONFIG = """
+rounds: 1
+graph: {name: ring, nodes: 2}
+dataset: {name: digits, train_size: 20}
+model: {name: 'function_of_options:%s', out_features: 10, pretrained: start.pt}
+training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, steps_per_round: 1}
+"""
+FUNCTION = """
+from torch import nn
+
+def flat(weights=None, **options):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, **options))
+
+class Flat(nn.Linear):
+    def __init__(self, out_features: int):
+        super().__init__(64, out_features)
+
+three = 3
+"""
+
+
+def test_yaml_names_a_function_and_a_file_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "function_of_options.py").write_text(FUNCTION)
+    weight = torch.randn(10, 64)
+    for name, prefix in (("flat", "1."), ("Flat", "")):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(CONFIG % name)
+        write(tmp_path / "start.pt", {f"{prefix}weight": weight, f"{prefix}bias": torch.zeros(10)})
+        network = initial_model(loader.load(path).model.make(), (1, 8, 8), 10, seed=1)
+        assert torch.equal(network.state_dict()[f"{prefix}weight"], weight)
+    path.write_text(CONFIG % "three")
+    with pytest.raises(BadInput, match="module 'function_of_options' has no class 'three'"):
+        loader.load(path)
+    path.write_text((CONFIG % "Flat").replace("out_features", "outs"))
+    with pytest.raises(BadInput, match=r"unknown option of function_of_options:Flat"):
+        loader.load(path)
