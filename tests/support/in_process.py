@@ -42,7 +42,7 @@ class Nodes:
             experiment.settings.communication.make(),
             MachineReaders(
                 ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
-                EvaluatorBoard(0),
+                EvaluatorBoard(SnapshotBuffers([], 1), 0),
                 unheard_reporter(),
                 patience=1.0,
             ),
