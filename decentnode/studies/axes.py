@@ -102,18 +102,23 @@ def spread_out(first: float, last: float, step: float | None, count: int | None,
         if step == 0 or (last - first) / step < 0:
             raise ValueError(f"a step of {step:g} does not lead from {first:g} to {last:g}")
         # A step such as 0.1 is no exact number, so the last value may seem to be beyond the end.
-        count = math.floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
+        steps = (last - first) / step
+        count = math.floor(steps * (1 + 1e-12) + 1e-9) + 1 if steps <= MOST_VALUES else MOST_VALUES + 1
     assert count is not None
     if count > MOST_VALUES:
-        raise ValueError(f"a range of {count:,} values; at most {MOST_VALUES:,} are read")
+        raise ValueError(f"a range of more than {MOST_VALUES:,} values; name fewer")
     if count == 1 and step is None:
         raise ValueError("a range with a count has two values or more")
+    if first == last and count > 1:
+        raise ValueError(f"a range with a count has two different ends, not twice {first:g}")
     if step is not None:
         values = [first + step * i for i in range(count)]
     elif log:
         values = [first * (last / first) ** (i / (count - 1)) for i in range(count)]
     else:
         values = [first + (last - first) * i / (count - 1) for i in range(count)]
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a range whose ends are too far apart; the values between are not finite")
     # Twelve digits hide the rounding of the sums above.
     values = [float(f"{value:.12g}") for value in values]
     is_whole = isinstance(first, int) and all(value.is_integer() for value in values)

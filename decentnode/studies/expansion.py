@@ -47,6 +47,8 @@ class PlannedRun:
 def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
     """All runs, seed by seed, so that early results compare all variants; raises BadInput."""
     base = extends.read(study.base)
+    if "base" in base.value:
+        raise _wrong(study, "base", f"{study.base} is a study, too; name a configuration")
     found: dict[str, Settings] = {}
     defects: dict[str, list[str]] = {}
     for variant in study.variants:

@@ -27,6 +27,10 @@ RANGE: dict[str, tuple[Any, Any]] = {
     "from": (_NUMBER, REQUIRED), "to": (_NUMBER, REQUIRED), "step": (_NUMBER | None, None),
     "count": (Positive | None, None), "log": (bool, False),
 }  # fmt: skip
+MOST_RUNS = 100_000
+"""Of one study; more are a mistake."""
+TAKEN = {"study.yaml", "report.html", "lock"}
+"""Names in the directory of a study that a variant cannot have."""
 KINDS = (
     "must be a list of values, a range {from: 1, to: 9, step: 2}, or named variants "
     "{name: {key: value}}, not {shown}"
@@ -126,6 +130,7 @@ class _StudyParser:
         axes = tuple(axis for name in keys.axes if (axis := self._axis(name, keys.axes[name])))
         self._check_changes(keys, axes)
         self._check_zip(keys, axes)
+        self._check_size(keys, axes)
         self.document.raise_any()
         variants = combine(axes, keys.zip)
         variants = self._without(variants, {axis.name: axis for axis in axes}, keys.exclude)
@@ -135,11 +140,23 @@ class _StudyParser:
         self._check_names(variants)
         self.document.raise_any()
         changes = tuple(self._change(("set", key), key, value) for key, value in keys.set.items())
-        out = Path(keys.out).expanduser() if keys.out else Path("runs") / name
+        out = self._out(keys.out or f"runs/{name}")
+        self.document.raise_any()
         return PlannedStudy(
-            name, keys.base, changes, axes, tuple(variants), seeds, keys.jobs, out.absolute(), keys.target,
-            self.document,
-        )  # fmt: skip
+            name, keys.base, changes, axes, tuple(variants), seeds, keys.jobs, out, keys.target, self.document
+        )
+
+    def _out(self, text: str) -> Path:
+        """The directory of all runs; it need not exist, but nothing else may be in its place."""
+        try:
+            out = Path(text).expanduser().absolute()
+        except RuntimeError:
+            self.document.add(("out",), f"no usable path: {show(text)}; there is no such user")
+            return Path(text)
+        taken = next((path for path in (out, *out.parents) if path.is_file()), None)
+        if taken:
+            self.document.add(("out",), f"{taken} is a file; name a directory (out=...)")
+        return out
 
     def _check_file_name(self, name: str) -> None:
         try:
@@ -151,13 +168,19 @@ class _StudyParser:
 
     def _axis(self, name: str, value: Any) -> StudyAxis | None:
         key: Key = ("axes", name)
-        if isinstance(value, dict) and "from" in value:
+        if isinstance(value, dict) and _is_range(value):
             values = self._range(key, value)
             levels = [self._level(label_of(name, one), {name: one}, key) for one in values]
         elif isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
             levels = [self._level(label, changes, (*key, label)) for label, changes in value.items()]
         elif isinstance(value, list) and value:
             levels = [self._level(label_of(name, one), {name: one}, (*key, i)) for i, one in enumerate(value)]
+        elif isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
+            for label, one in value.items():
+                if not isinstance(one, dict):
+                    what = f"a named variant is a mapping from keys to values, {{}} for none, not {show(one)}"
+                    self.document.add((*key, label), what)
+            return None
         else:
             self.document.add(key, KINDS.replace("{shown}", "an empty one" if value == [] else show(value)))
             return None
@@ -194,6 +217,11 @@ class _StudyParser:
             changed = {change.key for level in axis.levels for change in level.changes}
             for key in sorted(changed & users.keys()):
                 self.document.add(("axes", axis.name), f"{key} is changed by the axis '{users[key]}', too")
+            for key, lost in sorted(
+                (key, user) for key in changed for user in users if user.startswith(f"{key}.")
+            ):
+                what = f"{key} replaces {lost} of the axis '{users[lost]}'; put this axis before that one"
+                self.document.add(("axes", axis.name), what)
             users |= dict.fromkeys(changed, axis.name)
         places = {**{key: ("set", key) for key in keys.set}, **{key: ("axes", users[key]) for key in users}}
         for key, instead in (("seed", "seeds: [...]"), ("run_dir", "out: ..."), ("name", "name: ...")):
@@ -214,6 +242,16 @@ class _StudyParser:
             if len(set(sizes.values())) > 1:
                 counts = ", ".join(f"{name} has {size}" for name, size in sizes.items())
                 self.document.add(place, f"axes that go together have equally many values; {counts}")
+
+    def _check_size(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
+        """No study is so large that only to list its runs takes long."""
+        together = {name for group in keys.zip for name in group[1:]}
+        runs = keys.seeds if isinstance(keys.seeds, int) else len(keys.seeds)
+        for axis in axes:
+            runs *= 1 if axis.name in together else len(axis.levels)
+        if runs > MOST_RUNS:
+            place = ("seeds",) if isinstance(keys.seeds, int) and keys.seeds > MOST_RUNS else ("axes",)
+            self.document.add(place, f"{runs:,} runs before exclude; a study has at most {MOST_RUNS:,}")
 
     # Variants.
 
@@ -236,10 +274,15 @@ class _StudyParser:
         self, key: Key, axes: dict[str, StudyAxis], condition: dict[str, Any]
     ) -> Iterator[tuple[str, set[str]]]:
         """The labels that a condition means, by axis."""
+        if not condition:
+            self.document.add(key, "names no axis; write a condition such as {rounds: 5}, or leave it out")
         for name, wanted in condition.items():
             if name not in axes:
-                self.document.add((*key, name), unknown("axis", name, list(axes)))
+                what = unknown("axis", name, list(axes)) if axes else "the study has no axes"
+                self.document.add((*key, name), what)
                 continue
+            if wanted == []:
+                self.document.add((*key, name), "an empty list; name a value of the axis, or several")
             axis, labels = axes[name], set()
             # A list may be one value of the axis, or several.
             whole = axis.find(wanted)
@@ -255,5 +298,20 @@ class _StudyParser:
         names = [variant.name for variant in variants]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             self.document.add(("axes",), f"two variants are named '{name}'; make named variants of an axis")
+        by_case: dict[str, str] = {}
+        for name in dict.fromkeys(names):
+            if name in TAKEN:
+                self.document.add(
+                    ("axes",), f"a variant cannot be named '{name}'; the sweep writes that file"
+                )
+            if (other := by_case.setdefault(name.lower(), name)) != name:
+                what = f"the variants '{other}' and '{name}' differ in case alone, which some disks ignore"
+                self.document.add(("axes",), what)
         if names and len(max(names, key=len)) > 200:
             self.document.add(("axes",), "names of variants are too long for a directory; use named variants")
+
+
+def _is_range(section: dict[str, Any]) -> bool:
+    """Whether a mapping is meant as a range: it has keys of one, and no named variants."""
+    is_named = any(isinstance(value, dict) for value in section.values())
+    return bool(section.keys() & RANGE.keys()) and not is_named

@@ -233,6 +233,65 @@ BAD = {
         "set:\n  mapping: {machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]}\n",
         ["s.yaml:1 base: a sweep runs on one machine, and base is for 2; list one in mapping.machines"],
     ),
+    "no range": (
+        "axes:\n  rounds: {to: 5, step: 1}\n", ["s.yaml:3 axes.rounds.from: missing; it must be a number"]
+    ),
+    "a range between one number": (
+        "axes:\n  rounds: {from: 3, to: 3, count: 2}\n",
+        ["s.yaml:3 axes.rounds: a range with a count has two different ends, not twice 3"],
+    ),
+    "a range beyond all numbers": (
+        f"axes:\n  {LR}: {{from: -1.0e+308, to: 1.0e+308, count: 3}}\n",
+        [f"s.yaml:3 axes.{LR}: a range whose ends are too far apart; the values between are not finite"],
+    ),
+    "a range without an end in sight": (
+        f"axes:\n  {LR}: {{from: 0, to: 1, step: 1.0e-300}}\n",
+        [f"s.yaml:3 axes.{LR}: a range of more than 10,000 values; name fewer"],
+    ),
+    "a named variant without keys": (
+        "axes:\n  kind:\n    a:\n    b: {rounds: 3}\n",
+        ["s.yaml:4 axes.kind.a: a named variant is a mapping from keys to values, {} for none, not null"],
+    ),
+    "an axis that a later one replaces": (
+        f"axes:\n  {LR}: [0.1]\n  training.optimizer: [{{name: SGD, lr: 1}}]\n",
+        [f"s.yaml:4 axes.training.optimizer: training.optimizer replaces {LR} of the axis '{LR}'; "
+         "put this axis before that one"],
+    ),
+    "a condition without an axis": (
+        "axes: {rounds: [5, 6]}\nexclude: [{}]\n",
+        ["s.yaml:3 exclude[0]: names no axis; write a condition such as {rounds: 5}, or leave it out"],
+    ),
+    "a condition without a value": (
+        "axes: {rounds: [5, 6]}\nexclude: [{rounds: []}]\n",
+        ["s.yaml:3 exclude[0].rounds: an empty list; name a value of the axis, or several"],
+    ),
+    "a condition where nothing differs": (
+        "exclude: [{rounds: 5}]\n", ["s.yaml:2 exclude[0].rounds: the study has no axes"]
+    ),
+    "more seeds than anybody runs": (
+        "seeds: 100000000000\n",
+        ["s.yaml:2 seeds: 100,000,000,000 runs before exclude; a study has at most 100,000"],
+    ),
+    "more combinations than anybody runs": (
+        f"axes:\n  {LR}: {{from: 0, to: 1, count: 1000}}\n  rounds: {{from: 1, to: 1000, step: 1}}\n",
+        ["s.yaml:2 axes: 1,000,000 runs before exclude; a study has at most 100,000"],
+    ),
+    "names that some disks do not tell apart": (
+        "axes: {kind: {A: {rounds: 3}, a: {rounds: 4}}}\n",
+        ["s.yaml:2 axes: the variants 'A' and 'a' differ in case alone, which some disks ignore"],
+    ),
+    "the name of the study's copy": (
+        "axes: {kind: {study.yaml: {rounds: 3}}}\n",
+        ["s.yaml:2 axes: a variant cannot be named 'study.yaml'; the sweep writes that file"],
+    ),
+    "a directory that is a file": (
+        f"out: {ROOT}/pyproject.toml/runs\n",
+        [f"s.yaml:2 out: {ROOT}/pyproject.toml is a file; name a directory (out=...)"],
+    ),
+    "a directory of nobody": (
+        "out: ~nobody-at-all/x\n",
+        ["s.yaml:2 out: no usable path: '~nobody-at-all/x'; there is no such user"],
+    ),
     "a label that is no file's name": (
         "axes: {kind: {'a/b': {}}}\n",
         ["s.yaml:2 axes.kind.a/b: a label is made of letters, digits, '_', '-', '+' and '.', at most 60"],
@@ -259,6 +318,10 @@ def test_a_base_that_is_missing_or_broken_is_told(tmp_path, monkeypatch, capsys)
     Path("s.yaml").write_text("base: quick.yaml\n")
     code, said = sweep(capsys, "s.yaml")
     assert code == 2 and said.startswith(f"{tmp_path}/quick.yaml:2: not valid YAML") and said.count("\n") == 1
+    Path("s.yaml").write_text("base: s.yaml\n")
+    assert sweep(capsys, "s.yaml") == (
+        2, f"s.yaml:1 base: {tmp_path}/s.yaml is a study, too; name a configuration\n"
+    )  # fmt: skip
     Path("s.yaml").write_text("seeds: 2\n")
     assert sweep(capsys, "s.yaml") == (2, "s.yaml:1 base: missing; it must be a path\n")
 
