@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-# The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+# The palette of Okabe and Ito (2008), which people with any kind of color vision can distinguish, without its
+# yellow, which is too pale for a line, and with the wine of Tol (2021).
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 """The same markers, as plotly names them."""
@@ -26,7 +27,10 @@ class Look:
 
 
 def look(place: int) -> Look:
-    """The look of the variant at this place; it repeats after as many as there are combinations."""
+    """The look of the variant at this place.
+
+    Eight follow with different colors and markers; dashes and markers together repeat after 40.
+    """
     return Look(
         PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
         DASHES[place % len(DASHES)],

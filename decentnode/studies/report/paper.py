@@ -1,6 +1,7 @@
 """Tables and figures for a paper: LaTeX, Markdown, CSV, and figures that fit a column and print in gray."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from decentnode.results import Study
-from decentnode.results.figures.look import PATTERNS, Look
+from decentnode.results.figures.look import PATTERNS, Look, look
 from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.study import Variant
 from decentnode.studies.report import tables
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 from decentnode.studies.report.charts import label, looks
@@ -27,7 +29,12 @@ STYLE: dict[Any, Any] = {
 BAND_ALPHA = 0.2
 MOST_MARKERS = 8
 """Markers of a curve; with more they would hide the line."""
+LEGEND_LINE_INCHES = 0.15
+LINE_LETTERS, HANDLE_LETTERS = 62, 9
+"""Letters of the legend's size in a column's width, and what the piece of line before a name takes."""
 FORMATS = ("pdf", "svg")
+MOST_CURVES = 8
+"""Curves of a figure. Where there are more, each value of one axis of the study gets a figure."""
 AXIS_LABELS = {"rounds": "round", "bytes": "MB sent per node", "seconds": "seconds"}
 AXIS_SCALES = {"rounds": 1.0, "bytes": 1e-6, "seconds": 1.0}
 WRITERS: dict[str, Callable[[tables.Table], str]] = {
@@ -39,8 +46,10 @@ def write(study: Study, out: Path, target: float) -> list[Path]:
     """Writes all tables and figures into a folder; returns their paths. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
+    main = tables.main_table(study, target)
     found = {
-        "results": tables.main_table(study, target),
+        "results": main,
+        "results_column": tables.narrow(main),
         "differences": tables.difference_table(study.comparisons(), study.headline),
     }
     for name, table in found.items():
@@ -54,41 +63,94 @@ def write(study: Study, out: Path, target: float) -> list[Path]:
     return written
 
 
+@dataclass(frozen=True)
+class _Curve:
+    """A variant in a figure: its name there, and its look."""
+
+    name: str
+    variant: Variant
+    style: Look
+
+
 def _figures(study: Study) -> dict[str, Figure]:
     """The figures by name: headline metric and loss against each axis, and the consensus distance."""
-    styles, figures = looks(study), {}
+    figures: dict[str, Figure] = {}
     metrics = [study.headline, *([LOSS] if study.headline != LOSS else [])]
     alone = all(variant.had_the_machine_alone for variant in study.compared)
-    for metric in metrics:
-        bands = {variant.name: metric_band(variant, metric) for variant in study.compared}
-        for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
-            figures[f"{metric.name}_{axis}"] = _figure(bands, axis, metric, styles)
-    distances = {variant.name: distance_band(variant) for variant in study.compared}
-    figures["consensus_distance"] = _figure(distances, "rounds", None, styles)
+    for part, curves in _parts(study).items():
+        for metric in metrics:
+            bands = [(curve, metric_band(curve.variant, metric)) for curve in curves]
+            for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
+                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric)
+        distances = [(curve, distance_band(curve.variant)) for curve in curves]
+        figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None)
     return figures
 
 
-def _figure(bands: dict[str, Band], axis: str, metric: Metric | None, styles: dict[str, Look]) -> Figure:
+def _parts(study: Study) -> dict[str, list[_Curve]]:
+    """The curves of each figure, by the end of its name; empty where one figure shows all.
+
+    Where there are too many, an axis with few values divides them. Its label then stands in the name of the
+    file alone, and variants that agree in the other axes look the same in all figures.
+    """
+    axis = _dividing_axis(study)
+    if axis is None:
+        styles = looks(study)
+        return {"": [_Curve(one.name, one, styles[one.name]) for one in study.compared]}
+    rest = {
+        one.name: "_".join(label for name, label in one.axes.items() if name != axis)
+        for one in study.variants
+    }
+    places = {name: place for place, name in enumerate(dict.fromkeys(rest.values()))}
+    parts: dict[str, list[_Curve]] = {}
+    for one in study.compared:
+        name = rest[one.name]
+        parts.setdefault(f"_{one.axes[axis]}", []).append(_Curve(name, one, look(places[name])))
+    return parts
+
+
+def _dividing_axis(study: Study) -> str | None:
+    """The axis of a sweep with the fewest values, if there are too many curves, and more than one axis."""
+    variants = study.variants
+    # Variants that no sweep has made differ in arbitrary keys, and values that do not fit the name of a file.
+    is_sweep = all(run.entry is not None for run in study.runs)
+    if len(study.compared) <= MOST_CURVES or not is_sweep:
+        return None
+    values = {name: {one.axes.get(name) for one in variants} for name in variants[0].axes}
+    usable = {name: len(found) for name, found in values.items() if None not in found and len(found) > 1}
+    return min(usable, key=lambda name: usable[name]) if len(usable) > 1 else None
+
+
+def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | None) -> Figure:
     """One figure; without a metric it shows the consensus distance, on a logarithmic scale."""
-    lines = -(-len(bands) // 3)
-    figure = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES + 0.13 * lines), layout="constrained")
+    columns = _legend_columns([curve.name for curve, _ in bands])
+    lines = -(-len(bands) // columns)
+    figure = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES + LEGEND_LINE_INCHES * lines), layout="constrained")
     axes = figure.add_subplot()
-    for name, band in bands.items():
-        _draw(axes, name, band, axis, styles[name])
+    for place, (curve, band) in enumerate(bands):
+        _draw(axes, curve, band, axis, place)
     axes.set(xlabel=AXIS_LABELS[axis], ylabel=label(metric) if metric else "consensus distance")
     if metric is None:
         axes.set_yscale("log")
-    figure.legend(loc="outside lower center", ncols=min(3, len(bands)), handlelength=2.6, columnspacing=1.0)
+    figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6, columnspacing=1.0)
     return figure
 
 
-def _draw(axes: Axes, name: str, band: Band, axis: str, style: Look) -> None:
-    x = [AXIS_SCALES[axis] * value for value in band.x[axis]]
+def _legend_columns(names: Sequence[str]) -> int:
+    """As many as fit beside each other in a column of the paper."""
+    longest = max(map(len, names), default=0)
+    return max(1, min(3, len(names), LINE_LETTERS // (longest + HANDLE_LETTERS)))
+
+
+def _draw(axes: Axes, curve: _Curve, band: Band, axis: str, place: int) -> None:
+    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.style
     if band.has_interval:
         axes.fill_between(x, band.low, band.high, color=style.color, alpha=BAND_ALPHA, linewidth=0)
+    step = max(1, -(-len(x) // MOST_MARKERS))
+    # Markers of different curves begin at different points, so that they hide each other less.
     axes.plot(
-        x, band.mean, label=name, color=style.color, linestyle=PATTERNS[style.dash], marker=style.marker,
-        markevery=max(1, len(x) // MOST_MARKERS),
+        x, band.mean, label=curve.name, color=style.color, linestyle=PATTERNS[style.dash],
+        marker=style.marker, markevery=(place % step, step),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 
@@ -13,6 +13,8 @@ from decentnode.results.statistics import Comparison, Interval
 from decentnode.results.study import Measure, Variant
 
 UNKNOWN = "-"
+LONGEST_LINE = 10
+"""Letters of a heading in LaTeX; a longer one takes two lines."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,18 @@ def main_table(study: Study, target: float) -> Table:
             "Seconds in parentheses are of runs that shared the machine with others: do not compare."
         )
     return Table(f"{headline.name} and cost", headings, rows, notes)
+
+
+def narrow(table: Table) -> Table:
+    """The main table in the width of a paper's column: only what compares variants at equal cost."""
+    kept = [table.headings.index(name) for name in table.headings if _is_kept(name)]
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return Table(table.title, [table.headings[i] for i in kept], rows, table.notes)
+
+
+def _is_kept(heading: str) -> bool:
+    is_measure = heading.startswith(("at ", "bytes to ")) and heading != "at equal time"
+    return is_measure or heading == "variant" or heading.endswith("at the end")
 
 
 def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> list[Cell]:
@@ -176,15 +190,29 @@ LATEX = {
 
 
 def as_latex(table: Table) -> str:
-    """The table in LaTeX, for \\usepackage{booktabs}."""
+    """The table in LaTeX, for \\usepackage{booktabs}; long headings take two lines."""
     columns = "l" + "r" * (len(table.headings) - 1)
-    body = [[cell.text for cell in row] for row in table.rows]
+    body = [_latex_row([_latex(cell.text) for cell in row]) for row in table.rows]
     lines = [
-        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.headings), r"\midrule",
-        *map(_latex_row, body), r"\bottomrule", r"\end{tabular}",
+        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(map(_latex_heading, table.headings)),
+        r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
     ]  # fmt: skip
     return "\n".join([*(f"% {note}" for note in table.notes), *lines, ""])
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join("".join(LATEX.get(letter, letter) for letter in cell) for cell in cells) + r" \\"
+def _latex_heading(text: str) -> str:
+    """A long heading in two lines of about the same length."""
+    words = text.split(" ")
+    if len(text) <= LONGEST_LINE or len(words) == 1:
+        return _latex(text)
+    at = min(range(1, len(words)), key=lambda i: max(len(" ".join(words[:i])), len(" ".join(words[i:]))))
+    first, second = (_latex(" ".join(part)) for part in (words[:at], words[at:]))
+    return rf"\shortstack[r]{{{first}\\{second}}}"
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
