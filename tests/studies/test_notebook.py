@@ -1,0 +1,37 @@
+"""docs/studies.ipynb: its code runs from top to bottom, on a study of the shape that its own sweep makes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.results.test_study import make_run, recorded
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs" / "studies.ipynb"
+SCHEMES = {"gossip": (3000, 0.9), "choco": (1000, 0.8), "exact_diffusion": (3000, 0.85)}
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "results are not kept"
+    code = ["".join(cell["source"]) for cell in cells]
+    (sweep,) = (text for text in code if '"sweep"' in text)
+    assert "configs/studies/quick.yaml" in sweep
+    for scheme, (sent, last) in SCHEMES.items():
+        for seed in (0, 1):
+            made = tmp_path / "runs" / "quick" / scheme / f"seed-{seed}"
+            make_run(
+                made, [(0.5, 0.6), (last, last + seed / 50)], seed, scheme, sent, True, recorded(scheme, seed)
+            )
+    # Its sweep takes most of a minute; tests/studies/test_sweep_runs.py covers the command.
+    text = "\n".join(part for part in code if part is not sweep)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "finished [10, 20] [2000.0, 4000.0]"
+    assert said[1] == "0.004 MB per node"
+    assert len(said) == 5 and said[2].startswith("choco - exact_diffusion: -5.00 points, p = ")
