@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 
 from decentnode.cli import app as cli
 from decentnode.results import Study
+from decentnode.results.look import PALETTE, look
 from decentnode.results.metrics import ACCURACY
+from decentnode.results.run import RunEntry
 from decentnode.studies.report import paper as figures
 from decentnode.studies.report import tables
 from decentnode.studies.report.bands import distance_band, metric_band
@@ -79,7 +82,8 @@ def test_a_page_holds_everything_and_loads_nothing(directory):
     main, differences, runs = found.tables
     assert main[0][:3] == ["variant", "seeds", "accuracy (%) at the end"]
     rows = {row[0]: row for row in main[1:]}
-    assert rows[ODD][1:4] == ["3", "82.00 ± 4.97", "82.00 ± 4.97"]
+    assert rows["gossip"][1] == "3" and "Runs that have not finished do not count: 1 incomplete." in text
+    assert rows[ODD][1:4] == ["3 of 4", "82.00 ± 4.97", "82.00 ± 4.97"]
     assert rows["gossip"][7] == "(3.0 s)", "its seconds are of a shared machine"
     assert differences[1][:3] == [f"gossip - {ODD}", "3", "10.00 ± 0.00"]
     assert [row[:4] for row in runs[1:] if row[2] != "finished"] == [[ODD, "3", "incomplete", "10"]]
@@ -124,7 +128,7 @@ def test_tables_for_papers_say_the_same_in_three_formats(directory):
     table = tables.main_table(study, 70.0)
     markdown, latex = tables.as_markdown(table), tables.as_latex(table)
     assert r"| 82.00 ± 4.97 |" in markdown and markdown.startswith("| variant | seeds |")
-    assert r"$<$b$>$\&top\_k & 3 & 82.00 $\pm$ 4.97" in latex and r"accuracy (\%)" in latex
+    assert r"$<$b$>$\&top\_k & 3 of 4 & 82.00 $\pm$ 4.97" in latex and r"accuracy (\%)" in latex
     rows = list(csv.DictReader(tables.as_csv(table).splitlines()))
     ours = next(row for row in rows if row["variant"] == ODD)
     assert float(ours["accuracy (%) at the end"]) == pytest.approx(82.0)
@@ -151,6 +155,41 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     for ending in ("svg", "pdf"):
         first, again = paper / f"loss_rounds.{ending}", tmp_path / f"again.{ending}"
         assert first.read_bytes() == again.read_bytes(), "the same data give the same file"
+
+
+def test_curves_of_many_variants_are_told_apart_without_color():
+    found = [look(place) for place in range(12)]
+    assert (
+        len({(one.dash, one.marker) for one in found}) == len({(one.dash, one.symbol) for one in found}) == 12
+    )
+    assert len({one.color for one in found[:8]}) == len({one.marker for one in found[:8]}) == 8
+    # On white, also in gray: the weights of ITU-R BT.601.
+    grays = [
+        sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(color), strict=True)) for color in PALETTE
+    ]
+    assert max(grays) < 0.75
+
+
+def test_figures_of_many_variants_are_divided_by_an_axis(tmp_path):
+    schemes = ("gossip", "choco", "jwins", "top_k", "random_k")
+    for part in ("iid", "two_labels"):
+        for scheme in schemes:
+            entry = RunEntry(
+                "trial", f"{part}_{scheme}", {"part": part, "scheme": scheme}, 0, False, 3.0, 2.0, 0
+            )
+            folder = tmp_path / entry.variant / "seed-0"
+            make_run(folder, [(0.5, 0.5), (0.7, 0.7)], 0, f"{part}{scheme}", entry=entry)
+    study = Study(tmp_path)
+    found = figures._figures(study)
+    measures = ("accuracy_rounds", "accuracy_bytes", "loss_rounds", "loss_bytes", "consensus_distance")
+    assert set(found) == {f"{name}_{part}" for name in measures for part in ("iid", "two_labels")}
+    drawn = [found[f"accuracy_bytes_{part}"].axes[0].lines for part in ("iid", "two_labels")]
+    looks = [{line.get_label(): (line.get_color(), line.get_marker()) for line in lines} for lines in drawn]
+    assert looks[0] == looks[1] and set(looks[0]) == set(schemes)
+    column = tables.narrow(tables.main_table(study, 60.0))
+    assert column.headings == ["variant", "accuracy (%) at the end", "at 4.0 kB", "bytes to 60 %"]
+    latex = tables.as_latex(column)
+    assert r"\shortstack[r]{accuracy (\%)\\at the end} & at 4.0 kB & " in latex
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

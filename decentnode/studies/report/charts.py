@@ -96,7 +96,8 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 def _layout(x: str, y: str) -> dict[str, Any]:
     return {
-        "xaxis": {"title": {"text": x}, "exponentformat": "SI"}, "yaxis": {"title": {"text": y}},
+        "xaxis": {"title": {"text": x}, "exponentformat": "SI", "automargin": True},
+        "yaxis": {"title": {"text": y}},
         "margin": {"t": 20, "r": 20, "b": 50, "l": 70}, "height": 430, "hovermode": "closest",
         "legend": {"orientation": "h", "y": -0.2}, "paper_bgcolor": "white", "plot_bgcolor": "white",
     }  # fmt: skip

@@ -30,7 +30,7 @@ BAND_ALPHA = 0.2
 MOST_MARKERS = 8
 """Markers of a curve; with more they would hide the line."""
 LEGEND_LINE_INCHES = 0.15
-LINE_LETTERS, HANDLE_LETTERS = 62, 9
+LINE_LETTERS, HANDLE_LETTERS = 70, 9
 """Letters of the legend's size in a column's width, and what the piece of line before a name takes."""
 FORMATS = ("pdf", "svg")
 MOST_CURVES = 8

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -9,6 +10,7 @@ from math import isfinite, nan
 from decentnode.core.text import readable_bytes, readable_seconds
 from decentnode.results import Study
 from decentnode.results.metrics import Metric
+from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Comparison, Interval
 from decentnode.results.study import Measure, Variant
 
@@ -55,6 +57,10 @@ def main_table(study: Study, target: float) -> Table:
         f"At equal bytes and time: between evaluations, at the smallest final total of all runs ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
+    states = Counter(run.state for variant in study.variants for run in variant.runs)
+    if others := states.keys() - {FINISHED}:
+        counts = ", ".join(f"{states[state]} {state}" for state in sorted(others))
+        notes.append(f"Runs that have not finished do not count: {counts}.")
     if not all(variant.had_the_machine_alone for variant in study.compared):
         notes.append(
             "Seconds in parentheses are of runs that shared the machine with others: do not compare."
@@ -79,7 +85,7 @@ def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> li
     alone = variant.had_the_machine_alone
     return [
         Cell(variant.name),
-        Cell(str(len(variant.finished)), len(variant.finished)),
+        _seeds(variant),
         *(number(found[name], headline) for name in ("end", "best", "at_equal_bytes")),
         _shared(number(found["at_equal_seconds"], headline), alone),
         of_bytes(found["bytes"]),
@@ -87,6 +93,12 @@ def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> li
         of_bytes(found["bytes_to_target"]),
         _shared(of_seconds(found["seconds_to_target"]), alone),
     ]
+
+
+def _seeds(variant: Variant) -> Cell:
+    """The runs that count; of how many, where others have not finished."""
+    count, all_runs = len(variant.finished), len(variant.runs)
+    return Cell(str(count) if count == all_runs else f"{count} of {all_runs}", count)
 
 
 def _shared(cell: Cell, alone: bool) -> Cell:
