@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 
 from decentnode.cli import app as cli
 from decentnode.results import Study
-from decentnode.results.look import PALETTE, look
+from decentnode.results.figures.look import PALETTE, look
 from decentnode.results.metrics import ACCURACY
 from decentnode.results.run import RunEntry
 from decentnode.studies.report import paper as figures
