@@ -41,6 +41,15 @@ def test_the_shipped_study_is_small_and_understood():
     assert found[3].settings.run_dir == str(Path("runs/quick/gossip/seed-1").absolute())
 
 
+@pytest.mark.parametrize("name", ["digits", "fashion"])
+def test_the_larger_studies_have_eight_schemes_on_two_partitions(name):
+    found = planned_runs(read_study(ROOT / "configs" / "studies" / f"{name}.yaml"))
+    assert len(found) == 2 * 8 * 5 and len({run.variant.name for run in found}) == 16
+    assert {run.settings.communication.name for run in found} == {"inproc"}
+    # The table interpolates between evaluations.
+    assert all(run.settings.rounds // run.settings.evaluation.every >= 7 for run in found)
+
+
 def test_axes_are_crossed_in_their_order(study):
     found = study(f"axes:\n  {LR}: [0.1, 0.05]\n  sharing: [gossip, {{name: gossip, weights: uniform}}]\n")
     names = ["lr-0.1_gossip", "lr-0.1_gossip-uniform", "lr-0.05_gossip", "lr-0.05_gossip-uniform"]
