@@ -11,6 +11,8 @@ from decentnode.node.experiment import Experiment
 from decentnode.training.training import Minibatches
 
 TIMED_STEPS = 3
+SHARED_ROUNDS = 4
+"""Some schemes send other amounts in other rounds."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Costs:
 
 
 def measure(experiment: Experiment) -> Costs:
-    """Times a few steps, one exchange and one batch of the evaluation; changes global state of plug-ins."""
+    """Times a few steps, a few exchanges and a batch of the evaluation; changes global state of plug-ins."""
     nodes = DryNodes(experiment)
     # The first step also allocates, and imports what it needs.
     nodes.train()
@@ -36,17 +38,18 @@ def measure(experiment: Experiment) -> Costs:
     for _ in range(TIMED_STEPS):
         nodes.train()
     stepped = time.perf_counter()
-    for _ in nodes.share():
-        pass
+    for round in range(SHARED_ROUNDS):
+        for _ in nodes.share(round):
+            pass
     shared = time.perf_counter()
     tests, size = experiment.dataset.test, experiment.plan.batch_size
     with torch.inference_mode():
-        nodes.objective(*tests.batch(torch.arange(min(size, len(tests)))))
+        nodes.objective(tests.batch(torch.arange(min(size, len(tests)))))
     tested = time.perf_counter()
     sent = sum(nodes.sent) + HEADER_BYTES * len(nodes.sent)
     return Costs(
         (stepped - began) / TIMED_STEPS,
-        (shared - stepped) / len(nodes.ranks),
+        (shared - stepped) / len(nodes.ranks) / SHARED_ROUNDS,
         (tested - shared) * max(1.0, len(tests) / size),
         sent / nodes.receivers if nodes.receivers else 0.0,
     )

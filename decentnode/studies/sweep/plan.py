@@ -127,7 +127,7 @@ class SweepPlan:
     def _origin(self) -> Iterator[str]:
         yield "  (x done, ~ to resume, . to do)"
         known = "where a variant has finished runs, their mean; otherwise " if self._costs else ""
-        yield f"  estimated: {known}time from a few local steps, one exchange and one batch of the test,"
+        yield f"  estimated: {known}time from a few local steps, a few exchanges and one batch of the test,"
         yield "  bytes from the payloads of that exchange and the graph, memory from the sizes of the model"
 
 
