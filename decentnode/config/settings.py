@@ -56,8 +56,10 @@ class EvaluationSettings:
     """Rounds between evaluations; 0: only at the end."""
     final: bool = True
     """Whether models are tested after the last round, whatever `every` is."""
-    background: bool = False
-    """Whether other processes of the machine test the models while the nodes train."""
+    background: bool | Positive = False
+    """Whether other processes of each machine test the models while the nodes train: so many, or, where true,
+    one for each processor that the nodes' processes leave.
+    """
     nodes: Positive | tuple[NonNegative, ...] | None = None
     """The nodes that are tested before the last round: so many, evenly spaced, or these ranks; null: all."""
     samples: Positive | None = None

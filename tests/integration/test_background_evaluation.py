@@ -80,7 +80,7 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     """With running statistics that no vector has, and for a part of the nodes and samples."""
     part = ("evaluation.nodes=2", "evaluation.samples=100")
     here = finished(folder, "here", *part)
-    there = finished(folder, "there", *part, "evaluation.background=true")
+    there = finished(folder, "there", *part, "evaluation.background=2")
     assert rows(here) == rows(there)
     assert [row[0] for row in rows(there)] == [1, 3, 5, 7, 9, 11]
     assert here.summary["model_hash"] == there.summary["model_hash"]
@@ -97,7 +97,7 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
 
 
 def test_evaluators_that_end_or_hang_are_replaced_by_the_nodes(folder):
-    run = finished(folder, "refused", "model='nets:Refused'", "evaluation.background=true", "rounds=8")
+    run = finished(folder, "refused", "model='nets:Refused'", "evaluation.background=2", "rounds=8")
     events = [json.loads(line) for line in (run.run_dir / "events.jsonl").read_text().splitlines()]
     ended = [event["text"] for event in events if event["kind"] == "evaluation"]
     assert ended and "nodes evaluate their models themselves" in ended[-1], run.story

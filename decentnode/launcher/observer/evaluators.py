@@ -1,8 +1,8 @@
 """Processes that evaluate published vectors while the nodes train (`evaluation.background`).
 
 They have a lower priority, so they use what the nodes leave of the processors. A node that is due again
-before its last vector was read waits for them, and so leaves them its processor. Each gets one vector at a
-time, in the order of their publication.
+before its last vector was read waits for them, but not for long. Each gets one vector at a time, in the order
+of their publication.
 """
 
 import contextlib
@@ -42,6 +42,16 @@ _TASK = struct.Struct("<II")
 """What an evaluator is asked for: rank and round."""
 
 
+def _wanted(experiment: Experiment, local: Collection[int]) -> int:
+    """The number of evaluators for these ranks of a machine; more than nodes are never busy."""
+    given = experiment.settings.evaluation.background
+    if given is True:
+        # Where nodes keep all processors busy, an evaluator gains nothing and costs them time.
+        processes = len({experiment.home[rank] for rank in local})
+        return min(max(0, len(os.sched_getaffinity(0)) - processes), len(local))
+    return min(int(given), len(local))
+
+
 @dataclass
 class _Evaluator:
     """The launcher's end of one process."""
@@ -71,9 +81,7 @@ class EvaluatorPool:
         Nothing runs before `start`.
         """
         self._experiment = experiment
-        # One for each processor, if there are as many nodes.
-        wanted = min(len(os.sched_getaffinity(0)), len(local))
-        self._count = wanted if experiment.settings.evaluation.background else 0
+        self._count = _wanted(experiment, local)
         layout, ranks = experiment.layout, sorted(local)
         self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
         """For the observer."""
