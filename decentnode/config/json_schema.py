@@ -58,6 +58,7 @@ class SchemaBuilder:
             "graph": self.plugin(registry.GRAPHS),
             "mapping": self.plugin(registry.MAPPINGS, "linear"),
             "dataset": self.plugin(registry.DATASETS, "", {"partition": partition}),
+            "task": self.plugin(registry.TASKS, "classification"),
             "model": self.plugin(registry.MODELS),
             "training": self.training(torch_classes),
             "sharing": self.plugin(registry.SHARINGS, "gossip", mixed),

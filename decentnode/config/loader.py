@@ -75,6 +75,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
     found["dataset"]["partition"] = found.pop("partition")
     found["training"] = found.pop("coupling") | found["training"]
+    found["task"] = found["training"].pop("task")
     found["training"]["mix_buffers"] = found.pop("mix_buffers")
     found["communication"]["overlap"] = found.pop("overlap")
     for name in SHARING_KEYS:

@@ -33,13 +33,14 @@ from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
+from decentnode.training.tasks.base import Task
 from decentnode.training.training import Factory, TrainingSettings
 
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
-    "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "model", "training", "sharing",
-    "communication", "evaluation", "failures", "checkpoint", "records", "faults", "security", "device",
-    "run_dir", "machine",
+    "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "task", "model", "training",
+    "sharing", "communication", "evaluation", "failures", "checkpoint", "records", "faults",
+    "security", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition",)
@@ -73,7 +74,8 @@ class SectionParser:
             "dataset": self._plugin(("dataset",), registry.DATASETS, generic=DATASET_KEYS),
             "partition": self._plugin(("dataset", "partition"), registry.PARTITIONS, "iid"),
             "model": self._plugin(("model",), registry.MODELS),
-            **self._training(),
+            # After the dataset, which has a task of its own.
+            **self._training(self._plugin(("task",), registry.TASKS, self._default_task)),
             **self._sharing(),
             **self._communication(),
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
@@ -160,7 +162,11 @@ class SectionParser:
         self.made[str(key[-1])] = made if None not in made else None
         return tuple(found)
 
-    def _training(self) -> dict[str, Any]:
+    @property
+    def _default_task(self) -> str:
+        return str(getattr(self.made.get("dataset"), "task", "classification"))
+
+    def _training(self, task: Plugin | None) -> dict[str, Any]:
         key = ("training",)
         section = self.reader.get(key)
         if not isinstance(section, dict):
@@ -178,13 +184,16 @@ class SectionParser:
         if options is None:
             return {}
         mix_buffers = options.pop("mix_buffers")
+        if task:
+            options["task"] = task
         training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options))
         self.made["training"] = training
         return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
 
     def _torch_classes(self, key: Key) -> dict[str, Any]:
         optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)
-        loss = self.reader.plugin((*key, "loss"), LOSSES, "CrossEntropyLoss")
+        task: Task | None = self.made.get("task")
+        loss = self.reader.plugin((*key, "loss"), LOSSES, task.default_loss if task else "CrossEntropyLoss")
         scheduler = None
         if self.reader.get((*key, "scheduler")) is not None:
             scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
@@ -194,8 +203,8 @@ class SectionParser:
         if scheduler and made:
             rounds = self.made.get("rounds") or 1
             attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, rounds))
-        if loss:
-            attempt((*key, "loss"), lambda: try_loss(loss))
+        if loss and task:
+            attempt((*key, "loss"), lambda: try_loss(loss, task))
         # The stand-in permits a check of the numbers although the optimizer has a defect.
         return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
 
@@ -210,7 +219,7 @@ def scalar_parameters(name: str) -> Parameters:
 def training_parameters() -> dict[str, tuple[Any, Any]]:
     """Types and defaults of the keys of `training` that are not torch classes."""
     own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
-    return {name: parameter for name, parameter in own.items() if name not in TORCH_KEYS}
+    return {name: parameter for name, parameter in own.items() if name not in (*TORCH_KEYS, "task")}
 
 
 def communication_parameters() -> dict[str, tuple[Any, Any]]:

@@ -13,11 +13,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.config.settings import Plugin
 from decentnode.config.type_check import parameters_of
-from decentnode.core.registry import Registry, guess
+from decentnode.core.registry import Registry, guess, is_own
 from decentnode.core.text import first_line
+from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
 from decentnode.training import optim as optimizers
 from decentnode.training.objective import Objective
+from decentnode.training.tasks.base import Task
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
 # YAML cannot express the arguments of these: functions, or other schedulers.
@@ -116,13 +118,15 @@ def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
         raise BadInput(f"{scheduler.name}: cannot be stepped once per round: {first_line(error)}") from error
 
 
-def try_loss(loss: Plugin) -> None:
+def try_loss(loss: Plugin, task: Task) -> None:
     """Computes the loss of scores and labels as in training; raises BadInput."""
-    objective = Objective(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), loss.make())
-    if ":" in loss.name:  # a user's own loss may need another number of classes
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid())
+    objective = Objective(network, loss.make(), task)
+    # A user's own loss or task may need another number of classes.
+    if ":" in loss.name or is_own(task) or not task.labels_are_classes:
         return
     try:
-        _, value = objective(torch.eye(2), torch.tensor([0, 1]))
+        _, value = objective(Batch((torch.eye(2),), torch.tensor([0, 1])))
     except _WHAT_TORCH_RAISES as error:
         raise BadInput(f"{loss.name}: no loss of scores and labels: {first_line(error)}") from error
     if value.dim():

@@ -147,12 +147,13 @@ MODELS = Registry(
 )
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
 PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
+TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
 TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
-    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TRAININGS,
-    FAULTS, WRITERS,
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TASKS,
+    TRAININGS, FAULTS, WRITERS,
 )  # fmt: skip

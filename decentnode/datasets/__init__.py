@@ -4,11 +4,13 @@ from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.datasets.cifar10 import Cifar10
 from decentnode.datasets.digits import Digits
 from decentnode.datasets.idx import Idx
+from decentnode.datasets.movielens import MovieLens
 from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.quadratic import Quadratic
 from decentnode.datasets.synthetic import Synthetic
+from decentnode.datasets.text import Text, Tokens
 
 __all__ = [
-    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "Partition", "Quadratic", "Samples", "Synthetic",
-    "label_histogram",
+    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "MovieLens", "Partition", "Quadratic", "Samples",
+    "Synthetic", "Text", "Tokens", "label_histogram",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,26 @@ from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
 from decentnode.options import Positive
 
-ID_TYPES = (torch.int16, torch.int32, torch.int64)
+ID_TYPES = (torch.uint16, torch.int16, torch.int32, torch.int64)
+IGNORED = -100
+"""The label of a position that does not count, as in torch's losses; only where a sample has several."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Batch:
+    """Some samples, as a network and its loss take them; unpacks as (inputs, labels)."""
+
+    fields: tuple[Tensor, ...]
+    """The arguments of the network, each of shape (batch, ...)."""
+    labels: Tensor
+    weights: Tensor | None = None
+    """Shape (batch,), float32: what each sample counts in the loss; None: all count the same."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.fields[0], self.labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +50,10 @@ class Samples:
     inputs: Tensor
     """Shape (n, *shape); uint8 images, float features, or ids of any other integer type."""
     labels: Tensor
-    """Shape (n,), or (n, *label_shape) such as one for each token; int64, 0..num_classes-1."""
+    """Shape (n,), or (n, *label_shape) such as one for each token; int64, 0..num_classes-1.
+
+    Or floating, numbers to predict, with one class.
+    """
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Float32; broadcasts against one sample. Not for ids."""
     std: Tensor = field(default_factory=lambda: torch.ones(()))
@@ -38,6 +61,10 @@ class Samples:
     """Shape (n,), int64: the writer or client of each sample; None: unknown."""
     dtype: torch.dtype = torch.float32
     """The dtype of the inputs of a batch, except ids: that of the model."""
+    more: tuple[Tensor, ...] = ()
+    """Further arguments of the network, each of shape (n, ...): ids, or floats that are not normalized."""
+    weights: Tensor | None = None
+    """Shape (n,), positive: what each sample counts in the loss; None: all count the same."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -47,18 +74,36 @@ class Samples:
         """Whether inputs are ids, for an embedding: integers of more than 8 bits."""
         return self.inputs.dtype in ID_TYPES
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs, shape (batch, *shape), normalized, or ids unchanged, in int64; and labels."""
+    def batch(self, indices: Tensor) -> Batch:
+        """Samples with normalized inputs, or ids unchanged, in int64."""
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
+        # Labels of 16 bits are those of a mapped file.
+        labels = labels.long() if labels.dtype == torch.uint16 else labels
         if self.has_ids:
-            return inputs.long(), labels
-        inputs = inputs.to(accumulator(self.dtype))
-        return inputs.sub_(self.mean).div_(self.std).to(self.dtype), labels
+            inputs = inputs.long()
+        else:
+            inputs = inputs.to(accumulator(self.dtype)).sub_(self.mean).div_(self.std).to(self.dtype)
+        more = (self._argument(values.index_select(0, indices)) for values in self.more)
+        weights = None if self.weights is None else self.weights.index_select(0, indices).float()
+        return Batch((inputs, *more), labels, weights)
+
+    def zeros(self, count: int) -> tuple[Tensor, ...]:
+        """The arguments of a network for so many samples of zeros."""
+        dtype = torch.int64 if self.has_ids else self.dtype
+        inputs = torch.zeros(count, *self.inputs.shape[1:], dtype=dtype)
+        more = (self._argument(values.new_zeros(count, *values.shape[1:])) for values in self.more)
+        return inputs, *more
+
+    def _argument(self, values: Tensor) -> Tensor:
+        return values.to(self.dtype) if values.is_floating_point() else values.long()
 
     def subset(self, indices: Tensor) -> "Samples":
         """Only the selected samples, normalized as before."""
-        groups = None if self.groups is None else self.groups[indices]
-        return replace(self, inputs=self.inputs[indices], labels=self.labels[indices], groups=groups)
+        groups, weights = (None if one is None else one[indices] for one in (self.groups, self.weights))
+        return replace(
+            self, inputs=self.inputs[indices], labels=self.labels[indices], groups=groups, weights=weights,
+            more=tuple(values[indices] for values in self.more),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +130,8 @@ class Dataset(ABC):
     test_size: Positive | None = None
     """The number of test samples, drawn by the seed; null: all."""
 
+    task: ClassVar[str] = "classification"
+    """The task that the samples are for, unless the configuration names another."""
     uses_seed: ClassVar[bool] = True
     """Whether `read` returns other samples for another seed."""
 
@@ -143,8 +190,10 @@ def _wrong_types(samples: Samples) -> Iterator[str]:
         if not isinstance(values, Tensor) or not values.dim():
             found = "a number" if isinstance(values, Tensor) else type(values).__name__
             yield f"{name} are {found}; they must be a torch.Tensor with one row for each sample"
-    if isinstance(samples.labels, Tensor) and samples.labels.dtype != torch.int64:
-        yield f"labels are {samples.labels.dtype}; they must be whole numbers, torch.int64 (labels.long())"
+    labels = samples.labels
+    classes = (torch.int64, torch.uint16)
+    if isinstance(labels, Tensor) and labels.dtype not in classes and not labels.is_floating_point():
+        yield f"labels are {labels.dtype}; they must be classes, torch.int64 (labels.long()), or floats"
 
 
 def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
@@ -157,15 +206,40 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
         return
     if tuple(inputs.shape[1:]) != tuple(loaded.shape):
         yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset has {tuple(loaded.shape)}"
-    least, most = (int(end) for end in labels.aminmax())
-    if least < 0 or most >= loaded.num_classes:
-        wrong, allowed = least if least < 0 else most, f"0..{loaded.num_classes - 1}"
-        yield f"label of sample {_rows(labels == wrong)[0]} is {wrong}; it must be one of {allowed}"
+    yield from _wrong_labels(labels, loaded.num_classes)
+    beside = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
+    for name, values in {**beside, "weights": samples.weights}.items():
+        if values is not None and len(values) != len(labels):
+            yield f"set has {len(values)} rows in {name} for {len(labels)} samples; there must be one each"
+    if samples.weights is not None and not (samples.weights > 0).all():
+        yield f"weight of sample {_rows(~(samples.weights > 0))[0]} is not above 0"
     if samples.has_ids and (samples.mean.any() or (samples.std != 1).any()):
         yield f"inputs are {inputs.dtype}, so ids, which are not normalized; leave out mean and std"
     if inputs.is_floating_point() and not all(math.isfinite(end) for end in inputs.aminmax()):
         rows = _rows(~inputs.isfinite())
         yield f"inputs of {counted(len(rows), 'sample')} are not finite, first those of sample {rows[0]}"
+
+
+def _wrong_labels(labels: Tensor, classes: int) -> Iterator[str]:
+    if labels.is_floating_point():
+        if classes != 1:
+            yield f"labels are numbers, so num_classes must be 1, not {classes}"
+        if not labels.isfinite().all():
+            yield f"label of sample {_rows(~labels.isfinite())[0]} is not finite"
+        return
+    # Of a view of a mapped file numpy makes no copy, and torch has no comparison of 16 bits without sign.
+    numbers = labels.numpy()
+    may_ignore = labels.dim() > 1 and labels.dtype == torch.int64
+    least, most = (
+        int(numbers.min(where=numbers != IGNORED, initial=0) if may_ignore else numbers.min()),
+        int(numbers.max()),
+    )
+    if most == IGNORED and may_ignore:
+        yield f"labels are all {IGNORED}, so nothing counts"
+    elif least < 0 or most >= classes:
+        wrong, allowed = least if least < 0 else most, f"0..{classes - 1}"
+        row = int(np.argwhere(numbers == wrong)[0, 0])
+        yield f"label of sample {row} is {wrong}; it must be one of {allowed}"
 
 
 def _rows(wrong: Tensor) -> list[int]:

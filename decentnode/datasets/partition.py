@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decentnode.core.registry import PARTITIONS
 from decentnode.core.rng import generator
-from decentnode.datasets.base import Samples
+from decentnode.datasets.base import IGNORED, Samples
 from decentnode.errors import DatasetError
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 
@@ -160,6 +160,10 @@ def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
         raise DatasetError(
             "dataset.partition: deals samples by their label, and here each has several; use iid or natural"
         )
+    if samples.labels.is_floating_point():
+        raise DatasetError(
+            "dataset.partition: deals samples by their class, and here labels are numbers; use iid or natural"
+        )
     order = rng.permutation(len(samples))
     labels = samples.labels.numpy()[order]
     return [order[labels == label] for label in np.unique(labels)]
@@ -235,6 +239,8 @@ class Shards(Partition):
 
 
 def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
-    """For each rank the number of samples of each label."""
+    """For each rank the number of samples of each label; numbers count as one label."""
+    if samples.labels.is_floating_point():
+        return [[len(part)] for part in parts]
     held = [samples.labels[part].flatten() for part in parts]
-    return [torch.bincount(labels, minlength=num_classes).tolist() for labels in held]
+    return [torch.bincount(labels[labels != IGNORED], minlength=num_classes).tolist() for labels in held]

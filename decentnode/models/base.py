@@ -86,29 +86,31 @@ def initial_model(
 
 
 def check_scores(
-    network: nn.Module, shape: tuple[int, ...], num_classes: int, labels: tuple[int, ...] = (),
-    dtype: torch.dtype = torch.float32,
-) -> None:  # fmt: skip
-    """Raises BadInput unless the network turns samples of `shape` into `num_classes` scores for each label.
+    network: nn.Module, zeros: tuple[torch.Tensor, ...], num_classes: int, labels: tuple[int, ...] = ()
+) -> None:
+    """Raises BadInput unless the network turns samples into `num_classes` scores for each label.
 
-    `labels` is the shape of the labels of one sample; `dtype` is that of inputs: int64 for ids. It computes,
-    so a process that will be forked must have set one torch thread before.
+    `zeros` is a batch of samples of zeros; `labels` is the shape of the labels of one sample. It computes, so
+    a process that will be forked must have set one torch thread before.
     """
-    name = type(network).__name__
+    name, count = type(network).__name__, len(zeros[0])
     try:
         with torch.no_grad():
-            scores = copy.deepcopy(network).eval()(torch.zeros(2, *shape, dtype=dtype))
+            scores = copy.deepcopy(network).eval()(*zeros)
     except Exception as error:  # the user's own class may raise anything
-        kind = "samples" if dtype.is_floating_point else "ids"
-        raise _of_user(error, f"model {name} does not take {kind} of shape {shape}") from error
+        shapes = " and ".join(
+            f"{'samples' if field.is_floating_point() else 'ids'} of shape {tuple(field.shape[1:])}"
+            for field in zeros
+        )
+        raise _of_user(error, f"model {name} does not take {shapes}") from error
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    wanted = (2, num_classes, *labels)
+    wanted = (count, num_classes, *labels)
     if given != wanted:
-        raise BadInput(f"model {name} gives {given} for 2 samples; it must give {wanted}")
+        raise BadInput(f"model {name} gives {given} for {count} samples; it must give {wanted}")
 
 
-def least_batch(network: nn.Module, inputs: torch.Tensor) -> int:
-    """The fewest samples that the network can be trained on at once; `inputs` is a batch of one.
+def least_batch(network: nn.Module, fields: tuple[torch.Tensor, ...]) -> int:
+    """The fewest samples that the network can be trained on at once; `fields` is a batch of one.
 
     2 where batch norm would have one value per channel. Computes, like `check_scores`.
     """
@@ -116,7 +118,7 @@ def least_batch(network: nn.Module, inputs: torch.Tensor) -> int:
         return 1
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(network).train()(inputs)
+            copy.deepcopy(network).train()(*fields)
     except Exception as error:  # training reports other defects of a user's own class
         return 2 if ONE_VALUE in str(error) else 1
     return 1

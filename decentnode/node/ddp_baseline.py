@@ -177,7 +177,7 @@ class DDPReducer(Reducer):
         self._counters.sent_payload += self._bytes
         self._counters.received_payload += self._bytes
 
-    def mean(self, round: int, step: int, total: float, samples: int) -> float:
+    def mean(self, round: int, step: int, total: float, samples: float) -> float:
         sums = torch.tensor([total, samples], dtype=torch.float64, device=self._device)
         # Counted before the collective, so a rank that never starts it is behind in the roll call.
         self._roll_call.progress += 1

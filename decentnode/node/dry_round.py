@@ -45,7 +45,12 @@ OURS = ("decentnode.", "torch.")
 def has_foreign_plugins(settings: Settings) -> bool:
     """Whether any plug-in comes from outside this package and torch."""
     training = settings.training
-    plugins = [*(getattr(settings, name) for name in PLUGINS), *settings.transforms, training.loss]
+    plugins = [
+        *(getattr(settings, name) for name in PLUGINS),
+        *settings.transforms,
+        training.loss,
+        training.task,
+    ]
     return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
 
 
@@ -128,9 +133,9 @@ class DryNodes:
     schemes: dict[int, Sharing] = field(init=False)
     found: list[str] = field(default_factory=list, init=False)
     sent: list[int] = field(default_factory=list, init=False)
-    """Bytes of each payload, in all exchanges of the round."""
+    """Bytes of each payload, in all exchanges."""
     receivers: int = field(default=0, init=False)
-    """Of the payloads of the first exchange."""
+    """Of the payloads of the first exchange of each round."""
 
     def __post_init__(self) -> None:
         experiment = self.experiment
@@ -144,7 +149,7 @@ class DryNodes:
             scheme.begin(self.vector.values)
         self.models = {rank: self.vector.values.clone() for rank in self.ranks}
         training, layout = experiment.settings.training, experiment.layout
-        self.objective = Objective(network, training.loss.make(), layout.channels_last)
+        self.objective = Objective(network, training.loss.make(), training.task.make(), layout.channels_last)
         self.learning_rate = float(training.optimizer.options.get("lr") or LEARNING_RATE)
 
     def train(self) -> None:
@@ -158,7 +163,7 @@ class DryNodes:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        _, loss = self.objective(*experiment.dataset.train.batch(indices))
+        _, loss = self.objective(experiment.dataset.train.batch(indices))
         if not loss.requires_grad:
             name = type(self.objective.module).__name__
             raise BadInput(
@@ -193,10 +198,10 @@ class DryNodes:
         elif not decoded.isfinite().all():
             yield "sharing.transforms: decode gives numbers that are not finite"
 
-    def share(self) -> Iterator[str]:
+    def share(self, round: int = 0) -> Iterator[str]:
         """Runs one round of communication and checks `vector` and `out` after it."""
         graph, ranks = self.experiment.graph, self.ranks
-        self.views = {rank: within(graph.view(rank, 0, self.learning_rate), ranks) for rank in ranks}
+        self.views = {rank: within(graph.view(rank, round, self.learning_rate), ranks) for rank in ranks}
         self.before = {rank: model.clone() for rank, model in self.models.items()}
         # NaN marks the elements that the scheme never writes.
         out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}
@@ -205,6 +210,7 @@ class DryNodes:
         for rank, scheme in self.schemes.items():
             self.found += self._misdeeds(rank, scheme, out[rank])
             scheme.accept(self.models[rank], self.views[rank], out[rank])
+            self.models[rank] = out[rank]
         yield from dict.fromkeys(self.found)
 
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:

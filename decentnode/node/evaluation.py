@@ -113,9 +113,8 @@ class NodeEvaluation:
     def _evaluate(self, record: RoundRecord) -> None:
         training, plan = self._training, self.plan
         record.metrics = self.scores = evaluate(
-            training.module, plan.samples_after(record.round), training.objective.loss, plan.batch_size,
-            training.vector.layout.channels_last, training.hooks.beat,
-        )  # fmt: skip
+            training.objective, plan.samples_after(record.round), plan.batch_size, training.hooks.beat
+        )
         self._readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
 
     async def _hand_over(self, record: RoundRecord) -> bool:

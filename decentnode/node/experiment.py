@@ -33,15 +33,18 @@ from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.round_scheduler import RoundScheduler
-from decentnode.results.metrics import CLASSIFICATION, REGRESSION, Metric
+from decentnode.results.metrics import Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
 from decentnode.training.evaluation import VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
+from decentnode.training.objective import Objective
 from decentnode.training.training import Hooks, Shard, Training
 
 STAGING_ALIGNMENT = 64
+HASHED_ROWS = 4096
+"""Samples that are hashed at a time."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,7 @@ class Experiment:
         dataset = source.drawn(samples, settings.seed).to(dtype)
         if not len(dataset.test):
             raise BadInput("dataset: the test set is empty, so no model can be evaluated")
-        if dataset.num_classes == 1 and settings.training.loss.cls is nn.CrossEntropyLoss:
-            raise BadInput(
-                "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
-            )
+        settings.training.task.make().check(dataset, settings.training.loss.cls)
         parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
         _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
@@ -101,8 +101,7 @@ class Experiment:
             network, settings.mix_buffers, settings.training.channels_last(network), dtype
         )
         labels = tuple(dataset.train.labels.shape[1:])
-        inputs = torch.int64 if dataset.train.has_ids else dataset.train.dtype
-        check_scores(network, dataset.shape, dataset.num_classes, labels, inputs)
+        check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
         experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
         experiment.check_batches()
         _ = experiment.plan  # draws samples, which raises BadInput
@@ -112,8 +111,9 @@ class Experiment:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What an evaluation measures, the headline first; with one class every answer is right."""
-        return CLASSIFICATION if self.dataset.num_classes > 1 else REGRESSION
+        """What an evaluation measures, the headline first."""
+        task = self.settings.training.task.make()
+        return tuple(Metric(*metric) for metric in task.metrics(self.dataset.num_classes))
 
     @cached_property
     def plan(self) -> EvaluationPlan:
@@ -152,8 +152,11 @@ class Experiment:
         """A hash of the loaded samples and their partition, equal on all machines."""
         state = xxhash.xxh3_128()
         for samples in (self.dataset.train, self.dataset.test):
-            for tensor in (samples.inputs, samples.labels):
-                state.update(tensor.contiguous().numpy().data.cast("B"))
+            weights = () if samples.weights is None else (samples.weights,)
+            for tensor in (samples.inputs, samples.labels, *samples.more, *weights):
+                # In blocks, because a view of a mapped file may be larger than the memory.
+                for block in tensor.split(HASHED_ROWS):
+                    state.update(block.contiguous().numpy().data.cast("B"))
         for part in self.parts:
             state.update(part.numpy().tobytes())
         return state.hexdigest()
@@ -196,8 +199,8 @@ class Experiment:
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch that the model can be trained on."""
-        inputs, _ = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
-        return least_batch(self.network, inputs)
+        batch = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
+        return least_batch(self.network, batch.fields)
 
     def check_batches(self) -> None:
         """Raises BadInput if a node's batches are too small for the model's batch norm."""
@@ -298,7 +301,9 @@ class Experiment:
 def vector_test(experiment: Experiment, device: torch.device | None = None) -> VectorTest:
     """A test of vectors in a network of its own."""
     network = copy.deepcopy(experiment.network).to(device or "cpu")
-    return VectorTest(network, experiment.layout, experiment.settings.training.loss.make())
+    training, layout = experiment.settings.training, experiment.layout
+    objective = Objective(network, training.loss.make(), training.task.make(), layout.channels_last)
+    return VectorTest(objective, layout)
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

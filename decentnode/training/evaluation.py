@@ -1,5 +1,6 @@
-"""Evaluates a model: accuracy and loss on samples that it was not trained on."""
+"""Evaluates a model: the metrics of its task on samples that it was not trained on."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,32 +23,30 @@ def batch_size(network: nn.Module) -> int:
 
 
 def evaluate(
-    module: nn.Module,
+    objective: Objective,
     samples: Samples,
-    loss: nn.Module,
     batch_size: int = BATCH_SIZE,
-    channels_last: bool = False,
     beat: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """The metrics over all samples, by name, in evaluation mode; restores the mode of the module.
+    """The metrics of the task over all samples, by name, in evaluation mode; restores the mode of the module.
 
-    accuracy: the fraction of labels that have the highest score, 0..1; loss: the mean over samples.
     `beat` is called after every batch.
     """
     if not len(samples):
         raise DatasetError("there are no samples to evaluate on; the test set is empty")
-    objective = Objective(module, loss, channels_last)
-    correct, total = 0, 0.0
-    with evaluation_mode(module), torch.inference_mode():
+    sums, count = defaultdict[str, float](float), 0.0
+    with evaluation_mode(objective.module), torch.inference_mode():
         for start in range(0, len(samples), batch_size):
-            indices = torch.arange(start, min(start + batch_size, len(samples)))
-            inputs, labels = samples.batch(indices)
-            scores, value = objective(inputs, labels)
-            correct += int((scores.argmax(1) == labels.to(scores.device)).sum())
-            total += objective.total(value.item(), len(indices))
+            batch = samples.batch(torch.arange(start, min(start + batch_size, len(samples))))
+            outputs, loss = objective(batch)
+            size = objective.count(batch)
+            sums["loss"] += objective.total(loss.item(), size)
+            count += size
+            for name, value in objective.sums(outputs, batch).items():
+                sums[name] += value.item()
             if beat is not None:
                 beat()
-    return {"accuracy": correct / samples.labels.numel(), "loss": total / len(samples)}
+    return objective.task.values(sums, count)
 
 
 @contextmanager
@@ -65,25 +64,22 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 class VectorTest:
     """Evaluates vectors in a network of its own."""
 
-    def __init__(self, network: nn.Module, layout: ParameterLayout, loss: nn.Module) -> None:
-        """`network` is changed by `load`."""
-        self._network = network
+    def __init__(self, objective: Objective, layout: ParameterLayout) -> None:
+        """`load` changes the network of the objective."""
+        self._objective = objective
         self._layout = layout
-        self._loss = loss
-        self.own_buffers = own_buffers(self._network, layout)
+        self.own_buffers = own_buffers(objective.module, layout)
         """The buffers that a vector does not have, to be filled before a test."""
 
     def load(self, vector: Tensor) -> None:
         """Copies a vector of shape (d,) into the network."""
-        load_flat(self._network, self._layout, vector)
+        load_flat(self._objective.module, self._layout, vector)
 
     def run(
         self, samples: Samples, batch_size: int, beat: Callable[[], None] | None = None
     ) -> dict[str, float]:
         """The metrics of the loaded vector over all samples, by name."""
-        return evaluate(
-            self._network, samples, self._loss, batch_size, self._layout.channels_last, beat
-        )  # fmt: skip
+        return evaluate(self._objective, samples, batch_size, beat)
 
 
 def own_buffers(module: nn.Module, layout: ParameterLayout) -> dict[str, Tensor]:

@@ -24,8 +24,8 @@ class Reducer:
         """Adds the gradient of this loss to that of the parameters."""
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def mean(self, round: int, step: int, total: float, samples: int) -> float:
-        """The mean loss over the samples of a round; `total` is the sum over the node's own samples."""
+    def mean(self, round: int, step: int, total: float, samples: float) -> float:
+        """The mean loss over the samples, or terms, of a round; `total` is the sum over the node's."""
         return total / samples
 
     def close(self) -> None:

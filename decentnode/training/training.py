@@ -18,13 +18,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from decentnode.core.rng import generator, key
 from decentnode.core.text import first_line
 from decentnode.core.vector import AdjustGradient, Precision, Vector
-from decentnode.datasets.base import Samples
+from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.evaluation import own_buffers
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
 from decentnode.training.reducer import Reducer
+from decentnode.training.tasks.classification import Classification
 
 Pause = Callable[[], Awaitable[None]]
 """Lets the event loop run the other nodes of the process."""
@@ -54,6 +55,8 @@ class TrainingSettings:
 
     optimizer: Factory
     loss: Factory = Factory(nn.CrossEntropyLoss)
+    task: Factory = Factory(Classification)
+    """The section `task`."""
     scheduler: Factory | None = None
     """Stepped once per round."""
     batch_size: Positive = 32
@@ -175,8 +178,8 @@ class Minibatches:
         """The number of minibatches of an epoch; 0 without samples."""
         return len(self._starts(self._shard.size))
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the next minibatch."""
+    def next(self) -> Batch:
+        """The next minibatch."""
         if not self._upcoming:
             self._begin(self._epoch + 1)
         return self._shard.samples.batch(self._upcoming.pop())
@@ -251,7 +254,9 @@ class Training:
         self.loss: float | None = None
         """The mean over the samples of the last round."""
         self.minibatches = Minibatches(shard, settings.batch_size)
-        self.objective = Objective(module, settings.loss.make(), vector.layout.channels_last)
+        self.objective = Objective(
+            module, settings.loss.make(), settings.task.make(), vector.layout.channels_last
+        )
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
@@ -281,26 +286,28 @@ class Training:
         self.module.train()
         for _ in range(2):
             with self.tie.step(-1, -1):
-                self.tie.backward(self.objective(*batch)[1])
+                self.tie.backward(self.objective(batch)[1])
         for name, buffer in self.module.named_buffers():
             buffer.copy_(before[name])
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, then steps the scheduler; raises RunFailed when a loss is not finite."""
         losses: list[Tensor] = []
-        sizes: list[int] = []
+        sizes: list[float] = []
+        samples = 0
         steps = self.settings.steps(self.shard.rank, round, self.minibatches.per_epoch)
         if steps:
             self.module.train()
         for step in range(steps):
-            inputs, labels = self.minibatches.next()
-            losses.append(self._step(round, step, inputs, labels))
-            sizes.append(len(labels))
+            batch = self.minibatches.next()
+            losses.append(self._step(round, step, batch))
+            sizes.append(self.objective.count(batch))
+            samples += len(batch)
             if self.hooks.beat is not None:
                 self.hooks.beat()
             if self.hooks.pause is not None:
                 await self.hooks.pause()
-        report = self._report(round, losses, sizes)
+        report = self._report(round, losses, sizes, samples)
         self._step_scheduler(report)
         self.loss = report.loss
         return report
@@ -311,7 +318,7 @@ class Training:
             for _ in range(rounds):
                 self._step_scheduler(None)
 
-    def _step(self, round: int, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, round: int, step: int, batch: Batch) -> Tensor:
         """One step of the optimizer; returns the loss before it, detached and still on its device."""
         seed = key(self.shard.seed, "step", round, self.shard.rank, step)
 
@@ -319,7 +326,7 @@ class Training:
             self._seed_torch(seed)
             self.vector.gradient.zero_()
             with self.tie.step(round, step):
-                _, loss = self.objective(inputs, labels)
+                _, loss = self.objective(batch)
                 self.tie.backward(loss)
             self._adjust(step)
             return loss.detach()
@@ -335,7 +342,7 @@ class Training:
         if self.settings.clip_norm is not None:
             gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
 
-    def _report(self, round: int, losses: list[Tensor], sizes: list[int]) -> TrainReport:
+    def _report(self, round: int, losses: list[Tensor], sizes: list[float], samples: int) -> TrainReport:
         if not losses:
             return TrainReport(None, 0, 0, self.learning_rate)
         # Read once per round: reading each loss would make a GPU wait in every step.
@@ -348,7 +355,7 @@ class Training:
                 )
         total = sum(map(self.objective.total, values, sizes))
         loss = self.tie.mean(round, len(sizes) - 1, total, sum(sizes))
-        return TrainReport(loss, len(values), sum(sizes), self.learning_rate)
+        return TrainReport(loss, len(values), samples, self.learning_rate)
 
     def _step_scheduler(self, report: TrainReport | None) -> None:
         if isinstance(self.scheduler, ReduceLROnPlateau):

@@ -26,6 +26,8 @@ from decentnode.datasets.base import Samples
 from decentnode.models import LeNet, Mlp
 from decentnode.results import read_evaluations
 from decentnode.training.evaluation import BATCH_SIZE, batch_size, evaluate
+from decentnode.training.objective import Objective
+from decentnode.training.tasks import Classification
 
 ONE_PROCESS = "communication=inproc"
 NO_EVALUATION = ("evaluation.every=0", "evaluation.final=false")
@@ -111,14 +113,15 @@ def one_evaluation(name: str, network: nn.Module, shape: tuple[int, ...], count:
     samples = Samples(images, torch.randint(0, 10, (count,)), torch.tensor(128.0), torch.tensor(64.0))
     is_last = name.startswith("lenet")
     network = network.to(memory_format=torch.channels_last) if is_last else network
-    inputs, size, loss = (images.float() - 128) / 64, batch_size(network), nn.CrossEntropyLoss()
+    inputs, size = (images.float() - 128) / 64, batch_size(network)
 
     def raw() -> list[Tensor]:
         with torch.inference_mode():
             return [network(inputs[start : start + size]) for start in range(0, count, size)]
 
-    ours = fastest(lambda: evaluate(network, samples, loss, size, is_last))
-    by_64 = fastest(lambda: evaluate(network, samples, loss, BATCH_SIZE, is_last))
+    objective = Objective(network, nn.CrossEntropyLoss(), Classification(), is_last)
+    ours = fastest(lambda: evaluate(objective, samples, size))
+    by_64 = fastest(lambda: evaluate(objective, samples, BATCH_SIZE))
     bare = fastest(raw)
     return {
         "model": name,

@@ -1435,7 +1435,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "evaluation, background as text": (
         "every: 10",
         "background: 'yes'",
-        ["16 evaluation.background: must be true or false, not 'yes'"],
+        ["16 evaluation.background: must be true or false, or a whole number > 0, not 'yes'"],
     ),
     "figures": (
         "every: 10",
@@ -1752,6 +1752,31 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "2 seed: 9999999999999999999999999999999999999999... is too large; whole "
             "numbers have at most 63 bits"
         ],
+    ),
+    "task, unknown": (
+        "seed: 1",
+        "task: clasification",
+        ["2 task: unknown task 'clasification'; did you mean 'classification'? (known: ...)"],
+    ),
+    "task, an option of another": (
+        "seed: 1",
+        "task: {name: next_token, top_k: [5]}",
+        ["2 task.top_k: unknown option of next_token (it has none)"],
+    ),
+    "task, more than there are": (
+        "seed: 1",
+        "task: {name: classification, top_k: [11]}",
+        ["task.top_k: 11 is more than the 10 classes"],
+    ),
+    "task, of other labels": (
+        "seed: 1",
+        "task: rating",
+        ["task: rating needs labels that are numbers, those of the dataset are classes"],
+    ),
+    "task, of other inputs": (
+        "seed: 1",
+        "task: next_token",
+        ["task: next_token needs samples of ids (int16, int32, int64), not of uint8"],
     ),
     "writers, a mapping": (
         "seed: 1",

@@ -21,6 +21,7 @@ EDITS: dict[str, tuple[str, str]] = {
     "seed 0": ("seed: 1", "seed: 0"),
     "a hexadecimal seed": ("seed: 1", "seed: 0xff"),
     "no seed": ("seed: 1\n", ""),
+    "a task": ("seed: 1", "task: {name: classification, top_k: [2], per_class: true}"),
     "writers, by name and with options": ("seed: 1", "records: {writers: [csv, {name: wandb, tags: [a]}]}"),
     "a null for the default": ("seed: 1", "seed: null"),
     "one round": ("rounds: 3", "rounds: 1"),

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from decentnode.config import loader as config
 from decentnode.core.registry import DATASETS
-from decentnode.datasets import Cifar10, Digits, Idx, Quadratic, Samples, Synthetic
+from decentnode.datasets import Cifar10, Digits, Idx, MovieLens, Quadratic, Samples, Synthetic, Text, Tokens
 from decentnode.datasets.base import channel_statistics
 from decentnode.datasets.cifar10_batches import read_batch
 from decentnode.datasets.idx import read_idx
@@ -94,9 +94,29 @@ def load_cifar(root):
     return Cifar10(path=str(write_cifar(root / "batches", python2_batch))).load(0)
 
 
+def write_text(root):
+    (root / "book.txt").write_text("one fish two fish red fish blue fish " * 20)
+    return {"path": root / "book.txt", "length": 10}
+
+
+def write_tokens(root):
+    for name in ("train.bin", "val.bin"):
+        np.arange(65036, 65536).astype("<u2").tofile(root / name)
+    return {"path": root, "length": 7, "vocabulary": 65536}
+
+
+def write_ratings(root):
+    rows = [f"{user},{10 * film},{film % 5 + 0.5},1" for user in (3, 5, 8) for film in range(10)]
+    (root / "ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]))
+    return {"path": str(root)}
+
+
 LOADERS = {
     "digits": lambda root: Digits().load(0),
     "idx": load_fashion,
+    "movielens": lambda root: MovieLens(**write_ratings(root)).load(0),
+    "text": lambda root: Text(**write_text(root)).load(0),
+    "tokens": lambda root: Tokens(**write_tokens(root)).load(0),
     "cifar10": load_cifar,
     "quadratic": lambda root: Quadratic(b="normal").load(0),
     "synthetic": lambda root: Synthetic(nodes=4, samples_per_node=50).load(0),
@@ -119,22 +139,26 @@ def message_of(dataset):
 
 def test_types_and_shapes(loaded):
     for samples in (loaded.train, loaded.test):
-        assert samples.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
+        assert samples.has_ids or samples.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
         assert samples.inputs.shape == (len(samples), *loaded.shape)
-        assert samples.labels.dtype == torch.int64
-        assert samples.labels.shape == (len(samples),)
-        assert samples.labels.min() >= 0
-        assert samples.labels.max() < loaded.num_classes
+        if samples.labels.is_floating_point():
+            assert loaded.num_classes == 1 and samples.labels.shape == (len(samples),)
+            continue
+        assert samples.labels.shape == (len(samples), *(loaded.shape if samples.has_ids else ()))
+        assert 0 <= samples.labels.numpy().min() <= samples.labels.numpy().max() < loaded.num_classes
 
 
 def test_a_batch_is_normalized_float32_in_the_order_asked_for(loaded):
     train, indices = loaded.train, torch.tensor([5, 0, 5])
     x, y = train.batch(indices)
-    expected = (train.inputs[indices].float() - train.mean) / train.std
-    assert x.dtype == torch.float32
+    expected = train.inputs[indices].long()
+    if not train.has_ids:
+        expected = (train.inputs[indices].float() - train.mean) / train.std
+    assert x.dtype == (torch.int64 if train.has_ids else torch.float32)
     assert x.shape == (3, *loaded.shape)
     assert torch.equal(x, expected)
-    assert torch.equal(y, train.labels[indices])
+    labels = train.labels[indices]
+    assert torch.equal(y, labels if labels.is_floating_point() else labels.long())
 
 
 def test_a_batch_never_writes_to_the_samples(loaded):
@@ -158,6 +182,8 @@ def test_images_are_normalized_over_the_training_set(loaded):
 def test_subsets_are_drawn_by_the_seed(name, tmp_path):
     path = {"idx": write_idx, "cifar10": lambda p: write_cifar(p, python2_batch)}
     options = {"path": str(path[name](tmp_path / "x"))} if name in path else {}
+    write = {"movielens": write_ratings, "text": write_text, "tokens": write_tokens}
+    options |= write[name](tmp_path) if name in write else {}
     options |= {"nodes": 20} if name == "quadratic" else {}
     dataset = TypeAdapter(DATASETS.find(name)).validate_python(options | {"train_size": 8, "test_size": 3})
     first, again, other = (dataset.load(seed) for seed in (1, 1, 2))

@@ -37,6 +37,10 @@ SMALL_RESNETS = [ResNet18(norm="group", groups=2, width=4), ResNet18(norm="batch
 FOR_IMAGES = [LogisticRegression(), Mlp((5, 4)), Cnn((2, 3), 4), LeNet(), *SMALL_RESNETS]
 
 
+def zeros(*shape):
+    return (torch.zeros(2, *shape),)
+
+
 def count(module):
     return sum(p.numel() for p in module.parameters())
 
@@ -106,12 +110,12 @@ def test_the_transformer_is_that_of_torch_without_its_last_norms():
 @pytest.mark.parametrize("model", FOR_IMAGES, ids=repr)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 17, 23)])
 def test_images_give_one_score_per_class(model, shape):
-    check_scores(model.build(shape, 7), shape, 7)
+    check_scores(model.build(shape, 7), zeros(*shape), 7)
 
 
 @pytest.mark.parametrize("model", [LogisticRegression(), Mlp()], ids=repr)
 def test_features_need_no_image_shape(model):
-    check_scores(model.build((60,), 3), (60,), 3)
+    check_scores(model.build((60,), 3), zeros(60), 3)
 
 
 def test_logistic_regression_is_one_affine_map():
@@ -195,14 +199,14 @@ def test_what_a_model_cannot_take_is_said_in_one_line(model, shape, message):
 
 def test_a_plain_module_class_gets_its_own_options():
     model = model_of(nn.Linear, {"in_features": 4, "out_features": 3})
-    check_scores(model.build((4,), 3), (4,), 3)
+    check_scores(model.build((4,), 3), zeros(4), 3)
 
 
 def test_a_function_that_returns_a_network_is_named_like_a_class():
     def linear(weights=None, **options):
         return nn.Linear(4, **options)
 
-    check_scores(model_of(linear, {"out_features": 3, "pretrained": None}).build((4,), 3), (4,), 3)
+    check_scores(model_of(linear, {"out_features": 3, "pretrained": None}).build((4,), 3), zeros(4), 3)
     with pytest.raises(BadInput, match=r"model linear cannot be built: Linear.__init__.. got an unexpected"):
         model_of(linear, {"outs": 3}).build((4,), 3)
     with pytest.raises(BadInput, match=r"model count gives int, not a torch.nn.Module"):
@@ -222,11 +226,11 @@ def test_a_model_class_gets_its_fields():
             "model Flatten cannot be built: Flatten.__init__() got an unexpected keyword argument 'x'",
         ),
         (
-            lambda: check_scores(nn.Linear(4, 2), (4,), 3),
+            lambda: check_scores(nn.Linear(4, 2), zeros(4), 3),
             "model Linear gives (2, 2) for 2 samples; it must give (2, 3)",
         ),
         (
-            lambda: check_scores(nn.Linear(5, 2), (4,), 2),
+            lambda: check_scores(nn.Linear(5, 2), zeros(4), 2),
             "model Linear does not take samples of shape (4,): "
             "mat1 and mat2 shapes cannot be multiplied (2x4 and 5x2)",
         ),
@@ -257,6 +261,6 @@ def test_every_registered_model_is_a_model_that_cites_its_source():
 )
 def test_options_are_checked_by_their_types(name, right, wrong):
     options = TypeAdapter(MODELS.find(name))
-    check_scores(options.validate_python(right).build((1, 8, 8), 3), (1, 8, 8), 3)
+    check_scores(options.validate_python(right).build((1, 8, 8), 3), zeros(1, 8, 8), 3)
     with pytest.raises(ValidationError):
         options.validate_python(wrong)

@@ -77,7 +77,8 @@ def test_a_small_form_learns_random_samples_in_the_vector(name, dtype):
     classes = 1 if name == "matrix_factorization" else CLASSES
     torch.manual_seed(1)
     network = initial_model(model, shape, classes, seed=1, dtype=dtype)
-    check_scores(network, shape, classes, labels, dtype if shape == IMAGE else torch.int64)
+    zeros = torch.zeros(2, *shape, dtype=dtype if shape == IMAGE else torch.int64)
+    check_scores(network, (zeros,), classes, labels)
     settings = TrainingSettings(Factory(torch.optim.Adam), steps_per_round=1)
     layout = ParameterLayout.of(network, channels_last=settings.channels_last(network), dtype=dtype)
     assert layout.channels_last == any(isinstance(part, nn.Conv2d) for part in network.modules())

@@ -13,6 +13,7 @@ from decentnode.models.quadratic import Quadratic as QuadraticModel
 from decentnode.node.experiment import Experiment
 from decentnode.training.evaluation import evaluate
 from decentnode.training.objective import Objective
+from decentnode.training.tasks import Classification
 from tests.integration.running import ROOT, Run
 from tests.support.scheme_cases import OPTIMUM8, q8_gradient
 
@@ -26,7 +27,7 @@ def module_for(dataset, start=0.0):
 def gradient_of(module, samples, index):
     """The loss of one node's sample and its gradient in x."""
     module.zero_grad()
-    _, loss = Objective(module, nn.NLLLoss())(*samples.batch(torch.tensor([index])))
+    _, loss = Objective(module, nn.NLLLoss(), Classification())(samples.batch(torch.tensor([index])))
     loss.backward()
     return loss.item(), module.x.grad
 
@@ -43,14 +44,15 @@ def test_by_default_it_is_the_canonical_problem(x):
 
 def test_at_the_optimum_the_mean_of_all_is_47_twelfths():
     loaded = Quadratic().load(0)
-    scores = evaluate(module_for(loaded, OPTIMUM8), loaded.test, nn.NLLLoss())
+    objective = Objective(module_for(loaded, OPTIMUM8), nn.NLLLoss(), Classification())
+    scores = evaluate(objective, loaded.test)
     assert (scores["accuracy"], scores["loss"]) == (1.0, pytest.approx(47 / 12, rel=1e-6))
 
 
 def test_in_several_dimensions_it_is_the_squared_distance():
     loaded = Quadratic(nodes=3, dimension=4, a=(0.5,), b="normal").load(7)
     module = module_for(loaded, 1.0)
-    b = loaded.train.batch(torch.tensor([2]))[0][0, 1]
+    b = loaded.train.batch(torch.tensor([2])).fields[0][0, 1]
     loss, gradient = gradient_of(module, loaded.train, 2)
     assert loss == pytest.approx((0.25 * (1 - b).square().sum()).item())
     assert torch.allclose(gradient, 0.5 * (1 - b))
@@ -78,7 +80,7 @@ def test_samples_of_other_datasets_are_refused(shape, classes):
 
 def test_the_model_passes_the_check_of_all_models():
     loaded = Quadratic(dimension=3).load(0)
-    check_scores(module_for(loaded), loaded.shape, loaded.num_classes)
+    check_scores(module_for(loaded), loaded.train.zeros(2), loaded.num_classes)
 
 
 def test_a_loss_that_is_always_zero_is_refused():

@@ -182,5 +182,5 @@ def test_what_batch_norm_can_never_take_is_refused(tmp_path, override, line):
 def test_only_what_cannot_take_one_sample_needs_two():
     one = torch.rand(1, 3, 4, 4)
     flat, spatial = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(48)), nn.BatchNorm2d(3)
-    assert [least_batch(network, one) for network in (flat, spatial, nn.Flatten())] == [2, 1, 1]
+    assert [least_batch(network, (one,)) for network in (flat, spatial, nn.Flatten())] == [2, 1, 1]
     assert flat.training and flat[1].num_batches_tracked == 0

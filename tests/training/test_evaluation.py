@@ -14,11 +14,16 @@ from decentnode.models import Mlp, ResNet18, initial_model
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.training.evaluation import evaluate, load_flat
 from decentnode.training.objective import Objective
+from decentnode.training.tasks import Classification
 
 
 def toy_samples(count=10, shape=(4,)):
     drawn = torch.Generator().manual_seed(1)
     return Samples(torch.randn(count, *shape, generator=drawn), torch.randint(3, (count,), generator=drawn))
+
+
+def judged(module, loss=None, channels_last=False):
+    return Objective(module, loss or nn.CrossEntropyLoss(), Classification(), channels_last)
 
 
 def dropout_net():
@@ -37,7 +42,7 @@ def test_evaluation_equals_one_big_batch_in_evaluation_mode(batch_size, reductio
     module[0].eval()
     beats = list[None]()
     loss = nn.CrossEntropyLoss(reduction=reduction)
-    scores = evaluate(module, samples, loss, batch_size, beat=lambda: beats.append(None))
+    scores = evaluate(judged(module, loss), samples, batch_size, beat=lambda: beats.append(None))
     assert len(beats) == -(-len(samples) // batch_size)
     assert [part.training for part in module.modules()] == [True, False, True, True]
     output = module.eval()(samples.inputs)
@@ -49,7 +54,7 @@ def test_evaluation_equals_one_big_batch_in_evaluation_mode(batch_size, reductio
 def test_evaluation_changes_nothing():
     module = batch_norm_net(seed=1).train()
     before = copy.deepcopy(module.state_dict())
-    evaluate(module, toy_samples(10, (1, 8, 8)), nn.CrossEntropyLoss(), channels_last=True)
+    evaluate(judged(module, channels_last=True), toy_samples(10, (1, 8, 8)))
     after = module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert module.training and all(p.grad is None for p in module.parameters())
@@ -57,7 +62,7 @@ def test_evaluation_changes_nothing():
 
 def test_accuracy_counts_the_highest_score():
     samples = Samples(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-    scores = evaluate(nn.Sequential(nn.Linear(4, 4)).apply(as_identity), samples, nn.CrossEntropyLoss())
+    scores = evaluate(judged(nn.Sequential(nn.Linear(4, 4)).apply(as_identity)), samples)
     right, wrong = -math.log(math.e / (math.e + 3)), -math.log(1 / (math.e + 3))
     assert scores == {"accuracy": 0.75, "loss": pytest.approx((3 * right + wrong) / 4)}
 
@@ -70,7 +75,7 @@ def as_identity(part):
 
 def test_nothing_to_evaluate_on_is_an_error():
     with pytest.raises(DatasetError, match=r"^there are no samples to evaluate on; the test set is empty$"):
-        evaluate(Mlp((6,)).build((4,), 3), toy_samples(0), nn.CrossEntropyLoss())
+        evaluate(judged(Mlp((6,)).build((4,), 3)), toy_samples(0))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -88,7 +93,7 @@ def test_a_flat_vector_such_as_the_average_model_goes_into_another_module(channe
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.BCEWithLogitsLoss(), nn.L1Loss(reduction="sum")])
 def test_losses_per_score_get_one_hot_labels(loss):
     samples = toy_samples()
-    scores, value = Objective(Mlp((6,)).build((4,), 3), loss)(samples.inputs, samples.labels)
+    scores, value = judged(Mlp((6,)).build((4,), 3), loss)(samples.batch(torch.arange(len(samples))))
     assert torch.equal(value, loss(scores, torch.eye(3)[samples.labels]))
 
 

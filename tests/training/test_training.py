@@ -159,7 +159,7 @@ def test_an_epoch_uses_every_sample_once_and_runs_on_over_rounds():
     indices = torch.tensor([1, 2, 3, 5, 7, 8, 9])
     minibatches = Minibatches(Shard(samples, indices, SEED, RANK), batch_size=3)
     assert minibatches.per_epoch == 3
-    drawn = [minibatches.next()[0].flatten().tolist() for _ in range(6)]
+    drawn = [minibatches.next().fields[0].flatten().tolist() for _ in range(6)]
     assert [len(batch) for batch in drawn] == [3, 3, 1, 3, 3, 1]
     first, second = list(chain(*drawn[:3])), list(chain(*drawn[3:]))
     assert sorted(first) == sorted(second) == indices.tolist() and first != second
@@ -170,10 +170,10 @@ def test_a_last_batch_too_small_for_the_model_is_merged_into_the_one_before(samp
     shard = Shard(toy_samples(), torch.arange(samples), SEED, RANK, least_batch=2)
     straight, resumed = Minibatches(shard, 4), Minibatches(shard, 4)
     assert straight.per_epoch == len(sizes)
-    drawn = [len(straight.next()[1]) for _ in range(2 * len(sizes))]
+    drawn = [len(straight.next()) for _ in range(2 * len(sizes))]
     assert drawn == sizes + sizes
     resumed.load_state_dict(straight.state_dict())
-    assert torch.equal(straight.next()[0], resumed.next()[0])
+    assert torch.equal(straight.next().fields[0], resumed.next().fields[0])
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 3, 4])
@@ -184,7 +184,7 @@ def test_minibatches_resume_where_they_were(taken):
         straight.next()
     resumed.load_state_dict(straight.state_dict())
     for _ in range(4):
-        assert torch.equal(straight.next()[0], resumed.next()[0])
+        assert torch.equal(straight.next().fields[0], resumed.next().fields[0])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Characters of a text file, and files of token ids."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decentnode.core.registry import DATASETS
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.errors import DatasetError
+from decentnode.options import Positive
+
+TOKEN = np.dtype("<u2")
+
+
+@DATASETS.register("text")
+@dataclass(kw_only=True)
+class Text(Dataset):
+    """The characters of a UTF-8 file, to predict each next one (as Shakespeare in McMahan et al., 2017).
+
+    A sample is a piece of `length` characters; its labels are the characters after each of them. The classes
+    are the characters of the file, in the order of their code points. The last pieces of each document, or of
+    the text, are for testing.
+    """
+
+    path: Path
+    length: Positive = 80
+    document: str | None = None
+    """A regular expression that a line at the start of a document matches; documents are the groups of
+    partition `natural`. Null: the text is one document.
+    """
+    test_fraction: float = 0.1
+
+    task: ClassVar[str] = "next_token"
+    uses_seed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_fraction < 1:
+            raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {self.test_fraction:g}")
+        try:
+            re.compile(self.document or "")
+        except re.error as error:
+            raise DatasetError(f"dataset.document: is no regular expression: {error}") from error
+
+    def read(self, seed: int) -> LoadedDataset:
+        text = self._text()
+        characters, ids = np.unique(_code_points(text), return_inverse=True)
+        documents = list(self._documents(text))
+        train, test = [], []
+        for number, (start, end) in enumerate(documents):
+            pieces = max(0, (end - start - 1) // self.length)
+            held_out = round(pieces * self.test_fraction)
+            starts = start + self.length * np.arange(pieces)
+            train += [(first, number) for first in starts[: pieces - held_out]]
+            test += [(first, number) for first in starts[pieces - held_out :]]
+        if not train or not test:
+            raise DatasetError(
+                f"dataset: {self.path}: {len(text)} characters are too few for pieces of {self.length}, with "
+                f"{self.test_fraction:g} of them for testing"
+            )
+        parts = [self._samples(ids, piece) for piece in (train, test)]
+        return LoadedDataset(parts[0], parts[1], len(characters), (self.length,))
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"dataset: {self.path}: is no UTF-8 text: {error.reason} at byte {error.start}"
+            ) from error
+        except OSError as error:
+            raise DatasetError(f"dataset.path: {self.path}: {error.strerror}") from error
+
+    def _documents(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each document."""
+        starts = [0]
+        if self.document is not None:
+            starts = [found.start() for found in re.finditer(self.document, text, re.MULTILINE)]
+            if not starts:
+                raise DatasetError(f"dataset.document: no line of {self.path} matches {self.document!r}")
+        return zip(starts, [*starts[1:], len(text)], strict=True)
+
+    def _samples(self, ids: NDArray[np.int64], pieces: list[tuple[int, int]]) -> Samples:
+        firsts, groups = np.array(pieces).T
+        windows = torch.from_numpy(ids[firsts[:, None] + np.arange(self.length + 1)])
+        inputs = windows[:, :-1].to(torch.int32)
+        return Samples(inputs, windows[:, 1:].contiguous(), groups=torch.from_numpy(groups.copy()))
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+@DATASETS.register("tokens")
+@dataclass(kw_only=True)
+class Tokens(Dataset):
+    """Token ids of 16 bits in train.bin and val.bin, the layout of nanoGPT (Karpathy, 2022).
+
+    The files are mapped and not read, so all nodes of a machine share the pages that they use. A sample is a
+    piece of `length` tokens; its labels are the tokens after each of them.
+    """
+
+    path: Path
+    """The directory of both files."""
+    length: Positive = 1024
+    vocabulary: Positive = 50257
+    """Ids are below it; the default is that of GPT-2."""
+
+    task: ClassVar[str] = "next_token"
+    uses_seed: ClassVar[bool] = False
+
+    def read(self, seed: int) -> LoadedDataset:
+        train, test = (self._part(self.path / name) for name in ("train.bin", "val.bin"))
+        return LoadedDataset(train, test, self.vocabulary, (self.length,))
+
+    def _part(self, file: Path) -> Samples:
+        try:
+            size = file.stat().st_size
+            # Copy on write: torch asks for writable memory, and nobody writes.
+            tokens = np.memmap(file, TOKEN, mode="c") if size and size % TOKEN.itemsize == 0 else None
+        except OSError as error:
+            raise DatasetError(f"dataset.path: {file}: {error.strerror}") from error
+        if tokens is None:
+            raise DatasetError(
+                f"dataset.path: {file}: {size} bytes are no tokens of 2 bytes; it is cut off or empty"
+            )
+        if len(tokens) <= self.length:
+            raise DatasetError(f"dataset.length: {self.length}: {file} has only {len(tokens)} tokens")
+        windows = _mapped(tokens).unfold(0, self.length + 1, self.length)
+        return Samples(windows[:, :-1], windows[:, 1:])
+
+
+def _mapped(tokens: NDArray[np.uint16]) -> Tensor:
+    return torch.from_numpy(tokens)

@@ -1,0 +1,69 @@
+"""The task of a run: what a model gives for samples, the loss of a batch, the metrics of an evaluation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from decentnode.core.registry import name_of
+from decentnode.datasets.base import LoadedDataset
+from decentnode.errors import BadInput
+
+
+class MetricSpec(NamedTuple):
+    """A number that an evaluation gives for a model."""
+
+    name: str
+    higher_is_better: bool
+    is_fraction: bool = False
+    """Whether it is a number from 0 to 1 that people read in percent."""
+
+
+LOSS = MetricSpec("loss", higher_is_better=False)
+
+
+@dataclass(kw_only=True)
+class Task(ABC):
+    """What models learn; the fields of a subclass are its YAML options.
+
+    Metrics are computed from sums over batches, so they do not depend on the size of batches.
+    """
+
+    default_loss: ClassVar[str] = "CrossEntropyLoss"
+    """The class of torch.nn that training minimizes if `training.loss` names none."""
+
+    labels_are_classes: ClassVar[bool] = True
+    """Whether a label is a class, and not a number."""
+
+    @abstractmethod
+    def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
+        """What an evaluation measures, the headline metric first; `loss` is one of them."""
+
+    @abstractmethod
+    def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Scalars of a batch that add up over batches; any names but `loss`."""
+
+    @abstractmethod
+    def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
+        """The metrics by name, from the sums over all batches and their `count`; `loss` is a sum, too."""
+
+    def loss(self, outputs: Tensor, labels: Tensor, loss: nn.Module) -> Tensor:
+        """The loss of a batch: a scalar, or one number for each label where `loss` reduces nothing."""
+        value: Tensor = loss(outputs, labels)
+        return value
+
+    def count(self, labels: Tensor) -> int:
+        """How many terms the mean loss of a batch has."""
+        return len(labels)
+
+    def check(self, dataset: LoadedDataset, loss: object) -> None:
+        """Raises BadInput unless the samples suit the task; `loss`: the class of the loss."""
+        given = not dataset.train.labels.is_floating_point()
+        if given != self.labels_are_classes:
+            kinds = {True: "classes", False: "numbers"}
+            wanted, found = kinds[self.labels_are_classes], kinds[given]
+            raise BadInput(
+                f"task: {name_of(self)} needs labels that are {wanted}, those of the dataset are {found}"
+            )

@@ -1,0 +1,87 @@
+"""One class for each sample, or for each position of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from decentnode.core.registry import TASKS
+from decentnode.datasets.base import LoadedDataset
+from decentnode.errors import BadInput
+from decentnode.options import Positive
+from decentnode.training.tasks.base import LOSS, MetricSpec, Task
+
+PER_CLASS_LOSSES = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,
+    nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss,
+)  # fmt: skip
+"""Losses that compare each score with a target of its own and need one-hot labels."""
+ACCURACY = MetricSpec("accuracy", higher_is_better=True, is_fraction=True)
+
+
+@TASKS.register("classification")
+@dataclass(kw_only=True)
+class Classification(Task):
+    """Accuracy, and as options top-k and per-class accuracy (Russakovsky et al., 2015, ImageNet, section 4).
+
+    Outputs: scores of shape (batch, classes, *label_shape). With one class there is only the loss.
+    """
+
+    top_k: tuple[Positive, ...] = ()
+    """Also the fraction of labels among the k highest scores, for each of these k."""
+    per_class: bool = False
+    """Also the accuracy of the samples of each class."""
+
+    def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
+        if num_classes == 1:
+            return (LOSS,)
+        of_classes = range(num_classes if self.per_class else 0)
+        more = [f"top_{k}_accuracy" for k in self.top_k] + [f"accuracy_of_{c}" for c in of_classes]
+        return (ACCURACY, LOSS, *(MetricSpec(name, True, True) for name in more))
+
+    def loss(self, outputs: Tensor, labels: Tensor, loss: nn.Module) -> Tensor:
+        if isinstance(loss, PER_CLASS_LOSSES):
+            labels = one_hot(labels, outputs.shape[1]).movedim(-1, 1).to(outputs.dtype)
+        return super().loss(outputs, labels, loss)
+
+    def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        is_right = outputs.argmax(1) == labels
+        found = {"right": is_right.sum(), "labels": torch.tensor(labels.numel())}
+        for k in self.top_k:
+            found[f"right_{k}"] = (outputs.topk(k, 1).indices == labels.unsqueeze(1)).sum()
+        if self.per_class:
+            classes = outputs.shape[1]
+            for c, (right, all_of_it) in enumerate(
+                zip(
+                    torch.bincount(labels[is_right], minlength=classes),
+                    torch.bincount(labels.flatten(), minlength=classes),
+                    strict=True,
+                )
+            ):
+                found |= {f"right_of_{c}": right, f"labels_of_{c}": all_of_it}
+        return found
+
+    def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
+        labels = sums["labels"]
+        found = {"accuracy": sums["right"] / labels, "loss": sums["loss"] / count}
+        found |= {f"top_{k}_accuracy": sums[f"right_{k}"] / labels for k in self.top_k}
+        classes = [name.removeprefix("labels_of_") for name in sums if name.startswith("labels_of_")]
+        # nan, where the test set has no sample of a class.
+        return found | {
+            f"accuracy_of_{c}": _share(sums[f"right_of_{c}"], sums[f"labels_of_{c}"]) for c in classes
+        }
+
+    def check(self, dataset: LoadedDataset, loss: object) -> None:
+        super().check(dataset, loss)
+        if dataset.num_classes == 1 and loss is nn.CrossEntropyLoss:
+            raise BadInput(
+                "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
+            )
+        if too_large := [k for k in self.top_k if k > dataset.num_classes]:
+            raise BadInput(f"task.top_k: {too_large[0]} is more than the {dataset.num_classes} classes")
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
