@@ -4,6 +4,9 @@ from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.datasets.cifar10 import Cifar10
 from decentnode.datasets.digits import Digits
 from decentnode.datasets.idx import Idx
+from decentnode.datasets.leaf import Leaf
+from decentnode.datasets.leaf_images import Celeba, Femnist
+from decentnode.datasets.leaf_texts import Reddit, Sent140, Shakespeare
 from decentnode.datasets.movielens import MovieLens
 from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.quadratic import Quadratic
@@ -11,6 +14,7 @@ from decentnode.datasets.synthetic import Synthetic
 from decentnode.datasets.text import Text, Tokens
 
 __all__ = [
-    "Cifar10", "Dataset", "Digits", "Idx", "LoadedDataset", "MovieLens", "Partition", "Quadratic", "Samples",
-    "Synthetic", "Text", "Tokens", "label_histogram",
+    "Celeba", "Cifar10", "Dataset", "Digits", "Femnist", "Idx", "Leaf", "LoadedDataset", "MovieLens",
+    "Partition", "Quadratic", "Reddit", "Samples", "Sent140", "Shakespeare", "Synthetic", "Text", "Tokens",
+    "label_histogram",
 ]  # fmt: skip

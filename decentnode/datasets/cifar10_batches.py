@@ -32,6 +32,10 @@ class Call:
     state: Any = None
 
 
+class UnknownOpcode(ValueError):
+    """An opcode that no file of plain values has."""
+
+
 DEFECTS = (KeyError, IndexError, TypeError, AttributeError, StopIteration, OverflowError)
 """Exceptions, beside ValueError, for input that is not a batch."""
 
@@ -41,6 +45,8 @@ def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
         batch = {as_text(key): value for key, value in walk(content).items()}
         return as_array(batch["data"]), np.array(batch["labels"], dtype=np.int64)
+    except UnknownOpcode as error:
+        raise ValueError(f"not a CIFAR-10 batch ({error})") from error
     except DEFECTS as error:
         raise ValueError(f"not a CIFAR-10 batch ({type(error).__name__}: {error})") from error
 
@@ -60,7 +66,7 @@ def walk(content: bytes) -> Any:
 
 
 def _follow(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) -> None:
-    """Changes stack and memo as an opcode says; raises ValueError for one that no batch has."""
+    """Changes stack and memo as an opcode says; raises UnknownOpcode for one that is not known."""
     match name:
         case "MARK":
             stack.append(MARK)
@@ -94,7 +100,7 @@ def _follow(name: str, argument: Any, stack: list[Any], memo: dict[int, Any]) ->
             (state,) = _taken(stack, 1)
             stack[-1].state = state
         case _:
-            raise ValueError(f"not a CIFAR-10 batch (it uses {name})")
+            raise UnknownOpcode(f"it uses {name}")
 
 
 def _taken(stack: list[Any], count: int) -> list[Any]:

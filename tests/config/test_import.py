@@ -303,8 +303,8 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
         (
             "s = CIFAR10\nmodel_class = LeNet",
             "s = Femnist\nmodel_class = CNN",
-            "dataset.variant",
-            "emnist-byclass",
+            "dataset.train_path",
+            "/mnt/nfs/shared/CIFAR",
         ),
         ("s = CIFAR10\nmodel_class = LeNet", "s = Femnist\nmodel_class = CNN", "model", "cnn"),
         ("= LeNet", "= CNN", "model", "cifar_cnn"),
@@ -383,8 +383,8 @@ NONE = "in decentralizepy an argument of the driver; add"
         ),
         (
             "class = CIFAR10",
-            "class = Reddit",
-            "config.ini:3 DATASET.dataset_class: no counterpart of 'Reddit' (those with one: CIFAR10, ",
+            "class = AmazonReview",
+            "config.ini:3 DATASET.dataset_class: no counterpart of 'AmazonReview' (those with one: CIFAR10, ",
         ),
         (
             "class = Sharing",

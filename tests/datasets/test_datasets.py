@@ -20,7 +20,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from decentnode.config import loader as config
 from decentnode.core.registry import DATASETS
-from decentnode.datasets import Cifar10, Digits, Idx, MovieLens, Quadratic, Samples, Synthetic, Text, Tokens
+from decentnode.datasets import (
+    Cifar10,
+    Digits,
+    Idx,
+    MovieLens,
+    Quadratic,
+    Samples,
+    Synthetic,
+    Text,
+    Tokens,
+    samples,
+)  # fmt: skip
 from decentnode.datasets.base import channel_statistics
 from decentnode.datasets.cifar10_batches import read_batch
 from decentnode.datasets.idx import read_idx
@@ -111,6 +122,18 @@ def write_ratings(root):
     return {"path": str(root)}
 
 
+LEAF = ("celeba", "femnist", "reddit", "sent140", "shakespeare")
+
+
+def write_leaf(name, root):
+    getattr(samples, name)(root / name / "data")
+    return {"path": str(root)}
+
+
+def load_leaf(name, root):
+    return DATASETS.find(name)(**write_leaf(name, root)).load(0)
+
+
 LOADERS = {
     "digits": lambda root: Digits().load(0),
     "idx": load_fashion,
@@ -118,6 +141,7 @@ LOADERS = {
     "text": lambda root: Text(**write_text(root)).load(0),
     "tokens": lambda root: Tokens(**write_tokens(root)).load(0),
     "cifar10": load_cifar,
+    **{name: partial(load_leaf, name) for name in LEAF},
     "quadratic": lambda root: Quadratic(b="normal").load(0),
     "synthetic": lambda root: Synthetic(nodes=4, samples_per_node=50).load(0),
 }
@@ -138,14 +162,15 @@ def message_of(dataset):
 
 
 def test_types_and_shapes(loaded):
-    for samples in (loaded.train, loaded.test):
-        assert samples.has_ids or samples.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
-        assert samples.inputs.shape == (len(samples), *loaded.shape)
-        if samples.labels.is_floating_point():
-            assert loaded.num_classes == 1 and samples.labels.shape == (len(samples),)
+    for part in (loaded.train, loaded.test):
+        assert part.has_ids or part.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
+        assert part.inputs.shape == (len(part), *loaded.shape)
+        if part.labels.is_floating_point():
+            assert loaded.num_classes == 1 and part.labels.shape == (len(part),)
             continue
-        assert samples.labels.shape == (len(samples), *(loaded.shape if samples.has_ids else ()))
-        assert 0 <= samples.labels.numpy().min() <= samples.labels.numpy().max() < loaded.num_classes
+        assert part.labels.shape[1:] in ((), loaded.shape) and len(part.labels) == len(part)
+        assert part.has_ids or part.labels.dim() == 1
+        assert 0 <= part.labels.numpy().min() <= part.labels.numpy().max() < loaded.num_classes
 
 
 def test_a_batch_is_normalized_float32_in_the_order_asked_for(loaded):
@@ -182,7 +207,8 @@ def test_images_are_normalized_over_the_training_set(loaded):
 def test_subsets_are_drawn_by_the_seed(name, tmp_path):
     path = {"idx": write_idx, "cifar10": lambda p: write_cifar(p, python2_batch)}
     options = {"path": str(path[name](tmp_path / "x"))} if name in path else {}
-    write = {"movielens": write_ratings, "text": write_text, "tokens": write_tokens}
+    write = {name: partial(write_leaf, name) for name in LEAF}
+    write |= {"movielens": write_ratings, "text": write_text, "tokens": write_tokens}
     options |= write[name](tmp_path) if name in write else {}
     options |= {"nodes": 20} if name == "quadratic" else {}
     dataset = TypeAdapter(DATASETS.find(name)).validate_python(options | {"train_size": 8, "test_size": 3})

@@ -13,6 +13,7 @@ from decentnode.config.sources.decentralizepy_keys import (
     KEYS,
     LOSSES,
     MODELS,
+    OF_USERS,
     PARTITIONS,
     SCHEMES,
     TRAININGS,
@@ -93,10 +94,8 @@ def _dataset(made: Conversion, section: Section) -> None:
         for entry in section.values():
             if entry.key not in KEYS["DATASET"]:
                 made.set(entry, "dataset", entry.key)
-        _files(made, section)
-        _partition(made, section)
-    if name == "Femnist":
-        made.note(section["dataset_class"], "the same characters, without their writers")
+        _files(made, section, name)
+        _partition(made, section, "natural" if name in OF_USERS else "iid")
     if model := made.class_of(section, "model", list(MODELS), "model"):
         ours = CNNS.get(name, "cnn") if model == "CNN" else MODELS.get(model, model)
         made.set(section["model_class"], "model", value=ours)
@@ -106,18 +105,33 @@ def _dataset(made: Conversion, section: Section) -> None:
         made.set(section["test_batch_size"], "evaluation", "batch_size")
 
 
-def _files(made: Conversion, section: Section) -> None:
+def _files(made: Conversion, section: Section, name: str) -> None:
+    if "images_dir" in section and name == "Celeba":
+        _path(made, section["images_dir"], "images_path")
+    elif "images_dir" in section:
+        made.miss(section["images_dir"], f"no option of {name}")
+    if name in OF_USERS:
+        for key, option in {"train_dir": "train_path", "test_dir": "test_path"}.items():
+            if key in section:
+                _path(made, section[key], option)
+        return
     folders = [section[key] for key in ("train_dir", "test_dir") if key in section]
     if folders:
-        made.set(folders[0], "dataset", "path", value=folders[0].text)
-        made.resolve(("dataset", "path"))
+        _path(made, folders[0], "path")
     if len({folder.text for folder in folders}) > 1:
         made.note(folders[1], f"one folder for both, that of {folders[0].key}")
 
 
-def _partition(made: Conversion, section: Section) -> None:
+def _path(made: Conversion, entry: IniEntry, option: str) -> None:
+    made.set(entry, "dataset", option, value=entry.text)
+    made.resolve(("dataset", option))
+
+
+def _partition(made: Conversion, section: Section, usual: str) -> None:
     given, sizes = section.get("partition_niid"), section.get("sizes")
-    name = "iid" if given is None else _partition_name(made, given)
+    name = usual if given is None else _partition_name(made, given)
+    if name == "natural":
+        made.set(section["dataset_class"], "dataset", "partition", "name", value=name)
     key = ("dataset", "partition")
     for partition, (ini_key, option, default) in PARTITION_OPTIONS.items():
         entry = section.get(ini_key)

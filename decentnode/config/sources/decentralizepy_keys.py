@@ -39,11 +39,9 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "dataset_package": _DATASET_NAME,
         "dataset_class": _DATASET_NAME,
         "model_class": _to("model.name"),
-        "train_dir": _to("dataset.path"),
-        "test_dir": _to("dataset.path"),
-        "images_dir": _none(
-            "the datasets here have their images in one folder; an option of your own dataset"
-        ),
+        "train_dir": _to("dataset.path", "dataset.train_path"),
+        "test_dir": _to("dataset.path", "dataset.test_path"),
+        "images_dir": _to("dataset.images_path"),
         "sizes": _to("dataset.partition.sizes"),
         "random_seed": _to("seed"),
         "only_local": _none("each rank has its own part of one partition"),
@@ -137,8 +135,13 @@ FLAGS: dict[str, Counterpart] = {
 
 DATASETS: dict[str, Options] = {
     "CIFAR10": {"name": "cifar10"},
-    "Femnist": {"name": "idx", "variant": "emnist-byclass"},
+    "Femnist": {"name": "femnist"},
+    "Celeba": {"name": "celeba"},
+    "Shakespeare": {"name": "shakespeare"},
+    "Reddit": {"name": "reddit"},
 }
+OF_USERS = ("Femnist", "Celeba", "Shakespeare", "Reddit")
+"""Datasets of LEAF, whose users are distributed and whose parts have a directory each."""
 MODELS = {
     "LeNet": "lenet",
     "LogisticRegression": "logistic_regression",
