@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,8 +47,8 @@ class Part:
 
     def samples(self, mean: Tensor | None = None, std: Tensor | None = None) -> Samples:
         """The same as samples, normalized by these statistics, or not at all."""
-        statistics = {} if mean is None or std is None else {"mean": mean, "std": std}
-        return Samples(self.inputs, self.labels, groups=self.groups, **statistics)
+        found = Samples(self.inputs, self.labels, groups=self.groups)
+        return found if mean is None or std is None else replace(found, mean=mean, std=std)
 
 
 @dataclass(kw_only=True)
