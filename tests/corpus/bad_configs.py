@@ -2,6 +2,11 @@
 
 from decentnode.config.removed import TEST_FAULTS
 
+DATASETS = (
+    "celeba, cifar10, digits, femnist, idx, movielens, quadratic, reddit, sent140, shakespeare, synthetic, "
+    "text, tokens"
+)
+
 EDITS: dict[str, tuple[str, str, list[str]]] = {
     "key": ("seed: 1", "sed: 1", ["2 sed: unknown key; did you mean 'seed'?"]),
     "key, nothing near": ("seed: 1", "zebra: 1", ["2 zebra: unknown key (known: ...)"]),
@@ -146,7 +151,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "dataset": (
         "dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}\n",
         "",
-        ["1 dataset: missing; name one of: cifar10, digits, idx, quadratic, synthetic"],
+        ["1 dataset: missing; name one of: " + DATASETS],
     ),
     "training": (
         "training:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n"
@@ -709,15 +714,12 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "dataset, null": (
         "{name: digits, partition: {name: dirichlet, alpha: 0.5}}",
         "null",
-        ["8 dataset: missing; name one of: cifar10, digits, idx, quadratic, synthetic"],
+        ["8 dataset: missing; name one of: " + DATASETS],
     ),
     "dataset, unknown": (
         "name: digits",
         "name: digit",
-        [
-            "8 dataset.name: unknown dataset 'digit'; did you mean 'digits'? (known: "
-            "cifar10, digits, idx, quadratic, synthetic)"
-        ],
+        [f"8 dataset.name: unknown dataset 'digit'; did you mean 'digits'? (known: {DATASETS})"],
     ),
     "dataset, option of another": (
         "name: digits",
