@@ -76,6 +76,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        # From here on a request waits for the server, so the address can be shown before it answers.
+        listening.listen()
     except OSError as error:
         raise BadInput(f"watch: {host} port {port}: {error.strerror}; choose another with --port") from error
     return listening

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 
 import pytest
@@ -53,14 +51,8 @@ def test_the_command_serves_and_ends_on_ctrl_c(tmp_path, capsys):
     command = [sys.executable, "-m", "decentnode", "watch", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         address = server.stdout.readline().split()[0]
-        limit = time.monotonic() + LIMIT
-        while True:
-            try:
-                page = urllib.request.urlopen(address, timeout=LIMIT).read().decode()
-                break
-            except urllib.error.URLError:
-                assert time.monotonic() < limit
-                time.sleep(0.05)
+        # Whoever sees the address can open it.
+        page = urllib.request.urlopen(address, timeout=LIMIT).read().decode()
         assert "<h1>" in page
         with pytest.raises(SystemExit) as ended:
             cli.main(["watch", str(tmp_path), "--port", address.rsplit(":", 1)[1].strip("/")])
