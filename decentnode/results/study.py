@@ -75,7 +75,11 @@ class Study:
     def __init__(self, *directories: str | Path) -> None:
         """Raises BadInput if there is no run, or if runs are judged by different metrics."""
         self.directories = [Path(directory) for directory in directories]
-        self.runs = [run for directory in self.directories for run in _runs_in(directory)]
+        found: dict[Path, Run] = {}
+        for run in (run for directory in self.directories for run in _runs_in(directory)):
+            # A run below two of the directories is still one run.
+            found.setdefault(run.directory.resolve(), run)
+        self.runs = [*found.values()]
         judged = {run.headline.name: run for run in self.runs}
         if len(judged) > 1:
             by = ", ".join(f"{run.directory} by {name}" for name, run in judged.items())

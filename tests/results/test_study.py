@@ -132,6 +132,9 @@ def test_compare_puts_seeds_of_a_variant_together(tmp_path, capsys):
     assert [row.ranks for row in both] == [[0, 1], [0, 1]], "one variant alone: its seeds side by side"
     again = read_variants([tmp_path / "choco" / "seed-0"] * 2)
     assert len(again) == 2
+    named_twice = Study(tmp_path, tmp_path / "choco" / "seed-0", tmp_path / "gossip" / ".." / "gossip")
+    assert [len(variant.runs) for variant in named_twice.variants] == [2, 2], "each counts once"
+    assert named_twice.runs[0].directory == tmp_path / "choco" / "seed-0"
 
 
 def test_what_is_no_study_is_said_in_one_line(tmp_path):
