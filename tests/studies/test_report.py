@@ -15,8 +15,8 @@ from decentnode.results import Study
 from decentnode.results.figures.look import PALETTE, look
 from decentnode.results.metrics import ACCURACY
 from decentnode.results.run import RunEntry
+from decentnode.studies.report import command, tables
 from decentnode.studies.report import paper as figures
-from decentnode.studies.report import tables
 from decentnode.studies.report.bands import distance_band, metric_band
 from decentnode.studies.report.page import as_script, page, page_content
 from tests.results.test_study import make_run, recorded
@@ -155,6 +155,13 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     for ending in ("svg", "pdf"):
         first, again = paper / f"loss_rounds.{ending}", tmp_path / f"again.{ending}"
         assert first.read_bytes() == again.read_bytes(), "the same data give the same file"
+
+
+def test_a_run_that_was_repeated_is_told(tmp_path):
+    first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
+    told = list(command.report([first, again], tmp_path / "page.html", None, None))
+    words = f"{again}: same settings and seed as {first}, and both count as seeds"
+    assert told == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
 
 
 def test_curves_of_many_variants_are_told_apart_without_color():

@@ -7,7 +7,7 @@ from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.results import Study
-from decentnode.results.run import FINISHED
+from decentnode.results.run import FINISHED, Run
 from decentnode.studies.report.page import page
 
 FILE = "report.html"
@@ -30,6 +30,11 @@ def report(
         raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
     for run in unfinished:
         yield f"{run.directory}: {run.state}, so it does not count"
+    for variant in study.compared:
+        by_seed: dict[int, Run] = {}
+        for run in variant.finished:
+            if (first := by_seed.setdefault(run.seed, run)) is not run:
+                yield f"{run.directory}: same settings and seed as {first.directory}, and both count as seeds"
     yield f"{counted(len(study.runs), 'run')} of {counted(len(study.variants), 'variant')}: {path}"
     yield from map(str, written)
 
