@@ -87,6 +87,8 @@ def test_what_is_done_and_what_is_to_do(study):
     assert sorted(path.name for path in broken.path.parent.iterdir()) == [
         "seed-0.interrupted-1", "seed-0.interrupted-1.log"
     ]  # fmt: skip
+    (done.path / "config.yaml").unlink()
+    assert done.status is RunStatus.BROKEN, "a report would not find it"
 
 
 def test_results_of_other_settings_are_refused_by_the_key(study):

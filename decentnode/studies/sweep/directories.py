@@ -22,6 +22,8 @@ from decentnode.results.study import STUDY_FILE
 from decentnode.studies.expansion import PlannedRun
 from decentnode.studies.study_file import PlannedStudy
 
+OF_A_RUN = ("config.yaml", "run.json", "summary.json")
+"""Files of every run that has ended; without one of them readers take the directory for no run."""
 OWN = {"lock", f"{STUDY_FILE}{TEMPORARY}"}
 """What another sweep that starts at the same time may have made."""
 WHAT = "a sweep of this study"
@@ -60,9 +62,9 @@ class RunDirectory:
     @property
     def _is_done(self) -> bool:
         """Whether all nodes finished; where a fault is injected, whether those finished that were left."""
-        summary = self.path / "summary.json"
-        if not summary.exists() or not (self.path / "run.json").exists():
+        if not all((self.path / name).exists() for name in OF_A_RUN):
             return False
+        summary = self.path / "summary.json"
         finished, nodes, stopped = (
             read_value(summary, key, int) for key in ("finished_nodes", "nodes", "stopped_nodes")
         )
