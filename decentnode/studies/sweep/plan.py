@@ -128,7 +128,7 @@ class SweepPlan:
         yield "  (x done, ~ to resume, . to do)"
         known = "where a variant has finished runs, their mean; otherwise " if self._costs else ""
         yield f"  estimated: {known}time from a few local steps, a few exchanges and one batch of the test,"
-        yield "  bytes from the payloads of that exchange and the graph, memory from the sizes of the model"
+        yield "  bytes from the payloads of those exchanges and the graph, memory from the sizes of the model"
 
 
 def _cost_of(directory: RunDirectory) -> Cost:
