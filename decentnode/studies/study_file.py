@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
 from decentnode.config.plugin_parser import PluginParser
+from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import check_name
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document, Key
@@ -23,6 +24,8 @@ _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,59}")
 _NUMBER = int | float
 CONFIGURATION = {"graph", "model", "training"}
 """Keys that every configuration has and no study."""
+BELOW_SET = set(SECTIONS) - {"name", "seed", "run_dir", "extends"}
+"""Keys of a configuration that stand below `set` in a study."""
 RANGE: dict[str, tuple[Any, Any]] = {
     "from": (_NUMBER, REQUIRED), "to": (_NUMBER, REQUIRED), "step": (_NUMBER | None, None),
     "count": (Positive | None, None), "log": (bool, False),
@@ -120,6 +123,10 @@ class _StudyParser:
     def read(self) -> PlannedStudy:
         parameters = parameters_of(StudyKeys)
         given = {name: value for name, value in self.document.value.items() if value is not None}
+        for name in given.keys() & BELOW_SET:
+            what = f"a key of the configuration; a study changes it below set (command line: set.{name}=...)"
+            self.document.add((name,), what)
+            del given[name]
         found = self.reader.options((), given, parameters, "key", list(parameters))
         self.document.raise_any()
         assert found is not None, "otherwise there was a defect"

@@ -79,6 +79,9 @@ def test_without_axes_there_is_one_variant_and_words_of_the_command_line_count(s
     assert run.settings.training.optimizer.options["lr"] == 0.5
     with pytest.raises(BadInput, match=r"command line: set\.roundz: unknown key; did you mean 'rounds'"):
         planned_runs(study("", "set.roundz=9"))
+    words = r"^command line: rounds: a key of the configuration; .* below set \(command line: set.rounds="
+    with pytest.raises(BadInput, match=words):
+        study("", "rounds=9")
     assert found.out == Path("elsewhere").absolute()
 
 
