@@ -162,6 +162,15 @@ trial: all 16 nodes finished 40 rounds (exit code 0)
     )
 
 
+def test_the_end_keeps_a_long_name_apart_from_its_value(output) -> None:
+    metrics = [{"name": "top_3_accuracy", "higher_is_better": True, "is_fraction": True}]
+    test = {"top_3_accuracy": SUMMARY["test"]["accuracy"]}
+    summary = SUMMARY | {"metrics": metrics, "test": test, "average_model": None}
+    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures([]), ExitCode.OK)
+    assert "\n  test top_3_accuracy 97.00 % ± 0.45, from 96.11 to 98.06\n" in output.getvalue()
+    assert "\n  results             /runs/x\n" in output.getvalue()
+
+
 def test_the_end_of_a_run_without_any_result(output) -> None:
     nothing = dict.fromkeys(("average_model", "consensus_distance", "peak_memory_mb_per_node"))
     nothing["test"] = {"accuracy": None, "loss": None}

@@ -23,6 +23,8 @@ from decentnode.results.reader import EvaluationRow
 LOG_LINES, MOST_LETTERS = 30, 1000
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always visible."""
+NAME_WIDTH = 18
+"""Of the names in the table at the end; a longer one widens it."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
@@ -71,8 +73,10 @@ class LiveConsole:
         self.close()
         self.line("")
         self.line(headline(summary, code), STYLES.get(code, "bold red"))
-        for name, value in closing_lines(summary, code, run_dir, pictures):
-            self.line(f"  {name:<19}{value}")
+        lines = [*closing_lines(summary, code, run_dir, pictures)]
+        width = max(NAME_WIDTH, *(len(name) for name, _ in lines))
+        for name, value in lines:
+            self.line(f"  {name:<{width}} {value}")
 
     def close(self) -> None:
         """Restores the terminal; may be called twice."""
