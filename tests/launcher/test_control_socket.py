@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from decentnode.launcher.monitoring import control_socket
 from decentnode.launcher.monitoring import control_socket as control
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, ask
 from decentnode.launcher.monitoring.event_log import EventLog
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.results.reader import Live, read_events
 
@@ -184,6 +186,21 @@ def test_whoever_finds_nobody_to_ask_reads_how_the_run_has_ended(tmp_path):
     run_monitor._control = Watched(tmp_path, str(tmp_path), 0, {})
     run_monitor.close("all nodes finished")
     assert seen == [f"{tmp_path}: has ended: all nodes finished"]
+
+
+def test_what_a_node_has_just_begun_takes_no_negative_time():
+    monitor = RunMonitor.__new__(RunMonitor)
+    monitor._membership = MembershipTable([0], {0: (0,)})
+    monitor._membership.start()
+    seen = SimpleNamespace(round=4, since=10.02)
+    monitor.watchdog = SimpleNamespace(
+        sighting=lambda rank: seen,
+        is_stuck=lambda rank: False,
+        what=lambda rank: "",
+        waits_for=lambda rank: [],
+    )
+    assert repr(monitor._node_status(0, now=10.0).seconds) == "0.0"
+    assert monitor._node_status(0, now=12.52).seconds == 2.5
 
 
 def test_a_run_that_is_under_way(tmp_path):

@@ -169,5 +169,6 @@ class RunMonitor:
                 rank, member.state, member.round + going_on, doing, seconds, waits_for, member.loss
             )
         state = "stuck" if self.watchdog.is_stuck(rank) else member.state
-        doing, seconds = self.watchdog.what(rank), round(now - seen.since, 1)
+        # The node may have begun it after `now`.
+        doing, seconds = self.watchdog.what(rank), max(0.0, round(now - seen.since, 1))
         return NodeStatus(rank, state, seen.round, doing, seconds, self.watchdog.waits_for(rank), member.loss)
