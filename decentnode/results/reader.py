@@ -176,7 +176,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(_read(path), type=dict[str, Any])
     except UNDECODABLE as error:
-        raise BadInput(f"{path}: not a JSON object: {error}") from error
+        raise BadInput(f"{path}: not a JSON object: {error}; restore the file, or remove it") from error
     schema = content.get("schema")
     if schema not in READABLE:
         known = ", ".join(map(str, READABLE))

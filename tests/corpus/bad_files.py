@@ -723,15 +723,18 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
     ),
     "a list for a summary": (
         {"evaluations.jsonl": ROW, "summary.json": "[]"},
-        ["run/summary.json: not a JSON object: Expected `object`, got `array`"],
+        [
+            "run/summary.json: not a JSON object: Expected `object`, got `array`; restore the file, or "
+            "remove it"
+        ],
     ),
     "a torn summary": (
         {"evaluations.jsonl": ROW, "summary.json": '{"schema": 1, "na'},
-        ["run/summary.json: not a JSON object: Input data was truncated"],
+        ["run/summary.json: not a JSON object: Input data was truncated; restore the file, or remove it"],
     ),
     "an empty summary": (
         {"evaluations.jsonl": ROW, "summary.json": ""},
-        ["run/summary.json: not a JSON object: Input data was truncated"],
+        ["run/summary.json: not a JSON object: Input data was truncated; restore the file, or remove it"],
     ),
     "a summary without a name": (
         {"evaluations.jsonl": ROW, "summary.json": '{"schema": 1}'},
@@ -743,7 +746,7 @@ RUNS: dict[str, tuple[dict[str, str | bytes], list[str]]] = {
     ),
     "a torn partition": (
         {"evaluations.jsonl": ROW, "partition.json": "{"},
-        ["run/partition.json: not a JSON object: Input data was truncated"],
+        ["run/partition.json: not a JSON object: Input data was truncated; restore the file, or remove it"],
     ),
     "a partition without labels": (
         {"evaluations.jsonl": ROW, "partition.json": '{"schema": 1}'},

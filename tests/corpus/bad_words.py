@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "resume, a run of another kind": (
         ["resume", "torn"],
-        ["{here}/torn/run.json: not a JSON object: Input data was truncated"],
+        ["{here}/torn/run.json: not a JSON object: Input data was truncated; restore the file, or remove it"],
     ),
     "resume, a run with other code": (
         ["resume", "coded"],
