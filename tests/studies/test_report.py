@@ -157,11 +157,14 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
         assert first.read_bytes() == again.read_bytes(), "the same data give the same file"
 
 
-def test_a_run_that_was_repeated_is_told(tmp_path):
+def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
     first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
     told = list(command.report([first, again], tmp_path / "page.html", None, None))
     words = f"{again}: same settings and seed as {first}, and both count as seeds"
     assert told == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
+    (again / "evaluations.jsonl").unlink()
+    told = list(command.report([first, again], tmp_path / "page.html", None, None))
+    assert told[0] == f"{again}: finished without an evaluation, so it does not count" and len(told) == 2
 
 
 def test_curves_of_many_variants_are_told_apart_without_color():

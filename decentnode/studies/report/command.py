@@ -30,6 +30,9 @@ def report(
         raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
     for run in unfinished:
         yield f"{run.directory}: {run.state}, so it does not count"
+    for run in study.runs:
+        if run.state == FINISHED and not run.rows:
+            yield f"{run.directory}: finished without an evaluation, so it does not count"
     for variant in study.compared:
         by_seed: dict[int, Run] = {}
         for run in variant.finished:
