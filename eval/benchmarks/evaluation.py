@@ -171,7 +171,6 @@ def main() -> None:
         show(line)
     first = figures[0]
     ratio = {
-        "hidden on an idle processor": first["hidden"],
         "4 nodes on 1 of 2 processors": first["half_idle_speedup"],
         "usual experiment": first["usual_speedup"],
         **{f"evaluation, {line['model']}": line["of_batches_of_64"] for line in figures[1:]},

@@ -221,7 +221,7 @@ class WatchedLauncher(Launcher):
     def models(self) -> dict[str, Any]:
         """The vectors of the nodes that finished, as they were evaluated in the end."""
         ranks = {report.rank for _, report in self.reports if isinstance(report, Finished)}
-        return {str(rank): self._snapshots.vector(rank).double().numpy() for rank in sorted(ranks)}
+        return {str(rank): self._evaluators.snapshots.vector(rank).double().numpy() for rank in sorted(ranks)}
 
 
 def _launch(trial: Trial, folder: Path) -> NoReturn:
