@@ -69,7 +69,7 @@ DATASETS: dict[str, tuple[str, str, list[str]]] = {
     "labels of the wrong type": (
         DIGITS,
         defect("y = y.float()"),
-        ["8 dataset: the training labels are torch.float32; they must be whole numbers, torch.int64 ..."],
+        ["8 dataset: the training labels are numbers, so num_classes must be 1, not 3"],
     ),
     "one input that is none": (
         DIGITS,

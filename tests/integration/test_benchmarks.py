@@ -164,6 +164,7 @@ CHECKS = {
     "mix": check_mix,
     "scale": check_scale,
     "startup": check_startup,
+    "evaluation": check_evaluation,
     "sweep": check_sweep,
     "transforms": check_transforms,
     "wrapper": check_wrapper,
