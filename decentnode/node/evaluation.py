@@ -120,10 +120,14 @@ class NodeEvaluation:
     async def _hand_over(self, record: RoundRecord) -> bool:
         """Gives the model to the evaluators, unless they are too far behind.
 
-        So at most one vector of each node waits for them.
+        So at most one vector of each node waits for them. After the last round this process has nothing else
+        to do, so it leaves to them only what they begin at once.
         """
         evaluators, training = self._readers.evaluators, self._training
-        return evaluators.are_there and await evaluators.snapshots.publish(
+        is_last = record.round + 1 == self.plan.rounds
+        if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
+            return False
+        return await evaluators.snapshots.publish(
             record.rank, record.round, training.vector.values, self._clock,
             [*training.own_buffers().values()], self._readers.patience,
         )  # fmt: skip

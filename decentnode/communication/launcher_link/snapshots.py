@@ -60,6 +60,11 @@ class SnapshotBuffers:
         flags[_PUBLISHED] = round + 1
         return True
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the vector of any rank waits for its reader."""
+        return bool((self._flags[:, _READ] < self._flags[:, _PUBLISHED]).any())
+
     def vector(self, rank: int) -> Tensor:
         """The vector that the rank published last, shape (d,); valid until it is released."""
         return self._vectors[self._row[rank]]
