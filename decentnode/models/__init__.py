@@ -7,6 +7,7 @@ from decentnode.models.cnn import Cnn
 from decentnode.models.gpt2 import Gpt2
 from decentnode.models.lenet import LeNet
 from decentnode.models.logistic_regression import LogisticRegression
+from decentnode.models.lstm import Lstm
 from decentnode.models.matrix_factorization import MatrixFactorization
 from decentnode.models.mlp import Mlp
 from decentnode.models.quadratic import Quadratic
@@ -26,6 +27,7 @@ __all__ = [
     "Gpt2",
     "LeNet",
     "LogisticRegression",
+    "Lstm",
     "MatrixFactorization",
     "Mlp",
     "Model",

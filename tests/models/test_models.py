@@ -244,7 +244,7 @@ def test_networks_from_outside_that_cannot_work(call, message):
 
 def test_every_registered_model_is_a_model_that_cites_its_source():
     classes = MODELS.classes()
-    assert len(classes) == 17
+    assert len(classes) == 18
     for cls in classes.values():
         assert issubclass(cls, Model)
         assert re.search(r"\([^()]*\b(19|20)\d\d\b", (cls.__doc__ or "").splitlines()[0])
