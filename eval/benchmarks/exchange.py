@@ -10,6 +10,7 @@ loop encrypts as well. gloo is torch_distributed; its raw loop is torch's batch_
 """
 
 import asyncio
+import multiprocessing
 import random
 import socket
 import tempfile
@@ -78,10 +79,13 @@ def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
         case.transport, NODES, case.elements, case.rounds, case.warm_up, free_ports(NODES), directory,
         case.keys(),
     )  # fmt: skip
+    listening = multiprocessing.get_context("fork").Barrier(NODES)
 
     def work(rank: int) -> dict[str, float]:
         communication, endpoint = open_communication(spec, rank)
         node = build_node(spec, rank, endpoint)
+        # As a launcher does: to a peer, a process that refuses connections is lost.
+        listening.wait(PATIENCE)
         communication.open([j for j in range(NODES) if j != rank], RUN_ID, PATIENCE)
         measured = asyncio.run(run_rounds(node, spec))
         endpoint.leave()
