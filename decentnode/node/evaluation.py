@@ -72,6 +72,8 @@ class NodeEvaluation:
         self.plan = plan
         self.scores: dict[str, float] = {}
         """Of the last evaluation in this process, by metric."""
+        self.round = -1
+        """That of the last evaluation since this process began, here or in the background."""
         self.peak_memory_mb = 0.0
         self._training = training
         self._counters = counters
@@ -90,6 +92,7 @@ class NodeEvaluation:
         """
         if not self.plan.is_due(record.round):
             return
+        self.round = record.round
         began, readers = self._clock.now(), self._readers
         # May wait for the observer, but at most for its timeout.
         published = await readers.snapshots.publish(

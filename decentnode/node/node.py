@@ -101,7 +101,7 @@ class Node:
 
         The record of that round exists; the launcher knows whether the evaluation's row does.
         """
-        if not self.evaluation.scores and self.round + 1 == self.course.rounds:
+        if self.evaluation.round < self.round and self.round + 1 == self.course.rounds:
             self.course.heartbeat.mark(self.round, Activity.EVALUATE)
             await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
