@@ -2,27 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, ids_shape, perceptron
+from decentnode.models.blocks.recurrent import Recurrent, stacked
 from decentnode.options import Positive
-
-
-class WordLstm(nn.Module):
-    """Scores of the word after a text, from the state at its last word."""
-
-    def __init__(self, embedding: nn.Embedding, lstm: nn.LSTM, scores: nn.Sequential) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.lstm = lstm
-        self.scores = scores
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Ids, shape (batch, length), to scores, shape (batch, words)."""
-        _, (last, _) = self.lstm(self.embedding(ids))
-        scores: Tensor = self.scores(last[-1])
-        return scores
 
 
 @MODELS.register("reddit_lstm")
@@ -42,8 +27,9 @@ class RedditLstm(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         ids_shape(shape, "reddit_lstm")
-        return WordLstm(
+        return Recurrent(
             nn.Embedding(num_classes, self.embedding, padding_idx=0),
-            nn.LSTM(self.embedding, self.hidden, self.layers, batch_first=True),
+            stacked(self.embedding, self.hidden, self.layers),
             perceptron((self.hidden,), (self.features, num_classes)),
+            "last",
         )

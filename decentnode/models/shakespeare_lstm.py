@@ -2,27 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, ids_shape
+from decentnode.models.blocks.recurrent import Recurrent, stacked
 from decentnode.options import Positive
-
-
-class CharacterLstm(nn.Module):
-    """Scores of the character after a text, from the states at all its characters."""
-
-    def __init__(self, embedding: nn.Embedding, lstm: nn.LSTM, scores: nn.Linear) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.lstm = lstm
-        self.scores = scores
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Ids, shape (batch, length), to scores, shape (batch, characters)."""
-        states, _ = self.lstm(self.embedding(ids))
-        scores: Tensor = self.scores(states.flatten(1).relu())
-        return scores
 
 
 @MODELS.register("shakespeare_lstm")
@@ -40,8 +25,9 @@ class ShakespeareLstm(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         length = ids_shape(shape, "shakespeare_lstm")
-        return CharacterLstm(
+        return Recurrent(
             nn.Embedding(num_classes, self.embedding),
-            nn.LSTM(self.embedding, self.hidden, self.layers, batch_first=True),
+            stacked(self.embedding, self.hidden, self.layers),
             nn.Linear(self.hidden * length, num_classes),
+            "all",
         )
