@@ -1,13 +1,14 @@
 """ResNet-18, for small images or for those of ImageNet."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, image_shape
 from decentnode.models.blocks.normalization import NormName, norm_of
-from decentnode.models.blocks.residual import ResidualBlock, Stem, stages, start_like_he, stem
+from decentnode.models.blocks.residual import Bottleneck, ResidualBlock, Stem, stages, start_like_he, stem
 from decentnode.options import Positive
 
 
@@ -29,11 +30,16 @@ class ResNet18(Model):
     stem: Stem = "cifar"
     """The first layer: 3x3 (cifar), or 7x7 and a pooling that quarter the image (imagenet)."""
 
+    name: ClassVar[str] = "resnet18"
+    block: ClassVar[type[ResidualBlock] | type[Bottleneck]] = ResidualBlock
+    depths: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)
+    """Blocks of each stage."""
+
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        inputs, _, _ = image_shape(shape, "resnet18", smallest=8)
-        norm = norm_of(self.norm, self.groups, self.width, "resnet18")
+        inputs, _, _ = image_shape(shape, self.name, smallest=8)
+        norm = norm_of(self.norm, self.groups, self.width, self.name)
         first = stem(self.stem, inputs, self.width, norm)
-        blocks, outputs = stages(ResidualBlock, (2, 2, 2, 2), self.width, norm)
+        blocks, outputs = stages(self.block, self.depths, self.width, norm)
         head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, num_classes))
         network = nn.Sequential(*first, *blocks, *head)
         if self.stem == "imagenet":
