@@ -119,7 +119,10 @@ class Study:
 
     @property
     def equal_bytes(self) -> float:
-        """The smallest final number of bytes per node among the finished runs; nan without any."""
+        """The smallest final number of bytes per node among the finished runs; 0 only if none sends.
+
+        Nan without any run.
+        """
         return self._smallest(lambda run: run.bytes_per_node[-1])
 
     @property
@@ -128,7 +131,8 @@ class Study:
         return self._smallest(lambda run: run.seconds[-1])
 
     def _smallest(self, measure: Measure) -> float:
-        return min((measure(run) for variant in self.compared for run in variant.finished), default=nan)
+        totals = [measure(run) for variant in self.compared for run in variant.finished]
+        return min([total for total in totals if total > 0] or totals, default=nan)
 
     @cached_property
     def default_target(self) -> float:
@@ -149,7 +153,10 @@ class Study:
         found: dict[str, Measure] = {
             "end": lambda run: run.curve()[-1],
             "best": lambda run: headline.best([value for value in run.curve() if isfinite(value)] or [nan]),
-            "at_equal_bytes": lambda run: value_at(bytes_limit, run.bytes_per_node, run.curve()),
+            # Without communication no budget is a limit.
+            "at_equal_bytes": lambda run: value_at(bytes_limit, run.bytes_per_node, run.curve())
+            if run.bytes_per_node[-1]
+            else run.curve()[-1],
             "at_equal_seconds": lambda run: value_at(seconds_limit, run.seconds, run.curve()),
             "bytes": lambda run: run.bytes_per_node[-1],
             "seconds": lambda run: run.seconds[-1],

@@ -97,6 +97,10 @@ def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_pat
     assert table.loc["choco", "at_equal_bytes"] == pytest.approx(82.0)
     assert isnan(table.loc["gossip", "at_equal_bytes"])
     assert study.default_target == pytest.approx(80.0), "the worst run's best"
+    make_run(tmp_path / "none" / "seed-0", [(0.1, 0.1), (0.3, 0.3)], 0, "none", 0, entry=recorded("none", 0))
+    beside = Study(tmp_path)
+    assert beside.equal_bytes == 4000.0, "who sends nothing sets no limit"
+    assert beside.table().set_index("variant").loc["none", "at_equal_bytes"] == pytest.approx(30.0)
     cheap = study.table(target=65.0).set_index("variant")
     assert cheap.loc["gossip", "seconds_to_target"] == pytest.approx(1 + (15 / 40 + 15 / 42 + 15 / 44) / 3)
     (tmp_path / "study.yaml").write_text("base: x.yaml\ntarget: 75\n")

@@ -54,7 +54,7 @@ def main_table(study: Study, target: float) -> Table:
     rows = [_row(variant, headline, measures) for variant in study.compared]
     notes = [
         "Mean over seeds ± half of the 95 % confidence interval (Student's t).",
-        f"At equal bytes and time: between evaluations, at the smallest final total of all runs ({limit} and "
+        f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
     states = Counter(run.state for variant in study.variants for run in variant.runs)
