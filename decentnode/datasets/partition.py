@@ -1,9 +1,13 @@
-"""Distributes samples to ranks: every sample goes to exactly one training rank."""
+"""Distributes samples to ranks: every sample goes to exactly one training rank.
+
+`natural` with `rest: leave_out` leaves samples out; they go to none.
+"""
 
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -101,25 +105,111 @@ def apportion(fractions: NDArray[np.float64], total: int) -> Indices:
     return counts
 
 
+@PARTITIONS.register("quantity")
+@dataclass(kw_only=True)
+class Quantity(Partition):
+    """Distributes shuffled samples in amounts from Dir(alpha) (quantity skew; Li et al., 2022, section IV).
+
+    Small alpha: few ranks have most samples. Large alpha: all have equally many. Labels are distributed as in
+    the whole. Ranks below `min_size` get single samples from the largest ones.
+    """
+
+    alpha: PositiveFloat = 0.5
+    min_size: NonNegative = 1
+    """The fewest samples of a training rank."""
+
+    def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
+        check_min_size(self.min_size, parts, len(samples))
+        q = rng.dirichlet(np.full(parts, self.alpha))
+        edges = np.cumsum(apportion(q, len(samples)))[:-1]
+        return fill(np.split(rng.permutation(len(samples)), edges), self.min_size)
+
+
+def check_min_size(min_size: int, parts: int, total: int) -> None:
+    """Raises DatasetError if there are too few samples for parts of that size."""
+    if parts * min_size > total:
+        raise DatasetError(
+            f"dataset.partition.min_size: {parts} training ranks of at least {min_size} need "
+            f"{parts * min_size} samples, there are {total}"
+        )
+
+
 @PARTITIONS.register("natural")
 @dataclass(kw_only=True)
 class Natural(Partition):
     """Assigns the dataset's own groups (writers, clients) whole (Caldas et al., 2018, LEAF, section 3).
 
-    Groups are assigned in turn in the order of their numbers: with as many groups as training ranks, one
-    each.
+    By default all groups are assigned in turn in the order of their numbers: with as many groups as training
+    ranks, one each. `balanced` is the rule "longest processing time first" (Graham, 1969).
+    """
+
+    groups_per_node: Positive | None = None
+    """The number of groups of each training rank; null: all groups are assigned, as evenly as possible."""
+    rest: Literal["pool", "refuse", "leave_out"] = "pool"
+    """Groups beyond those. pool: assigned in turn, too; refuse: an error; leave_out: no rank has them."""
+    order: Literal["in_turn", "contiguous", "random", "balanced"] = "in_turn"
+    """in_turn: group i to training rank i modulo their number; contiguous: neighboring groups to the same
+    rank; random: in turn, shuffled by the seed; balanced: the largest first, to the rank with fewest samples.
     """
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         if samples.groups is None:
             raise DatasetError("dataset.partition: natural needs a dataset with groups; this one has none")
-        groups, group_of = np.unique(samples.groups.numpy(), return_inverse=True)
-        if len(groups) < parts:
+        _, group_of, sizes = np.unique(samples.groups.numpy(), return_inverse=True, return_counts=True)
+        self._check(len(sizes), parts)
+        rank_of = self._ranks(sizes, parts, rng)[group_of]
+        return [np.flatnonzero(rank_of == part) for part in range(parts)]
+
+    def _check(self, groups: int, parts: int) -> None:
+        if groups < parts:
             raise DatasetError(
-                f"dataset.partition: natural has {len(groups)} groups for {parts} training ranks; "
+                f"dataset.partition: natural has {groups} groups for {parts} training ranks; "
                 "each needs at least one"
             )
-        return [np.flatnonzero(group_of % parts == part) for part in range(parts)]
+        k, where = self.groups_per_node, "dataset.partition.groups_per_node"
+        if k is None:
+            return
+        if k * parts > groups:
+            raise DatasetError(
+                f"{where}: {parts} training ranks of {k} groups need {k * parts}, there are {groups}; "
+                f"it must be at most {groups // parts}"
+            )
+        if k * parts < groups and self.rest == "refuse":
+            raise DatasetError(
+                f"{where}: {parts} training ranks of {k} groups leave {groups - k * parts} of {groups}; "
+                "use rest: pool or leave_out"
+            )
+
+    def _ranks(self, sizes: Indices, parts: int, rng: np.random.Generator) -> Indices:
+        """The training rank of each group, as its place among them; -1: no rank."""
+        groups = len(sizes)
+        order = rng.permutation(groups) if self.order == "random" else np.arange(groups)
+        if self.order == "balanced":
+            order = np.argsort(-sizes, kind="stable")
+        most = groups if self.groups_per_node is None else self.groups_per_node * parts
+        of_order = np.arange(groups) % parts
+        if self.order == "contiguous":
+            of_order[:most] = np.repeat(np.arange(parts), apportion(np.ones(parts), most))
+        elif self.order == "balanced":
+            of_order[:most] = balance(sizes[order[:most]], parts, self.groups_per_node)
+        if self.rest == "leave_out":
+            of_order[most:] = -1
+        ranks = np.empty(groups, dtype=np.int64)
+        ranks[order] = of_order
+        return ranks
+
+
+def balance(sizes: Indices, parts: int, most: int | None) -> Indices:
+    """The part of each group, in this order always the smallest so far; at most `most` groups each."""
+    smallest = [(0, 0, part) for part in range(parts)]
+    found = []
+    for size in sizes.tolist():
+        total, held, part = heapq.heappop(smallest)
+        found.append(part)
+        # The first groups go to a rank each: a group has at least one sample.
+        if held + 1 != most:
+            heapq.heappush(smallest, (total + size, held + 1, part))
+    return np.array(found, dtype=np.int64)
 
 
 @PARTITIONS.register("dirichlet")
@@ -136,11 +226,7 @@ class Dirichlet(Partition):
     """The fewest samples of a training rank."""
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
-        if parts * self.min_size > len(samples):
-            raise DatasetError(
-                f"dataset.partition.min_size: {parts} training ranks of at least {self.min_size} need "
-                f"{parts * self.min_size} samples, there are {len(samples)}"
-            )
+        check_min_size(self.min_size, parts, len(samples))
         dealt: list[list[Indices]] = [[] for _ in range(parts)]
         for members in by_label(samples, rng):
             for part, share in zip(dealt, self._deal(members, parts, rng), strict=True):

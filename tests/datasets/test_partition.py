@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.datasets import Samples, label_histogram
-from decentnode.datasets.partition import Dirichlet, Iid, Natural, Shards, Sizes, apportion, fill
+from decentnode.datasets.partition import Dirichlet, Iid, Natural, Quantity, Shards, Sizes, apportion, fill
 from decentnode.errors import DatasetError
 
 
@@ -145,6 +145,55 @@ def test_natural_gives_whole_groups_in_turn():
     assert [part.tolist() for part in parts] == [[0, 1, 3, 4], [2, 5]]
 
 
+def held(options, sizes, num_nodes=3, seed=0):
+    """The groups of each rank, where group g has sizes[g] samples."""
+    samples = labelled(np.zeros(sum(sizes)), groups=np.repeat(np.arange(len(sizes)), sizes))
+    parts = Natural(**options).split(samples, num_nodes, seed)
+    found = [samples.groups[part].unique().tolist() for part in parts]
+    wanted = [sum(sizes[group] for group in groups) for groups in found]
+    assert sizes_of(parts) == wanted, "groups stay whole"
+    return found
+
+
+def test_natural_gives_each_rank_so_many_groups():
+    ones = [1] * 8
+    assert held({}, ones) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert held({"groups_per_node": 2, "rest": "leave_out"}, ones) == [[0, 3], [1, 4], [2, 5]]
+    assert held({"groups_per_node": 2}, ones) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert held({"order": "contiguous"}, ones) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    contiguous = {"groups_per_node": 2, "order": "contiguous"}
+    assert held(contiguous, ones) == [[0, 1, 6], [2, 3, 7], [4, 5]]
+    assert held(contiguous | {"rest": "leave_out"}, ones) == [[0, 1], [2, 3], [4, 5]]
+    drawn = [
+        held({"groups_per_node": 2, "rest": "leave_out", "order": "random"}, ones, 3, s) for s in (0, 0, 1)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({group for groups in drawn[0] for group in groups}) == 6
+
+
+def test_natural_balances_samples_with_the_largest_groups_first():
+    sizes = [1, 9, 2, 8, 7, 3]
+    assert held({"order": "balanced"}, sizes) == [[0, 1], [2, 3], [4, 5]]
+    # 100 and the smallest two are as balanced as can be with two groups each.
+    assert held({"order": "balanced", "groups_per_node": 2}, [100, 1, 2, 3, 4, 5]) == [[0, 1], [2, 5], [3, 4]]
+    left = {"order": "balanced", "groups_per_node": 1, "rest": "leave_out"}
+    assert held(left, [1, 5, 2, 8, 7, 3]) == [[3], [4], [1]]
+
+
+def test_quantity_sizes_have_the_variance_of_the_distribution_and_labels_of_the_whole():
+    alpha, n, total = 0.5, 4, 4000
+    samples, drawn = balanced(total // 10), Quantity(alpha=alpha, min_size=0)
+    shares = np.array([sizes_of(drawn.split(samples, n, seed)) for seed in range(200)]) / total
+    # Dir(alpha 1_n): mean 1/n, variance (1/n)(1 - 1/n) / (n alpha + 1).
+    variance = (1 / n) * (1 - 1 / n) / (n * alpha + 1)
+    assert shares.mean(axis=0) == pytest.approx(np.full(n, 1 / n), abs=5 * np.sqrt(variance / 200))
+    assert shares.var() == pytest.approx(variance, rel=0.15)
+    even = Quantity(alpha=1e6).split(samples := balanced(1000), 4, 0)
+    assert max(sizes_of(even)) - min(sizes_of(even)) <= 25
+    assert np.abs(np.array(label_histogram(samples, even, 10)) - 250).max() < 90
+    assert sorted(sizes_of(Quantity(alpha=1e-6, min_size=3).split(balanced(10), 5, 0))) == [3, 3, 3, 3, 88]
+
+
 def test_ranks_without_samples_do_not_shift_the_others():
     parts = Iid(ranks=(1, 3)).split(balanced(10), 5, 0)
     assert sizes_of(parts) == [0, 50, 0, 50, 0]
@@ -183,6 +232,11 @@ def test_label_histogram_counts_every_class():
             4,
             ".min_size: 4 training ranks of at least 30 need 120 samples, there are 100",
         ),
+        (
+            Quantity(min_size=30),
+            4,
+            ".min_size: 4 training ranks of at least 30 need 120 samples, there are 100",
+        ),
         (Sizes(sizes=(1.0,)), 4, ".sizes: has 1 entries for 4 training ranks"),
         (
             Sizes(sizes=(0.5, 0.4)),
@@ -204,3 +258,18 @@ def test_impossible_partitions_say_what_would_be_possible(partition, num_nodes, 
 def test_natural_with_too_few_groups_says_so():
     message = message_of(Natural(), labelled([0, 1, 0], groups=[0, 1, 0]), 3)
     assert message == "dataset.partition: natural has 2 groups for 3 training ranks; each needs at least one"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups_per_node": 3}, "2 training ranks of 3 groups need 6, there are 5; it must be at most 2"),
+        (
+            {"groups_per_node": 2, "rest": "refuse"},
+            "2 training ranks of 2 groups leave 1 of 5; use rest: pool or leave_out",
+        ),
+    ],
+)
+def test_natural_says_what_its_number_of_groups_would_need(options, message):
+    found = message_of(Natural(**options), labelled([0] * 5, groups=range(5)), 2)
+    assert found == f"dataset.partition.groups_per_node: {message}"

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from decentnode.core.registry import PARTITIONS
 from decentnode.datasets import Samples
 from decentnode.datasets.partition import Partition
+from decentnode.errors import DatasetError
 
 NAMES = list(PARTITIONS.classes())
 NUM_LABELS = 4
@@ -71,3 +72,14 @@ def test_every_partition_is_a_documented_plugin(name):
     cls = PARTITIONS.find(name)
     assert issubclass(cls, Partition)
     assert "et al." in cls.__doc__.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("labels", [torch.rand(60), torch.zeros(60, 5, dtype=torch.int64)])
+def test_labels_that_are_no_classes_are_divided_or_refused(name, labels):
+    samples = Samples(torch.zeros(60, 2), labels, groups=torch.arange(60) % 7)
+    if name in ("shards", "dirichlet"):
+        with pytest.raises(DatasetError, match="use iid or natural"):
+            make(name, 4).split(samples, 4, 0)
+    else:
+        assert torch.equal(torch.cat(make(name, 4).split(samples, 4, 0)).sort().values, torch.arange(60))
