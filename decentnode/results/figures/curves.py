@@ -12,6 +12,7 @@ import yaml
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.partition_table import PartitionTable, read_partition
 from decentnode.results.reader import (
     MOST_SHOWN,
     NOT_OURS,
@@ -21,7 +22,7 @@ from decentnode.results.reader import (
     read_value,
 )
 
-PLACES = ("path", "partition")
+PLACES = ("path", "partition", "skew")
 MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
 
 
@@ -41,8 +42,8 @@ class RunCurves:
 
     name: str
     rows: list[EvaluationRow]
-    labels: list[list[int]]
-    """Training samples by rank and label; empty where unknown."""
+    partition: PartitionTable | None
+    """The training samples of each rank; None where unknown."""
     outcome: Outcome | None = None
     """How a run without evaluations ended; None for others."""
     dataset: dict[str, Any] = field(default_factory=dict)
@@ -173,7 +174,7 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
 
 
 def _read(path: Path) -> RunCurves:
-    file, summary, partition = (path / f for f in ("evaluations.jsonl", "summary.json", "partition.json"))
+    file, summary = path / "evaluations.jsonl", path / "summary.json"
     # Only a summary shows that a run had no evaluations. Without one they may follow.
     rows = read_evaluations(file) if file.exists() or not summary.exists() else []
     if not rows and not summary.exists():
@@ -183,11 +184,9 @@ def _read(path: Path) -> RunCurves:
         raise BadInput(*defects[:MOST_SHOWN])
     # A killed run has no summary, but its evaluations can be drawn.
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
-    labels = read_value(partition, "labels_per_rank", list[list[int]]) if partition.exists() else []
-    if len(set(map(len, labels))) > 1 or [] in labels:
-        raise BadInput(f"{partition}: {NOT_OURS}: labels_per_rank has one number per label for each rank")
+    partition = read_partition(path)
     outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    return RunCurves(name, rows, labels, outcome, dataset, read_metrics(path))
+    return RunCurves(name, rows, partition, outcome, dataset, read_metrics(path))
 
 
 def _outcome(summary: Path) -> Outcome:

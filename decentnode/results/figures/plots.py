@@ -36,6 +36,7 @@ from decentnode.results.figures.curves import (
 )
 from decentnode.results.figures.look import MARKERS, PALETTE
 from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.partition_table import PartitionTable
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
 """The colors where there are more runs than colors in the palette."""
@@ -55,6 +56,9 @@ BAR_WIDTH = 12
 MOST_MARKED = 30
 """Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
+MOST_BARS = 100
+"""More counts than this are one area without gaps."""
+PICTURES = (".png", ".svg", ".pdf")
 DPI = 130
 MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
 """Names of the parts of a curve in the legend."""
@@ -105,8 +109,8 @@ def _panels(runs: Sequence[RunCurves]) -> dict[str, Panel]:
             panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
     if any(run.distances for run in runs):
         panels["consensus_distance"] = lambda axes: _draw_distances(axes, runs)
-    if len(runs) == 1 and runs[0].labels:
-        panels["labels"] = lambda axes: _draw_labels(axes, runs[0].labels)
+    if len(runs) == 1 and (table := runs[0].partition):
+        panels["labels" if table.labels else "samples"] = lambda axes: _draw_partition(axes, table)
     elif tested:
         panels[f"{tested[0].headline.name}_nodes"] = lambda axes: _draw_nodes(axes, runs)
     return panels
@@ -265,7 +269,53 @@ def _number_decades(axes: Axes) -> None:
     axes.grid(visible=True, which="minor", axis="y")
 
 
-def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
+def check_picture(path: Path) -> None:
+    """Raises BadInput unless the ending of the path is that of a picture."""
+    if path.suffix.lower() not in PICTURES:
+        raise BadInput(f"--figure: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+
+
+def draw_partition(table: PartitionTable, path: Path) -> None:
+    """Draws which samples each rank has: labels, sizes and groups; raises BadInput."""
+    counts = {"samples": table.samples} | ({"groups": table.groups} if table.groups else {})
+    widths = [3.0] * bool(table.labels) + [1.0] * len(counts)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
+        panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
+        if table.labels:
+            _draw_labels(panels[0], table.labels)
+        for axes, (name, numbers) in zip(panels[-len(counts) :], counts.items(), strict=True):
+            _draw_counts(axes, name, numbers)
+        FigureCanvasAgg(figure)
+        try:
+            figure.savefig(path, dpi=DPI)
+        except OSError as error:
+            raise BadInput(f"--figure: {path}: cannot be written: {error.strerror}") from error
+
+
+def _draw_partition(axes: Axes, table: PartitionTable) -> None:
+    """The labels of each node, or its number of samples where they have no labels."""
+    if table.labels:
+        _draw_labels(axes, table.labels)
+    else:
+        _draw_counts(axes, "samples", table.samples)
+
+
+def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
+    """A number for each rank, rank 0 above as in the picture of labels."""
+    if len(counts) <= MOST_BARS:
+        axes.barh(range(len(counts)), counts, color=PALETTE[0], linewidth=0)
+    else:
+        edges = linspace(-0.5, len(counts) - 0.5, len(counts) + 1)
+        axes.stairs(counts, edges, orientation="horizontal", fill=True, color=PALETTE[0], linewidth=0)
+    axes.set(xlabel=name, ylabel="rank", ylim=(len(counts) - 0.5, -0.5), xlim=(0, None))
+    axes.grid(visible=False, axis="y")
+    axes.yaxis.set_major_locator(_locator(ROUNDS))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_title(f"{name.capitalize()} of each node")
+
+
+def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     """The number of training samples of each label on each node."""
     image = axes.imshow(labels, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     axes.grid(visible=False)
@@ -274,6 +324,7 @@ def _draw_labels(axes: Axes, labels: list[list[int]]) -> None:
     if len(labels[0]) <= MOST_LABELS:
         axes.set_xticks(range(len(labels[0])))
     axes.set(xlabel="label", ylabel="rank")
+    axes.yaxis.set_major_locator(_locator(ROUNDS))
     axes.set_title("Labels of each node")
 
 

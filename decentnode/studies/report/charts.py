@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from math import cos, isfinite, pi, sin
 from typing import Any
 
-from decentnode.results import Run, Study, read_object
+from decentnode.results import Run, Study
 from decentnode.results.figures.look import PALETTE, Look, look
 from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.partition_table import read_partition
 from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
@@ -123,12 +124,14 @@ def _last_values(variant: Variant, headline: Metric) -> list[float]:
 
 
 def partition_chart(run: Run) -> Chart | None:
-    """How many training samples of each label every node has; None where that is not known."""
-    path = run.directory / "partition.json"
-    labels = read_object(path).get("labels_per_rank") if path.exists() else None
-    if not labels:
+    """How many training samples every node has, of each label if they have labels; None if not known."""
+    table = read_partition(run.directory)
+    if table is None:
         return None
-    heat = {"type": "heatmap", "z": labels, "colorscale": "Blues", "reversescale": True, "zmin": 0}
+    if not table.labels:
+        bars = {"type": "bar", "y": table.samples, "marker": {"color": PALETTE[0]}}
+        return {"data": [bars], "layout": _layout("rank", "training samples")}
+    heat = {"type": "heatmap", "z": table.labels, "colorscale": "Blues", "reversescale": True, "zmin": 0}
     return {"data": [heat], "layout": _layout("label", "rank")}
 
 
