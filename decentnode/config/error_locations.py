@@ -38,7 +38,10 @@ SECTION_OF: dict[type[BadInput], str] = {
     MappingError: "mapping",
 }
 """The key of an error that names a file instead of a key."""
-KEYS = {"weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition"}
+KEYS = {
+    "weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition",
+    "skew": "dataset.skew",
+}  # fmt: skip
 """The key that names a plug-in, where it is not the name of its kind."""
 
 

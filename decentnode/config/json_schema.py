@@ -10,6 +10,7 @@ from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
 from decentnode.core import registry
 from decentnode.core.registry import Registry
+from decentnode.datasets.validation import ValidationSettings
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -43,6 +44,12 @@ class SchemaBuilder:
     def sections(self) -> Schema:
         """The schemas of all keys other than plain values."""
         weights, partition = self.plugin(registry.MIXINGS), self.plugin(registry.PARTITIONS, "iid")
+        held_out = self.object(parameters_of(ValidationSettings))
+        of_dataset = {
+            "partition": partition,
+            "skew": {"type": ["array", "null"], "items": self.plugin(registry.SKEWS)},
+            "validation": {"anyOf": [held_out, {"type": "null"}]},
+        }
         transforms = {"type": ["array", "null"], "items": self.plugin(registry.TRANSFORMS)}
         mixed = {"weights": weights, "transforms": transforms}
         every = {name: self.value(*given) for name, given in communication_parameters().items()}
@@ -57,7 +64,7 @@ class SchemaBuilder:
         return {
             "graph": self.plugin(registry.GRAPHS),
             "mapping": self.plugin(registry.MAPPINGS, "linear"),
-            "dataset": self.plugin(registry.DATASETS, "", {"partition": partition}),
+            "dataset": self.plugin(registry.DATASETS, "", of_dataset),
             "task": self.plugin(registry.TASKS, "classification"),
             "model": self.plugin(registry.MODELS),
             "training": self.training(torch_classes),

@@ -14,7 +14,7 @@ from decentnode.config import yaml_source
 from decentnode.config.consistency import check_all
 from decentnode.config.link_security import keys_beside
 from decentnode.config.plugin_parser import PluginParser
-from decentnode.config.sections import SHARING_KEYS, SectionParser
+from decentnode.config.sections import DATASET_KEYS, SHARING_KEYS, SectionParser
 from decentnode.config.settings import KeyFolder, Plugin, Settings
 from decentnode.config.sources import extends
 from decentnode.config.type_check import is_path, parameters_of
@@ -73,7 +73,8 @@ def dump(settings: Settings) -> str:
 def resolved(settings: Settings) -> dict[str, Any]:
     """The settings as plain values, in the shape of the YAML file."""
     found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
-    found["dataset"]["partition"] = found.pop("partition")
+    for name in DATASET_KEYS:
+        found["dataset"][name] = found.pop(name)
     found["training"] = found.pop("coupling") | found["training"]
     found["task"] = found["training"].pop("task")
     found["training"]["mix_buffers"] = found.pop("mix_buffers")

@@ -29,6 +29,7 @@ from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
 from decentnode.config.yaml_source import Document, Key
 from decentnode.core import registry
 from decentnode.core.registry import Registry
+from decentnode.datasets.validation import ValidationSettings
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
@@ -43,7 +44,7 @@ SECTIONS = (
     "security", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
-DATASET_KEYS = ("partition",)
+DATASET_KEYS = ("partition", "skew", "validation")
 COMMUNICATION_KEYS = ("overlap",)
 TORCH_KEYS = ("optimizer", "scheduler", "loss")
 
@@ -73,6 +74,8 @@ class SectionParser:
             "mapping": self._mapping(),
             "dataset": self._plugin(("dataset",), registry.DATASETS, generic=DATASET_KEYS),
             "partition": self._plugin(("dataset", "partition"), registry.PARTITIONS, "iid"),
+            "skew": self._plugins(("dataset", "skew"), registry.SKEWS),
+            "validation": self._validation(),
             "model": self._plugin(("model",), registry.MODELS),
             # After the dataset, which has a task of its own.
             **self._training(self._plugin(("task",), registry.TASKS, self._default_task)),
@@ -120,6 +123,13 @@ class SectionParser:
         if plugin:
             self.made[kind.kind] = self.reader.attempt(key, lambda: _tried(plugin))
         return plugin
+
+    def _validation(self) -> ValidationSettings | None:
+        key = ("dataset", "validation")
+        found: ValidationSettings | None = None
+        if self.reader.get(key) is not None:
+            found = self._settings(key, ValidationSettings)
+        return found
 
     def _mapping(self) -> Plugin | None:
         graph: Graph | None = self.made.get("graph")

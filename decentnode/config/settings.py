@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator
 
 from decentnode.core.timeouts import Timeouts
+from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
@@ -162,6 +163,9 @@ class Settings:
     mapping: Plugin
     dataset: Plugin
     partition: Plugin
+    skew: tuple[Plugin, ...] = ()
+    """What changes the training samples of each rank, in this order."""
+    validation: ValidationSettings | None = None
     model: Plugin
     coupling: Plugin
     """The gradient sync: `training.name` and its options."""

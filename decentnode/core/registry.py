@@ -147,6 +147,7 @@ MODELS = Registry(
 )
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
 PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
+SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
 TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
@@ -154,6 +155,6 @@ TRAININGS = Registry(
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
-    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, TASKS,
-    TRAININGS, FAULTS, WRITERS,
+    GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
+    TASKS, TRAININGS, FAULTS, WRITERS,
 )  # fmt: skip

@@ -10,11 +10,12 @@ from decentnode.datasets.leaf_texts import Reddit, Sent140, Shakespeare
 from decentnode.datasets.movielens import MovieLens
 from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.quadratic import Quadratic
+from decentnode.datasets.skew import Skew
 from decentnode.datasets.synthetic import Synthetic
 from decentnode.datasets.text import Text, Tokens
 
 __all__ = [
     "Celeba", "Cifar10", "Dataset", "Digits", "Femnist", "Idx", "Leaf", "LoadedDataset", "MovieLens",
-    "Partition", "Quadratic", "Reddit", "Samples", "Sent140", "Shakespeare", "Synthetic", "Text", "Tokens",
-    "label_histogram",
+    "Partition", "Quadratic", "Reddit", "Samples", "Sent140", "Shakespeare", "Skew", "Synthetic", "Text",
+    "Tokens", "label_histogram",
 ]  # fmt: skip

@@ -115,10 +115,14 @@ class LoadedDataset:
     num_classes: int
     shape: tuple[int, ...]
     """The shape of one input."""
+    validation: Samples | None = None
+    """Samples that are held out of one of both to choose by; None: there are none."""
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
         """The same samples, whose batches have that dtype."""
-        return replace(self, train=replace(self.train, dtype=dtype), test=replace(self.test, dtype=dtype))
+        held_out = None if self.validation is None else replace(self.validation, dtype=dtype)
+        train, test = (replace(samples, dtype=dtype) for samples in (self.train, self.test))
+        return replace(self, train=train, test=test, validation=held_out)
 
 
 @dataclass(kw_only=True)

@@ -104,7 +104,7 @@ class Launcher:
         self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
-        join = Join(machine, __version__, digest, experiment.dataset_digest, code)
+        join = Join(machine, __version__, digest, experiment.samples.digest, code)
         self._assembly = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
             experiment.settings.failures, experiment.layout.numel,

@@ -48,6 +48,7 @@ def has_foreign_plugins(settings: Settings) -> bool:
     plugins = [
         *(getattr(settings, name) for name in PLUGINS),
         *settings.transforms,
+        *settings.skew,
         training.loss,
         training.task,
     ]

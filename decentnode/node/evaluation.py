@@ -3,6 +3,7 @@
 The observer of the machine reads published vectors, and with `evaluation.background` the evaluators do, too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter
@@ -10,6 +11,7 @@ from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, Sna
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
+from decentnode.results.metrics import VALIDATION
 from decentnode.results.records import RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
@@ -37,6 +39,8 @@ class EvaluationPlan:
     """The samples before the last round; None: all."""
     ranks: frozenset[int] | None = None
     """The nodes whose models are evaluated before the last round; None: all."""
+    validation: Samples | None = None
+    """The validation samples, all of them in each evaluation; None: there are none."""
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
@@ -49,6 +53,16 @@ class EvaluationPlan:
     def samples_after(self, round: int) -> Samples:
         """The samples of the evaluation after this round."""
         return self.samples if self.drawn is None or round + 1 == self.rounds else self.drawn
+
+    def measured(self, round: int, test: Callable[[Samples], dict[str, float]]) -> dict[str, float]:
+        """The metrics after this round by name, those on the validation samples with `validation_` before it.
+
+        `test`: the metrics of a model on some samples.
+        """
+        found = test(self.samples_after(round))
+        if self.validation is not None:
+            found |= {VALIDATION + name: value for name, value in test(self.validation).items()}
+        return found
 
 
 @dataclass(frozen=True)
@@ -115,8 +129,9 @@ class NodeEvaluation:
 
     def _evaluate(self, record: RoundRecord) -> None:
         training, plan = self._training, self.plan
-        record.metrics = self.scores = evaluate(
-            training.objective, plan.samples_after(record.round), plan.batch_size, training.hooks.beat
+        record.metrics = self.scores = plan.measured(
+            record.round,
+            lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
         )
         self._readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
 

@@ -7,20 +7,19 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-import xxhash
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import DiskProblem
+from decentnode.communication.launcher_link.reports import MOST_BYTES, DiskProblem
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
-from decentnode.datasets.base import Dataset, LoadedDataset, draw
+from decentnode.datasets.base import LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
@@ -33,6 +32,7 @@ from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.round_scheduler import RoundScheduler
+from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
@@ -43,8 +43,10 @@ from decentnode.training.objective import Objective
 from decentnode.training.training import Hooks, Shard, Training
 
 STAGING_ALIGNMENT = 64
-HASHED_ROWS = 4096
-"""Samples that are hashed at a time."""
+REPORT_BYTES = 300
+"""Of the report of a node's end, without its metrics."""
+NUMBER_BYTES = 21
+"""Of a number in it, with what stands around it and its name."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,7 @@ class Experiment:
     settings: Settings
     graph: WeightedGraph
     mapping: Mapping
-    dataset: LoadedDataset
-    parts: list[Tensor]
-    """The training samples of each rank, as indices."""
+    samples: RunSamples
     network: nn.Module
     """The initial model of every node."""
     layout: ParameterLayout
@@ -86,14 +86,9 @@ class Experiment:
         check_device(settings.device)
         graph = WeightedGraph(settings.graph.make(), settings.weights.make())
         dtype = DTYPES[settings.training.dtype]
-        source: Dataset = settings.dataset.make()
-        samples = source.whole(settings.seed) if whole is None else whole
-        dataset = source.drawn(samples, settings.seed).to(dtype)
-        if not len(dataset.test):
-            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
-        settings.training.task.make().check(dataset, settings.training.loss.cls)
-        parts = settings.partition.make().split(dataset.train, graph.num_nodes, settings.seed)
-        _ = settings.coupling.make().shard(dataset.train, parts, settings.seed, 0)  # raises BadInput
+        samples = RunSamples.load(settings, graph.num_nodes, whole)
+        dataset = samples.dataset
+        _ = settings.coupling.make().shard(dataset.train, samples.parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
             settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype
         )
@@ -102,18 +97,31 @@ class Experiment:
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
-        experiment = cls(settings, graph, settings.mapping.make(), dataset, parts, network, layout)
-        experiment.check_batches()
+        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
+        check_batches(experiment)
+        check_metrics(experiment.metrics)
         _ = experiment.plan  # draws samples, which raises BadInput
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
         _ = experiment.injector  # its memory must exist before the fork
         return experiment
 
     @property
+    def dataset(self) -> LoadedDataset:
+        """The samples, as the nodes read them."""
+        return self.samples.dataset
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The training samples of each rank, as indices."""
+        return self.samples.parts
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What an evaluation measures, the headline first."""
+        """What an evaluation measures, the headline first; those on validation samples last."""
         task = self.settings.training.task.make()
-        return tuple(Metric(*metric) for metric in task.metrics(self.dataset.num_classes))
+        found = tuple(Metric(*metric) for metric in task.metrics(self.dataset.num_classes))
+        held_out = self.dataset.validation is not None
+        return found + tuple(metric.of_validation for metric in found if held_out)
 
     @cached_property
     def plan(self) -> EvaluationPlan:
@@ -126,7 +134,7 @@ class Experiment:
         )
         return EvaluationPlan(
             samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
-            tests.final, drawn, tests.tested(self.graph.num_nodes),
+            tests.final, drawn, tests.tested(self.graph.num_nodes), self.dataset.validation,
         )  # fmt: skip
 
     @cached_property
@@ -146,20 +154,6 @@ class Experiment:
     def home(self) -> dict[int, int]:
         """For each rank the position of its process."""
         return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
-
-    @cached_property
-    def dataset_digest(self) -> str:
-        """A hash of the loaded samples and their partition, equal on all machines."""
-        state = xxhash.xxh3_128()
-        for samples in (self.dataset.train, self.dataset.test):
-            weights = () if samples.weights is None else (samples.weights,)
-            for tensor in (samples.inputs, samples.labels, *samples.more, *weights):
-                # In blocks, because a view of a mapped file may be larger than the memory.
-                for block in tensor.split(HASHED_ROWS):
-                    state.update(block.contiguous().numpy().data.cast("B"))
-        for part in self.parts:
-            state.update(part.numpy().tobytes())
-        return state.hexdigest()
 
     @cached_property
     def sources(self) -> PluginSources:
@@ -201,20 +195,6 @@ class Experiment:
         """The smallest batch that the model can be trained on."""
         batch = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
         return least_batch(self.network, batch.fields)
-
-    def check_batches(self) -> None:
-        """Raises BadInput if a node's batches are too small for the model's batch norm."""
-        least, size = self.least_batch, self.settings.training.batch_size
-        if size < least:
-            raise BadInput(
-                f"training.batch_size: batch norm needs {least} samples or more at once, not {size}"
-            )
-        for rank in range(self.graph.num_nodes):
-            if 0 < self.shard(rank).size < least:
-                raise BadInput(
-                    f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
-                    f"once; give each rank {least} or none"
-                )
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node."""
@@ -298,6 +278,29 @@ class Experiment:
         )  # fmt: skip
 
 
+def check_batches(experiment: Experiment) -> None:
+    """Raises BadInput if a node's batches are too small for the model's batch norm."""
+    least, size = experiment.least_batch, experiment.settings.training.batch_size
+    if size < least:
+        raise BadInput(f"training.batch_size: batch norm needs {least} samples or more at once, not {size}")
+    for rank in range(experiment.graph.num_nodes):
+        if 0 < experiment.shard(rank).size < least:
+            raise BadInput(
+                f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
+                f"once; give each rank {least} or none"
+            )
+
+
+def check_metrics(metrics: Sequence[Metric]) -> None:
+    """Raises BadInput if the metrics of a node are too long for a report."""
+    needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in metrics)
+    if needed > MOST_BYTES:
+        raise BadInput(
+            f"task: the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
+            f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false"
+        )
+
+
 def vector_test(experiment: Experiment, device: torch.device | None = None) -> VectorTest:
     """A test of vectors in a network of its own."""
     network = copy.deepcopy(experiment.network).to(device or "cpu")
@@ -318,6 +321,6 @@ def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[s
 
     def test(vector: Tensor, round: int) -> dict[str, float]:
         tested.load(vector)
-        return tested.run(plan.samples_after(round), plan.batch_size)
+        return plan.measured(round, lambda samples: tested.run(samples, plan.batch_size))
 
     return test

@@ -10,6 +10,9 @@ from decentnode.core.text import decimal, percent
 Values = Mapping[str, float | None]
 """A number for each metric; None where it is not finite, because JSON has no such numbers."""
 
+VALIDATION = "validation_"
+"""What the names of metrics on validation samples begin with."""
+
 
 class Metric(msgspec.Struct, frozen=True):
     """One number that an evaluation gives for a model."""
@@ -18,6 +21,21 @@ class Metric(msgspec.Struct, frozen=True):
     higher_is_better: bool
     is_fraction: bool = False
     """Whether it is a number from 0 to 1 that people read in percent."""
+
+    @property
+    def of_validation(self) -> "Metric":
+        """The same number on validation samples."""
+        return msgspec.structs.replace(self, name=VALIDATION + self.name)
+
+    @property
+    def is_of_validation(self) -> bool:
+        """Whether it is measured on validation samples."""
+        return self.name.startswith(VALIDATION)
+
+    @property
+    def words(self) -> str:
+        """The name as people read it: `validation loss`."""
+        return self.name.replace("_", " ", 1) if self.is_of_validation else self.name
 
     @property
     def scale(self) -> float:

@@ -724,7 +724,10 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "dataset, option of another": (
         "name: digits",
         "name: digits, path: x",
-        ["8 dataset.path: unknown option of digits (known: train_size, test_size, partition)"],
+        [
+            "8 dataset.path: unknown option of digits (known: train_size, test_size, partition, skew, "
+            "validation)"
+        ],
     ),
     "train_size 0": (
         "name: digits",
@@ -775,13 +778,49 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: dirichle",
         [
             "8 dataset.partition.name: unknown partition 'dirichle'; did you mean "
-            "'dirichlet'? (known: dirichlet, iid, natural, shards, sizes)"
+            "'dirichlet'? (known: dirichlet, iid, natural, quantity, shards, sizes)"
         ],
     ),
     "partition, a number": (
         "{name: dirichlet, alpha: 0.5}",
         "3",
         ["8 dataset.partition: must be a name, or a mapping with its options, not 3"],
+    ),
+    "natural with a rest of its own": (
+        "{name: dirichlet, alpha: 0.5}",
+        "{name: natural, rest: drop}",
+        ["8 dataset.partition.rest: must be 'pool' or 'refuse' or 'leave_out', not 'drop'"],
+    ),
+    "skew, not a list": (
+        "partition: {name: dirichlet, alpha: 0.5}",
+        "skew: rotation",
+        ["8 dataset.skew: must be a list of skew, not 'rotation'"],
+    ),
+    "skew, unknown": (
+        "partition: {name: dirichlet, alpha: 0.5}",
+        "skew: [noise, {name: rotaton}]",
+        [
+            "8 dataset.skew[1].name: unknown skew 'rotaton'; did you mean 'rotation'? "
+            "(known: color, label_noise, noise, rotation)"
+        ],
+    ),
+    "skew, an option that is none": (
+        "partition: {name: dirichlet, alpha: 0.5}",
+        "skew: [{name: label_noise, rate: 1.5}]",
+        [
+            "8 dataset.skew[0].rate: must be a number >= 0 and <= 1 or a list of numbers >= 0 and <= 1, "
+            "not 1.5"
+        ],
+    ),
+    "validation, all of it": (
+        "partition: {name: dirichlet, alpha: 0.5}",
+        "validation: {source: test, size: 1.0}",
+        ["8 dataset.validation.size: must be a whole number > 0 or a number > 0 and < 1, not 1.0"],
+    ),
+    "validation without a source": (
+        "partition: {name: dirichlet, alpha: 0.5}",
+        "validation: {size: 5}",
+        ["8 dataset.validation.source: missing; it must be 'train' or 'test'"],
     ),
     "alpha 0": ("alpha: 0.5", "alpha: 0", ["8 dataset.partition.alpha: must be a number > 0, not 0"]),
     "alpha, negative": (

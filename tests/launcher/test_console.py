@@ -33,7 +33,7 @@ from decentnode.launcher.report.live_view import (
     screen_for,
 )
 from decentnode.results.figures.plot_process import Pictures
-from decentnode.results.metrics import CLASSIFICATION, LOSS
+from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
 from decentnode.results.reader import EvaluationRow
 
 ROW = EvaluationRow(
@@ -169,6 +169,18 @@ def test_the_end_keeps_a_long_name_apart_from_its_value(output) -> None:
     LiveConsole(output).ended(summary, Path("/runs/x"), Pictures([]), ExitCode.OK)
     assert "\n  test top_3_accuracy 97.00 % ± 0.45, from 96.11 to 98.06\n" in output.getvalue()
     assert "\n  results             /runs/x\n" in output.getvalue()
+
+
+def test_the_end_names_what_was_measured_on_validation_samples(output) -> None:
+    metrics = [ACCURACY, ACCURACY.of_validation]
+    summary = SUMMARY | {
+        "metrics": [msgspec.to_builtins(metric) for metric in metrics],
+        "validation": {"validation_accuracy": SUMMARY["test"]["accuracy"]},
+        "average_model": {"accuracy": 0.5, "validation_accuracy": 0.25},
+    }
+    LiveConsole(output).ended(summary, Path("/runs/x"), Pictures([]), ExitCode.OK)
+    assert "\n  validation accuracy 97.00 % ± 0.45, from 96.11 to 98.06\n" in output.getvalue()
+    assert "\n  average model       50.00 %, validation accuracy 25.00 %\n" in output.getvalue()
 
 
 def test_the_end_of_a_run_without_any_result(output) -> None:

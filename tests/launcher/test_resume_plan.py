@@ -71,7 +71,7 @@ def path(tmp_path_factory):
 
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
-    return SimpleNamespace(dataset_digest=digest, metrics=CLASSIFICATION)
+    return SimpleNamespace(samples=SimpleNamespace(digest=digest), metrics=CLASSIFICATION)
 
 
 def digest(path, *overrides):

@@ -89,7 +89,7 @@ def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, t
         assert rounds_in(tmp_path / "records" / f"{rank:05d}.jsonl") == [0, 1, 2, 3, 4]
     assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3]
     state = json.loads((tmp_path / "run.json").read_text())
-    digest = Experiment.from_yaml(tmp_path / "config.yaml").dataset_digest
+    digest = Experiment.from_yaml(tmp_path / "config.yaml").samples.digest
     assert (state["incarnation"], state["dataset"]) == (2, digest)
     assert (late.lineage.round, late.news) == (-1, "")
 

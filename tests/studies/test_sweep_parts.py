@@ -171,7 +171,7 @@ def test_runs_share_samples_unless_they_depend_on_the_seed(study):
     whole = cache.of(first)
     assert cache.of(replace(second, seed=9)) is whole
     alone, shared = Experiment.from_settings(first), Experiment.from_settings(first, whole)
-    assert alone.dataset_digest == shared.dataset_digest
+    assert alone.samples.digest == shared.samples.digest
     synthetic = config.load(ROOT / "configs" / "quadratic.yaml")
     assert cache.of(synthetic) is not cache.of(replace(synthetic, seed=9))
     cache.keep([first])

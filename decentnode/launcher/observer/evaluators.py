@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -261,7 +262,7 @@ class _Worker:
             # The copy is made, so the node may publish again.
             snapshots.release(rank, round)
             self._beat()
-            scores = test.run(plan.samples_after(round), plan.batch_size, self._beat)
+            scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=self._beat))
             self.reporter.send(Evaluated(rank, round, scores))
 
     def _beat(self) -> None:

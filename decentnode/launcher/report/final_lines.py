@@ -106,14 +106,16 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
 def _quality(summary: dict[str, Any]) -> Lines:
     metrics = msgspec.convert(summary["metrics"], list[Metric])
     for metric in metrics:
-        found = summary["test"][metric.name]
+        held_out = metric.is_of_validation
+        name = metric.words if held_out else f"test {metric.name}"
+        found = summary["validation" if held_out else "test"][metric.name]
         if found:
             mean, std, least, most = (metric.number(found[key]) for key in ("mean", "std", "min", "max"))
-            yield f"test {metric.name}", f"{mean}{metric.unit} ± {std}, from {least} to {most}"
+            yield name, f"{mean}{metric.unit} ± {std}, from {least} to {most}"
         elif metric is metrics[0] and summary["finished_nodes"]:
-            yield f"test {metric.name}", "-"
+            yield name, "-"
     if average := summary["average_model"]:
-        others = [f", {metric.name} {metric.text(average.get(metric.name))}" for metric in metrics[1:]]
+        others = [f", {metric.words} {metric.text(average.get(metric.name))}" for metric in metrics[1:]]
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:
         yield "consensus distance", decimal(summary["consensus_distance"])

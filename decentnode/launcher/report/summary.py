@@ -19,7 +19,8 @@ from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
-from decentnode.results.metrics import Values
+from decentnode.results.metrics import VALIDATION, Values
+from decentnode.results.partition_table import PARTITION_FILE
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 
@@ -156,14 +157,10 @@ def unused_directory(name: str) -> Path:
 def make_run_directory(experiment: "Experiment", machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput."""
     from decentnode.config import loader as config
-    from decentnode.datasets.partition import label_histogram
 
     settings = experiment.settings
     path = Path(settings.run_dir or unused_directory(settings.name)).absolute()
-    dataset = experiment.dataset
-    histogram = label_histogram(dataset.train, experiment.parts, dataset.num_classes)
-    sizes = list(map(len, experiment.parts))
-    content = {"schema": SCHEMA, "labels_per_rank": histogram, "samples_per_rank": sizes}
+    partition = experiment.samples.table(settings)
     try:
         # Two runs that start in the same second have the same generated name.
         while not _is_made(path, settings.run_dir is not None):
@@ -173,7 +170,7 @@ def make_run_directory(experiment: "Experiment", machine: int) -> Path:
         for folder in ("records", "logs"):
             (path / folder).mkdir()
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
-        write_atomically(path / "partition.json", content)
+        write_atomically(path / PARTITION_FILE, partition.content)
     except OSError as error:
         raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
     return path
@@ -224,6 +221,7 @@ def summarize(
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.last
     by_rank = _last_tests(evaluations, finished, settings.rounds)
+    found = {metric.name: spread(by_rank.get(metric.name, {})) for metric in experiment.metrics}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -249,7 +247,8 @@ def summarize(
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
         "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
-        "test": {metric.name: spread(by_rank.get(metric.name, {})) for metric in experiment.metrics},
+        "test": {name: one for name, one in found.items() if not name.startswith(VALIDATION)},
+        "validation": {name: one for name, one in found.items() if name.startswith(VALIDATION)},
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),

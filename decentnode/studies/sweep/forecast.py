@@ -168,6 +168,9 @@ def forecast(experiment: Experiment) -> Forecast:
 def _whole_tests(plan: EvaluationPlan, nodes: int) -> float:
     """Evaluations of one model on all samples that cost as much as those of the plan."""
     tested = nodes if plan.ranks is None else len(plan.ranks)
-    share = tested * len(plan.samples_after(-1)) / len(plan.samples)
+    validation = 0 if plan.validation is None else len(plan.validation)
     due = [round for round in range(plan.rounds) if plan.is_due(round)]
-    return sum(nodes if round + 1 == plan.rounds else share for round in due)
+    return sum(
+        (nodes if round + 1 == plan.rounds else tested) * (len(plan.samples_after(round)) + validation)
+        for round in due
+    ) / len(plan.samples)

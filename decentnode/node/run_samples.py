@@ -1,0 +1,81 @@
+"""The samples of a run, and which of them each rank trains on; made once per machine, before the fork."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import xxhash
+from torch import Tensor
+
+from decentnode.config.settings import Settings
+from decentnode.core.vector import DTYPES
+from decentnode.datasets import skew
+from decentnode.datasets.base import Dataset, LoadedDataset
+from decentnode.datasets.partition import label_histogram
+from decentnode.datasets.validation import hold_out, split_rows
+from decentnode.errors import BadInput
+from decentnode.results.partition_table import PartitionTable
+from decentnode.training.tasks import NextToken
+
+HASHED_ROWS = 4096
+"""Samples that are hashed at a time."""
+MOST_LABELS = 1000
+"""More are no classes that a picture could show."""
+
+
+@dataclass(frozen=True)
+class RunSamples:
+    """Training, test and validation samples, with the training samples of each rank."""
+
+    dataset: LoadedDataset
+    parts: list[Tensor]
+    """The training samples of each rank, as indices."""
+    levels: list[list[skew.Levels]] = field(default_factory=list)
+    """By skew and rank."""
+
+    @classmethod
+    def load(cls, settings: Settings, nodes: int, whole: LoadedDataset | None = None) -> "RunSamples":
+        """What the settings name, for so many nodes; raises BadInput. `whole`: all samples, if loaded."""
+        source: Dataset = settings.dataset.make()
+        seed = settings.seed
+        drawn = source.drawn(source.whole(seed) if whole is None else whole, seed)
+        dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.validation, seed)
+        if not len(dataset.test):
+            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
+        settings.training.task.make().check(dataset, settings.training.loss.cls)
+        parts = split_rows(settings.partition.make(), dataset.train, rows, nodes, seed)
+        changed, levels = skew.apply([one.make() for one in settings.skew], dataset, parts, seed)
+        return cls(changed, parts, levels)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all samples and the partition, equal on all machines."""
+        state = xxhash.xxh3_128()
+        for samples in (self.dataset.train, self.dataset.test, self.dataset.validation):
+            if samples is None:
+                continue
+            weights = () if samples.weights is None else (samples.weights,)
+            for tensor in (samples.inputs, samples.labels, *samples.more, *weights):
+                # In blocks, because a view of a mapped file may be larger than the memory.
+                for block in tensor.split(HASHED_ROWS):
+                    state.update(block.contiguous().numpy().data.cast("B"))
+        for part in self.parts:
+            state.update(part.numpy().tobytes())
+        return state.hexdigest()
+
+    def table(self, settings: Settings) -> PartitionTable:
+        """The training samples of each rank in numbers, with labels as the skews have left them."""
+        train = self.dataset.train
+        # Tokens are labels that each rank has all of.
+        counted = not isinstance(settings.training.task.make(), NextToken) and (
+            1 < self.dataset.num_classes <= MOST_LABELS
+        )
+        return PartitionTable(
+            [len(part) for part in self.parts],
+            label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],
+            [] if train.groups is None else [len(np.unique(train.groups[part])) for part in self.parts],
+            [
+                {"name": plugin.name, "levels": levels}
+                for plugin, levels in zip(settings.skew, self.levels, strict=True)
+            ],
+        )
