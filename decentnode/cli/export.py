@@ -55,12 +55,15 @@ def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
             _totals(records, "sent_index").items(), _totals(records, "sent_header").values(), strict=True
         )
     }  # fmt: skip
-    accuracies = {round: row.metrics.get("accuracy", {}).get(rank) for round, row in rows.items()}
+
+    def metric(name: str, scale: float = 1.0) -> dict[int, float | None]:
+        found = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
+        return {round: None if value is None else scale * value for round, value in found.items()}
+
     return {
         "train_loss": {round: row.train_loss.get(rank) for round, row in rows.items()},
-        "test_loss": {round: row.metrics.get("loss", {}).get(rank) for round, row in rows.items()},
-        "test_acc": {round: None if value is None else 100 * value for round, value in accuracies.items()},
-        "validation_loss": {}, "validation_acc": {},
+        "test_loss": metric("loss"), "test_acc": metric("accuracy", 100),
+        "validation_loss": metric("validation_loss"), "validation_acc": metric("validation_accuracy", 100),
         "total_bytes": {round: row.bytes_sent.get(rank) for round, row in rows.items()},
         "total_meta": {round: meta[round] for round in rows if round in meta},
         "total_data_per_n": {round: values[round] for round in rows if round in values},

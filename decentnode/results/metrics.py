@@ -38,6 +38,11 @@ class Metric(msgspec.Struct, frozen=True):
         return self.name.replace("_", " ", 1) if self.is_of_validation else self.name
 
     @property
+    def title(self) -> str:
+        """The name with the samples that it is measured on: `test loss`, `validation loss`."""
+        return self.words if self.is_of_validation else f"test {self.name}"
+
+    @property
     def scale(self) -> float:
         """The factor from the files to what people read."""
         return 100.0 if self.is_fraction else 1.0

@@ -3,6 +3,7 @@
 import fcntl
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,24 @@ class Run:
             metric.scale * fmean(float("nan") if value is None else value for value in column)
             for column in columns
         ]
+
+    @property
+    def best(self) -> float:
+        """The headline metric where it is best, as people read it; nan where no evaluation is finite.
+
+        With validation samples: where the same metric is best on those.
+        """
+        judged = self.judged_by
+        pairs = [*zip(self.curve(judged), self.curve(), strict=True)]
+        # Of equal ones the first evaluation counts.
+        known = {value: shown for value, shown in reversed(pairs) if isfinite(value)}
+        return known[judged.best([*known])] if known else nan
+
+    @property
+    def judged_by(self) -> Metric:
+        """The metric to choose by: the headline metric, on validation samples where there are some."""
+        wanted = self.headline.of_validation
+        return wanted if wanted in self.metrics else self.headline
 
     @property
     def rounds(self) -> list[float]:

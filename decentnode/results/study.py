@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,11 +152,13 @@ class Study:
         bytes_limit, seconds_limit = self.equal_bytes, self.equal_seconds
         found: dict[str, Measure] = {
             "end": lambda run: run.curve()[-1],
-            "best": lambda run: headline.best([value for value in run.curve() if isfinite(value)] or [nan]),
+            "best": lambda run: run.best,
             # Without communication no budget is a limit.
-            "at_equal_bytes": lambda run: value_at(bytes_limit, run.bytes_per_node, run.curve())
-            if run.bytes_per_node[-1]
-            else run.curve()[-1],
+            "at_equal_bytes": lambda run: (
+                value_at(bytes_limit, run.bytes_per_node, run.curve())
+                if run.bytes_per_node[-1]
+                else run.curve()[-1]
+            ),
             "at_equal_seconds": lambda run: value_at(seconds_limit, run.seconds, run.curve()),
             "bytes": lambda run: run.bytes_per_node[-1],
             "seconds": lambda run: run.seconds[-1],

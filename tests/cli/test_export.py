@@ -47,6 +47,12 @@ def test_decentralizepys_plot_scripts_find_their_keys(run):
     assert found["total_bytes"] == {"10": 3000, "20": 6000}
     assert found["total_data_per_n"] == {"10": 1000, "20": 2000} and found["total_meta"]["20"] == 220
     assert found["train_loss"].keys() == {"10", "20"} and found["validation_acc"] == {}
+    rows = (run / "evaluations.jsonl").read_text().replace('"loss"', '"validation_accuracy"')
+    (run / "evaluations.jsonl").write_text(rows)
+    assert export(run, "--format", "decentralizepy") == 0
+    found = json.loads((run / "decentralizepy" / "0_results.json").read_text())
+    assert found["validation_acc"] == {"10": 50.0, "20": 50.0}
+    assert found["validation_loss"] == found["test_loss"] == {}
 
 
 def test_bad_input_is_one_line(run, tmp_path, capsys):

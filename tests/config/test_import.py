@@ -298,6 +298,18 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
         ("= dirichlet\nalpha = 1", "= True\nshards = 2", "dataset.partition.name", "shards"),
         ("= dirichlet", "= iid", "dataset.partition.name", "iid"),
         ("= dirichlet", "= simple\ntest_batch_size = 32", "evaluation.batch_size", 32),
+        (
+            "= dirichlet",
+            "= iid\nvalidation_source = Test\nvalidation_size = 0.1",
+            "dataset.validation.size",
+            0.1,
+        ),
+        (
+            "= dirichlet",
+            "= iid\nvalidation_source = Train\nvalidation_size = 0.1",
+            "dataset.validation.source",
+            "train",
+        ),
         ("TCP\naddr", "TCP_ACK\noffset = 9100\naddr", "communication.base_port", 9100),
         ("TCP\naddr", "TCP_ACK\nrecv_timeout = 50\naddr", "failures.deadline", 50),
         (
@@ -393,6 +405,16 @@ NONE = "in decentralizepy an argument of the driver; add"
         ),
         ("dataset_class = CIFAR10\n", "", "config.ini:1 DATASET.dataset_class: missing; it names the class"),
         ("dirichlet", "dirchlet", "config.ini:10 DATASET.partition_niid: unknown partition; did you mean "),
+        (
+            "= dirichlet",
+            "= iid\nvalidation_source = test",
+            "config.ini:11 DATASET.validation_size: missing; it is the fraction of the samples that ",
+        ),
+        (
+            "= dirichlet",
+            "= iid\nvalidation_source = Tset\nvalidation_size = 0.1",
+            "config.ini:11 DATASET.validation_source: unknown part; did you mean 'test'?",
+        ),
         ("SGD", "SDG", "config.ini:15 training.optimizer.name: unknown optimizer 'SDG'; did you mean 'SGD'?"),
         ("lr =", "lrr =", "config.ini:16 training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"),
         ("= 8", "= a", "config.ini:23 training.batch_size: must be a whole number > 0, not 'a'"),

@@ -1,6 +1,7 @@
 """Runs as a study sees them: states, variants, tables, differences."""
 
 import fcntl
+import json
 from math import isnan
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import yaml
 from decentnode.cli import app as cli
 from decentnode.errors import BadInput
 from decentnode.results import Run, Study
-from decentnode.results.metrics import CLASSIFICATION, LOSS
+from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 from decentnode.results.run import RunEntry
 from decentnode.results.study import read_variants
+from decentnode.studies.report.charts import curve_charts
+from decentnode.studies.report.tables import main_table
 
 
 def make_run(
@@ -64,6 +67,24 @@ def test_a_run_is_a_tidy_table(tmp_path):
     last = frame.iloc[-1]
     assert (last["rank"], last["round"], last["accuracy"], last["bytes_sent"]) == (1, 20, 0.9, 6000)
     assert isnan(last["loss"]) and isnan(last["train_loss"]) and frame["train_loss"][0] == 0.25
+
+
+def test_the_best_evaluation_is_chosen_by_validation_where_there_is_some(tmp_path):
+    accuracies = [(0.5, 0.5), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6)]
+    assert Run(make_run(tmp_path / "without", accuracies)).best == pytest.approx(80.0)
+    path = make_run(tmp_path / "a", accuracies, metrics=[*CLASSIFICATION, ACCURACY.of_validation])
+    rows = [json.loads(line) for line in (path / "evaluations.jsonl").read_text().splitlines()]
+    for row, value in zip(rows, (0.1, 0.2, 0.9, 0.9), strict=True):
+        row["metrics"]["validation_accuracy"] = {"0": value, "1": value}
+    (path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Run(path).judged_by.words == "validation accuracy"
+    assert Run(path).best == Study(path).measures()["best"](Run(path)) == pytest.approx(70.0)
+    described = main_table(Study(path), 50.0)
+    assert "Best: at the evaluation with the best accuracy on the validation samples." in described.notes
+    drawn = curve_charts(Study(path))["validation_accuracy_rounds"]
+    assert drawn["data"][-1]["y"] == pytest.approx([10, 20, 90, 90])
+    assert drawn["layout"]["yaxis"]["title"]["text"] == "validation accuracy (%)"
+    assert isnan(Run(make_run(tmp_path / "b", [])).best)
 
 
 def test_a_run_in_progress_holds_its_lock(tmp_path):

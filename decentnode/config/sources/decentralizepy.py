@@ -34,6 +34,7 @@ REQUIRED = {
 """Sections that every configuration has, and their keys without a default."""
 CODING = ("compress", "compression_package", "compression_class", "float_precision")
 INDEX_CODER = "elias_gamma"
+SOURCES = ("train", "test")
 EPIDEMIC = f"for another one in each round see Epidemic Learning in {PAGE}"
 PARTITION_OPTIONS = {"dirichlet": ("alpha", "alpha", 100), "shards": ("shards", "labels_per_node", 1)}
 """The INI key of a partition's option, our name for it, and decentralizepy's default."""
@@ -96,6 +97,7 @@ def _dataset(made: Conversion, section: Section) -> None:
                 made.set(entry, "dataset", entry.key)
         _files(made, section, name)
         _partition(made, section, "natural" if name in OF_USERS else "iid")
+        _validation(made, section)
     if model := made.class_of(section, "model", list(MODELS), "model"):
         ours = CNNS.get(name, "cnn") if model == "CNN" else MODELS.get(model, model)
         made.set(section["model_class"], "model", value=ours)
@@ -144,6 +146,26 @@ def _partition(made: Conversion, section: Section, usual: str) -> None:
         made.set(sizes, *key, "sizes")
     elif sizes is not None:
         made.miss(sizes, f"the partition {name} decides them")
+
+
+def _validation(made: Conversion, section: Section) -> None:
+    source, size = section.get("validation_source"), section.get("validation_size")
+    if source is None or source.value is None:
+        if size is not None:
+            made.miss(size, "without validation_source not used")
+        return
+    if source.text.lower() not in SOURCES:
+        made.defect(
+            source.line, (source.section, source.key), unknown("part", source.text.lower(), list(SOURCES))
+        )
+    elif size is None:
+        what = "missing; it is the fraction of the samples that validation_source names"
+        made.defect(source.line, (source.section, "validation_size"), what)
+    else:
+        made.set(source, "dataset", "validation", "source", value=source.text.lower())
+        made.set(size, "dataset", "validation", "size")
+    if source.text.lower() == "train":
+        made.note(source, f"drawn before the partition; each node of {OWN} draws from its own samples")
 
 
 def _partition_name(made: Conversion, given: IniEntry) -> str:

@@ -26,7 +26,6 @@ def _none(reason: str) -> Counterpart:
 
 
 _DATASET_NAME = _to("dataset.name")
-_SAMPLES = _none("runs evaluate on the test set alone; `dataset.test_size` takes a part of it")
 _BY = _to("sharing.transforms[0].by")
 _CODING = _to("sharing.transforms")
 _UNBUILT = _none("their classes are not built in")
@@ -49,8 +48,8 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "partition_niid": _to("dataset.partition.name"),
         "alpha": _to("dataset.partition.alpha"),
         "shards": _to("dataset.partition.labels_per_node"),
-        "validation_source": _SAMPLES,
-        "validation_size": _SAMPLES,
+        "validation_source": _to("dataset.validation.source"),
+        "validation_size": _to("dataset.validation.size"),
         "tokenizer": _none("`read` of your own dataset returns ids"),
     },
     "OPTIMIZER_PARAMS": {

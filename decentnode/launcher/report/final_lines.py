@@ -106,14 +106,12 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
 def _quality(summary: dict[str, Any]) -> Lines:
     metrics = msgspec.convert(summary["metrics"], list[Metric])
     for metric in metrics:
-        held_out = metric.is_of_validation
-        name = metric.words if held_out else f"test {metric.name}"
-        found = summary["validation" if held_out else "test"][metric.name]
+        found = summary["validation" if metric.is_of_validation else "test"][metric.name]
         if found:
             mean, std, least, most = (metric.number(found[key]) for key in ("mean", "std", "min", "max"))
-            yield name, f"{mean}{metric.unit} ± {std}, from {least} to {most}"
+            yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}"
         elif metric is metrics[0] and summary["finished_nodes"]:
-            yield name, "-"
+            yield metric.title, "-"
     if average := summary["average_model"]:
         others = [f", {metric.words} {metric.text(average.get(metric.name))}" for metric in metrics[1:]]
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)

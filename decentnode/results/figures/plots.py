@@ -216,7 +216,7 @@ def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
 
 
 def _label(metric: Metric) -> str:
-    return f"test {metric.name}{' (%)' if metric.is_fraction else ''}"
+    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
 
 
 def _locator(axis: Axis) -> MaxNLocator:

@@ -28,6 +28,9 @@ def looks(study: Study) -> dict[str, Look]:
 def curve_charts(study: Study) -> dict[str, Chart]:
     """A chart for each metric and axis, named `METRIC_AXIS`; seconds only where they compare."""
     metrics = [study.headline, *([LOSS] if study.headline != LOSS else [])]
+    judged = {run.judged_by for run in study.runs}
+    # What runs without validation samples lack would be no curve.
+    metrics += [metric for metric in judged if metric.is_of_validation and len(judged) == 1]
     styles, charts = looks(study), {}
     alone = all(variant.had_the_machine_alone for variant in study.compared)
     for metric in metrics:
@@ -49,7 +52,7 @@ def curve_charts(study: Study) -> dict[str, Chart]:
 
 def label(metric: Metric) -> str:
     """The metric with its unit, for an axis."""
-    return f"test {metric.name}{' (%)' if metric.is_fraction else ''}"
+    return f"{metric.title}{' (%)' if metric.is_fraction else ''}"
 
 
 def distance_chart(study: Study) -> Chart:

@@ -57,6 +57,8 @@ def main_table(study: Study, target: float) -> Table:
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
+    if any(run.judged_by.is_of_validation for variant in study.compared for run in variant.finished):
+        notes.append(f"Best: at the evaluation with the best {headline.name} on the validation samples.")
     states = Counter(run.state for variant in study.variants for run in variant.runs)
     if others := states.keys() - {FINISHED}:
         counts = ", ".join(f"{states[state]} {state}" for state in sorted(others))
