@@ -160,10 +160,7 @@ def validate(
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
             dry_round.check(experiment)
-        samples = (
-            f"{len(experiment.dataset.train):,} training and {len(experiment.dataset.test):,} test samples"
-        )
-        found += f" with {experiment.layout.numel:,} parameters, {samples}"
+        found += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
     print(found)
 
 
@@ -195,6 +192,24 @@ def graph(
     from decentnode.cli.graph import report
 
     print_lines(report(graph, options or (), weights))
+
+
+@app.command()
+def partition(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all ranks.")] = False,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """Show which training samples each rank has, without training."""
+    settings = read(config, overrides)
+    from decentnode.cli.partition import report
+    from decentnode.config.error_locations import with_locations
+
+    with with_locations(config, overrides or ()):
+        print_lines(report(settings, as_json, figure))
 
 
 @app.command()

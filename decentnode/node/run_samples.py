@@ -63,6 +63,17 @@ class RunSamples:
             state.update(part.numpy().tobytes())
         return state.hexdigest()
 
+    @property
+    def sizes(self) -> str:
+        """How many samples there are for what, as text."""
+        held_out, test = self.dataset.validation, f"{len(self.dataset.test):,} test samples"
+        trained = f"{sum(map(len, self.parts)):,} training"
+        return (
+            f"{trained} and {test}"
+            if held_out is None
+            else f"{trained}, {len(held_out):,} validation and {test}"
+        )
+
     def table(self, settings: Settings) -> PartitionTable:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train

@@ -88,7 +88,8 @@ def rows(run):
 
 def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     """With running statistics that no vector has, and for a part of the nodes and samples."""
-    part = ("evaluation.nodes=2", "evaluation.samples=100")
+    held_out = "dataset.validation={source: train, size: 200}"
+    part = ("evaluation.nodes=2", "evaluation.samples=100", held_out)
     here = finished(folder, "here", *part)
     there = finished(folder, "there", *part, "evaluation.background=2")
     assert rows(here) == rows(there)
@@ -97,6 +98,7 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     assert [row[0] for row in rows(there)] == [1, 3, 5, 7, 9, 11]
     assert here.summary["model_hash"] == there.summary["model_hash"]
     assert here.summary["test"] == there.summary["test"]
+    assert here.summary["validation"] == there.summary["validation"]
     *before, last = read_evaluations(there.run_dir / "evaluations.jsonl")
     assert {tuple(row.ranks) for row in before} == {(0, 2)} and last.ranks == [0, 1, 2, 3]
     assert {len(row.bytes_sent) for row in before} == {4}
@@ -104,8 +106,11 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     hundredths = [100 * value for row in before for value in row.values("accuracy")]
     assert hundredths == pytest.approx([round(value) for value in hundredths])
     assert any(100 * value % 1 > 0.01 for value in last.values("accuracy"))
+    two_hundredths = [200 * value for row in (*before, last) for value in row.values("validation_accuracy")]
+    assert two_hundredths == pytest.approx([round(value) for value in two_hundredths])
     of_nodes = read_records(there.run_dir / "records" / "00000.jsonl")
-    assert not any(record.metrics for record in of_nodes)
+    # After the last round a node tests its model itself where the evaluators are busy.
+    assert not any(record.metrics for record in of_nodes[:-1])
 
 
 def test_evaluators_that_end_or_hang_are_replaced_by_the_nodes(folder):
