@@ -23,7 +23,7 @@ from decentnode.graph.mixing import Mixing, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing
 from decentnode.training.gradient_sync import GradientSync
-from decentnode.training.training import TrainingSettings
+from decentnode.training.settings import TrainingSettings
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain, Wrapper
 

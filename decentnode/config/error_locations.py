@@ -40,7 +40,7 @@ SECTION_OF: dict[type[BadInput], str] = {
 """The key of an error that names a file instead of a key."""
 KEYS = {
     "weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition",
-    "skew": "dataset.skew",
+    "skew": "dataset.skew", "augmentation": "training.augmentation",
 }  # fmt: skip
 """The key that names a plug-in, where it is not the name of its kind."""
 

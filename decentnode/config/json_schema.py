@@ -53,10 +53,11 @@ class SchemaBuilder:
         transforms = {"type": ["array", "null"], "items": self.plugin(registry.TRANSFORMS)}
         mixed = {"weights": weights, "transforms": transforms}
         every = {name: self.value(*given) for name, given in communication_parameters().items()}
-        torch_classes = {
+        training_classes = {
             "optimizer": self.plugin(OPTIMIZERS),
             "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
             "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
+            "augmentation": {"type": ["array", "null"], "items": self.plugin(registry.AUGMENTATIONS)},
         }
         records = parameters_of(RecordSettings)
         del records["writers"]
@@ -67,7 +68,7 @@ class SchemaBuilder:
             "dataset": self.plugin(registry.DATASETS, "", of_dataset),
             "task": self.plugin(registry.TASKS, "classification"),
             "model": self.plugin(registry.MODELS),
-            "training": self.training(torch_classes),
+            "training": self.training(training_classes),
             "sharing": self.plugin(registry.SHARINGS, "gossip", mixed),
             "communication": self.plugin(registry.COMMUNICATIONS, "zeromq", every),
             "evaluation": self.object(parameters_of(EvaluationSettings)),
@@ -77,9 +78,9 @@ class SchemaBuilder:
             "faults": {"type": ["array", "null"], "items": self.plugin(registry.FAULTS)},
         }
 
-    def training(self, torch_classes: Schema) -> Schema:
+    def training(self, classes: Schema) -> Schema:
         """A mapping whose `name` selects some of its keys; the others are valid for every name."""
-        shared = {key: self.value(*given) for key, given in training_parameters().items()} | torch_classes
+        shared = {key: self.value(*given) for key, given in training_parameters().items()} | classes
         section: Schema = self.plugin(registry.TRAININGS, "local", shared)["anyOf"][1]
         section["properties"] |= shared
         return section

@@ -22,7 +22,7 @@ from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
-from decentnode.training.training import TrainingSettings
+from decentnode.training.settings import TrainingSettings
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""

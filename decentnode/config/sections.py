@@ -19,6 +19,7 @@ from decentnode.config.settings import (
 from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import (
     LOSSES,
+    MOST_TRIAL_STEPS,
     OPTIMIZERS,
     SCHEDULERS,
     try_loss,
@@ -34,8 +35,8 @@ from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
+from decentnode.training.settings import Factory, TrainingSettings
 from decentnode.training.tasks.base import Task
-from decentnode.training.training import Factory, TrainingSettings
 
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
@@ -46,7 +47,8 @@ SECTIONS = (
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition", "skew", "validation")
 COMMUNICATION_KEYS = ("overlap",)
-TORCH_KEYS = ("optimizer", "scheduler", "loss")
+CLASS_KEYS = ("optimizer", "scheduler", "loss", "augmentation")
+"""Keys of `training` whose values are classes with options."""
 
 
 @dataclass
@@ -184,9 +186,9 @@ class SectionParser:
             missing = f"missing; it must be {wanted}"
             self.document.add(key, missing if section is None else f"must be {wanted}, not {show(section)}")
             return {}
-        classes = self._torch_classes(key)
+        classes = self._classes(key)
         parameters = training_parameters()
-        shared = (*parameters, *TORCH_KEYS)
+        shared = (*parameters, *CLASS_KEYS)
         coupling = self._plugin(key, registry.TRAININGS, "local", shared)
         self.made["coupling"] = self.made.pop("training", None)
         own = {name: value for name, value in section.items() if name in parameters}
@@ -200,23 +202,34 @@ class SectionParser:
         self.made["training"] = training
         return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
 
-    def _torch_classes(self, key: Key) -> dict[str, Any]:
+    def _classes(self, key: Key) -> dict[str, Any]:
         optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)
         task: Task | None = self.made.get("task")
         loss = self.reader.plugin((*key, "loss"), LOSSES, task.default_loss if task else "CrossEntropyLoss")
         scheduler = None
         if self.reader.get((*key, "scheduler")) is not None:
             scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
+        # One with a defect is left out, so that the rest can be checked.
+        augmentation = tuple(filter(None, self._plugins((*key, "augmentation"), registry.AUGMENTATIONS)))
         attempt, made = self.reader.attempt, None
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
         if scheduler and made:
-            rounds = self.made.get("rounds") or 1
-            attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, rounds))
+            attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, *self._schedule))
         if loss and task:
             attempt((*key, "loss"), lambda: try_loss(loss, task))
         # The stand-in permits a check of the numbers although the optimizer has a defect.
-        return {"optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss}
+        return {
+            "optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss,
+            "augmentation": augmentation,
+        }  # fmt: skip
+
+    @property
+    def _schedule(self) -> tuple[int, str]:
+        """The steps of the schedule that can be tried, and what one of them is."""
+        if self.reader.get(("training", "schedule_step")) == "step":
+            return MOST_TRIAL_STEPS, "step"
+        return min(self.made.get("rounds") or 1, MOST_TRIAL_STEPS), "round"
 
 
 def scalar_parameters(name: str) -> Parameters:
@@ -227,9 +240,9 @@ def scalar_parameters(name: str) -> Parameters:
 
 
 def training_parameters() -> dict[str, tuple[Any, Any]]:
-    """Types and defaults of the keys of `training` that are not torch classes."""
+    """Types and defaults of the keys of `training` that are not classes."""
     own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
-    return {name: parameter for name, parameter in own.items() if name not in (*TORCH_KEYS, "task")}
+    return {name: parameter for name, parameter in own.items() if name not in (*CLASS_KEYS, "task")}
 
 
 def communication_parameters() -> dict[str, tuple[Any, Any]]:

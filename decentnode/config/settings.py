@@ -13,7 +13,7 @@ from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
-from decentnode.training.training import Factory, TrainingSettings
+from decentnode.training.settings import Factory, TrainingSettings
 
 _AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

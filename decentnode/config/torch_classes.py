@@ -31,7 +31,7 @@ _NOT_FROM_YAML |= {
     "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
 }  # fmt: skip
 _WHAT_TORCH_RAISES = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError)
-MOST_TRIAL_ROUNDS = 100
+MOST_TRIAL_STEPS = 100
 
 
 class TorchClasses(Registry):
@@ -105,17 +105,20 @@ def try_optimizer(optimizer: Plugin) -> Optimizer:
     return made
 
 
-def try_scheduler(scheduler: Plugin, optimizer: Optimizer, rounds: int) -> None:
-    """Runs the schedule for some rounds, because torch checks many options only then; raises BadInput."""
+def try_scheduler(scheduler: Plugin, optimizer: Optimizer, steps: int, unit: str) -> None:
+    """Makes so many steps of the schedule, because torch checks many options only then; raises BadInput.
+
+    `unit`: what a step is, a round or a step of the optimizer.
+    """
     made = scheduler.make(optimizer)
     arguments = (1.0,) if isinstance(made, ReduceLROnPlateau) else ()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(min(rounds, MOST_TRIAL_ROUNDS)):
+            for _ in range(steps):
                 made.step(*arguments)
     except _WHAT_TORCH_RAISES as error:
-        raise BadInput(f"{scheduler.name}: cannot be stepped once per round: {first_line(error)}") from error
+        raise BadInput(f"{scheduler.name}: cannot be stepped once per {unit}: {first_line(error)}") from error
 
 
 def try_loss(loss: Plugin, task: Task) -> None:

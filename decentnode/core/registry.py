@@ -149,6 +149,9 @@ DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:
 PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
+AUGMENTATIONS = Registry(
+    "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
+)
 TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
@@ -156,5 +159,5 @@ FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.bas
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, TRAININGS, FAULTS, WRITERS,
+    TASKS, AUGMENTATIONS, TRAININGS, FAULTS, WRITERS,
 )  # fmt: skip

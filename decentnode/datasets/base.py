@@ -35,6 +35,8 @@ class Batch:
     labels: Tensor
     weights: Tensor | None = None
     """Shape (batch,), float32: what each sample counts in the loss; None: all count the same."""
+    mixed: tuple[Tensor, float] | None = None
+    """Of samples that are mixtures of two: the labels of the second ones, and the share of the first ones."""
 
     def __len__(self) -> int:
         return len(self.labels)

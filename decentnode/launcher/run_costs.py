@@ -48,7 +48,7 @@ def measure(experiment: Experiment) -> Costs:
     tested = time.perf_counter()
     sent = sum(nodes.sent) + HEADER_BYTES * len(nodes.sent)
     return Costs(
-        (stepped - began) / TIMED_STEPS,
+        experiment.settings.training.accumulate * (stepped - began) / TIMED_STEPS,
         (shared - stepped) / len(nodes.ranks) / SHARED_ROUNDS,
         (tested - shared) * max(1.0, len(tests) / size),
         sent / nodes.receivers if nodes.receivers else 0.0,
@@ -58,5 +58,5 @@ def measure(experiment: Experiment) -> Costs:
 def steps(experiment: Experiment, rank: int, round: int) -> int:
     """The local steps of a node in a round."""
     training = experiment.settings.training
-    per_epoch = Minibatches(experiment.shard(rank), training.batch_size).per_epoch
-    return training.steps(rank, round, per_epoch)
+    minibatches = Minibatches(experiment.shard(rank), training.batch_size)
+    return training.steps(rank, round, minibatches.steps_per_epoch(training.accumulate))

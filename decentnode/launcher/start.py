@@ -44,7 +44,7 @@ def run_here(
         for line in filter(None, [shortage, *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, whole)
-        if dry_round.has_foreign_plugins(settings):
+        if dry_round.is_needed(settings):
             dry_round.check(experiment)
         launcher = Launcher(experiment, machine, screen(sys.stdout), past)
     # The first optimizer step would otherwise import this, once in every node.

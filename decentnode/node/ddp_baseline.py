@@ -148,10 +148,11 @@ class DDPReducer(Reducer):
         options = self._options
         # The constructor runs collectives, so a missing rank is named here, too.
         with self.step(-1, -1):
-            return DistributedDataParallel(
+            self._module = DistributedDataParallel(
                 module, process_group=self._group, bucket_cap_mb=options.bucket_mb,
                 find_unused_parameters=options.find_unused_parameters,
             )  # fmt: skip
+        return self._module
 
     @contextmanager
     def step(self, round: int, step: int) -> Iterator[None]:
@@ -165,7 +166,15 @@ class DDPReducer(Reducer):
                 raise
             raise RunFailed(f"rank {self._rank}, {when}: {why}") from error
 
+    @contextmanager
+    def partial(self) -> Iterator[None]:
+        with self._module.no_sync():
+            yield
+
     def backward(self, loss: Tensor) -> None:
+        if not self._module.require_backward_grad_sync:
+            super().backward(loss)
+            return
         self._roll_call.progress += 1
         if self._round < 0:
             super().backward(loss)

@@ -22,8 +22,10 @@ from decentnode.config.error_locations import line_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.polling import ready
-from decentnode.core.text import how_it_ended
+from decentnode.core.rng import generator
+from decentnode.core.text import first_line, how_it_ended
 from decentnode.core.vector import Vector
+from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
@@ -31,7 +33,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
-from decentnode.training.objective import Objective
+from decentnode.training.augmentation.base import augmented
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -39,6 +41,8 @@ MOST_NODES = 3
 LEARNING_RATE = 0.01
 """Used if the optimizer's options name none."""
 PLUGINS = ("graph", "dataset", "partition", "model", "sharing", "weights")
+HALF = "'Half'"
+"""In torch's error about an operation that a device does not have in float16."""
 OURS = ("decentnode.", "torch.")
 
 
@@ -50,9 +54,22 @@ def has_foreign_plugins(settings: Settings) -> bool:
         *settings.transforms,
         *settings.skew,
         training.loss,
+        *training.augmentation,
         training.task,
     ]
     return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
+
+
+def is_on_cpu(settings: Settings) -> bool:
+    """Whether nodes on this machine compute on its CPU."""
+    return settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.device_count())
+
+
+def is_needed(settings: Settings) -> bool:
+    """Whether a part of the round may fail on this machine, or comes from outside this package."""
+    training = settings.training
+    may_fail = training.amp == "float16" or bool(training.compile)
+    return has_foreign_plugins(settings) or (may_fail and is_on_cpu(settings))
 
 
 def check(experiment: Experiment) -> None:
@@ -74,7 +91,10 @@ def check(experiment: Experiment) -> None:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if not is_heard:
-        raise BadInput(f"failures.start_deadline: a dry round of one batch did not end within {limit:g} s")
+        compiles = "; training.compile may take longer" if experiment.settings.training.compile else ""
+        raise BadInput(
+            f"failures.start_deadline: a dry round of one batch did not end within {limit:g} s{compiles}"
+        )
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer:
         raise BadInput(f"a dry round of one batch did not end: {how_it_ended(status)}")
@@ -150,7 +170,10 @@ class DryNodes:
             scheme.begin(self.vector.values)
         self.models = {rank: self.vector.values.clone() for rank in self.ranks}
         training, layout = experiment.settings.training, experiment.layout
-        self.objective = Objective(network, training.loss.make(), training.task.make(), layout.channels_last)
+        if not is_on_cpu(experiment.settings):
+            # This round is one on a CPU, which may not have what a GPU has.
+            training = replace(training, amp=None, compile=False)
+        self.objective = training.objective(network, layout.channels_last)
         self.learning_rate = float(training.optimizer.options.get("lr") or LEARNING_RATE)
 
     def train(self) -> None:
@@ -164,7 +187,9 @@ class DryNodes:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        _, loss = self.objective(experiment.dataset.train.batch(indices))
+        batch = experiment.dataset.train.batch(indices)
+        batch = augmented(batch, [one.make() for one in training.augmentation], generator(0, "dry"))
+        loss = self._loss(batch)
         if not loss.requires_grad:
             name = type(self.objective.module).__name__
             raise BadInput(
@@ -174,6 +199,21 @@ class DryNodes:
         if scheme.adjust_gradient is not None:
             scheme.adjust_gradient(vector.gradient, vector.values, 0)
         self.models[rank] = vector.values - self.learning_rate * vector.gradient
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """The loss of a batch, with its gradient; raises BadInput for what this machine cannot compute."""
+        training = self.experiment.settings.training
+        try:
+            loss = self.objective(batch)[1]
+        except RuntimeError as error:
+            if training.compile:
+                what = f"training.compile: torch.compile fails here: {first_line(error)}; leave it out"
+                raise BadInput(what) from error
+            if training.amp == "float16" and HALF in str(error):
+                what = f"training.amp: float16 does not work on this CPU: {first_line(error)}; use bfloat16"
+                raise BadInput(what) from error
+            raise
+        return loss
 
     def code(self) -> Iterator[str]:
         """Encodes and decodes one model with a fresh chain."""

@@ -39,7 +39,6 @@ from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
 from decentnode.training.evaluation import VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
-from decentnode.training.objective import Objective
 from decentnode.training.training import Hooks, Shard, Training
 
 STAGING_ALIGNMENT = 64
@@ -97,6 +96,8 @@ class Experiment:
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
+        for augmentation in settings.training.augmentation:
+            augmentation.make().check(dataset)
         experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
         check_batches(experiment)
         check_metrics(experiment.metrics)
@@ -305,8 +306,7 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
     """A test of vectors in a network of its own."""
     network = copy.deepcopy(experiment.network).to(device or "cpu")
     training, layout = experiment.settings.training, experiment.layout
-    objective = Objective(network, training.loss.make(), training.task.make(), layout.channels_last)
-    return VectorTest(objective, layout)
+    return VectorTest(training.objective(network, layout.channels_last), layout)
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

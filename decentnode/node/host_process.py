@@ -112,6 +112,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             heartbeat.mark(heartbeat.read().round, Activity.START)
     place = _place(fork_context, position, incarnation)
     communication, nodes = _build(fork_context, place)
+    if experiment.settings.training.compile and not experiment.coupling.one_model:
+        # Before this process is ready: neighbors would wait for a round in which it compiled.
+        for node in nodes:
+            node.training.rehearse()
     if incarnation:
         # It does not wait for a start signal: the run is in progress.
         fork_context.reporter.send(Ready(position, os.getpid()))

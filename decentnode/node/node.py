@@ -57,8 +57,8 @@ class Node:
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
         while (round := await self.course.after(self.round)) is not None:
-            # The learning rate schedule counts rounds, also those that this node skipped.
-            self.training.skip(round - self.round - 1)
+            # The learning rate schedule counts rounds, or their steps, also those that this node skipped.
+            self.training.skip(range(self.round + 1, round))
             await self.run_round(round)
         await self._make_up()
         self.checkpoints.at_the_end(self.round, self.snapshot)

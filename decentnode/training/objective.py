@@ -1,6 +1,7 @@
 """The function that training minimizes and evaluation measures: a network with a task and its loss."""
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +9,20 @@ from torch import Tensor, nn
 from decentnode.core.vector import accumulator
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
+from decentnode.training.computation import Computation
 from decentnode.training.tasks.base import Task
+
+PLAIN = Computation()
 
 
 class Objective:
     """Outputs and loss of a batch, in the memory format and on the device of the network."""
 
-    def __init__(self, module: nn.Module, loss: nn.Module, task: Task, channels_last: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, loss: nn.Module, task: Task, channels_last: bool = False,
+        computation: Computation = PLAIN,
+    ) -> None:  # fmt: skip
         """Raises BadInput for a loss that is not one number."""
-        self.module = module
         self.loss = loss
         self.task = task
         self.reduction = getattr(loss, "reduction", "mean")
@@ -28,19 +34,49 @@ class Objective:
         self._of_each = copy.copy(loss)
         self._of_each.reduction = "none"  # type: ignore[assignment]
         self._channels_last = channels_last
+        self._computation = computation
         self._device = next(module.parameters()).device
+        self.use(module)
+
+    def use(self, module: nn.Module) -> None:
+        """Takes this network, such as one that synchronizes the gradients of the same parameters."""
+        self.module = module
+        self._compiled = self._computation.compiled(module)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Outputs, as the task has them, and the loss, a scalar with a gradient."""
-        outputs: Tensor = self.module(*map(self._placed, batch.fields))
-        # A sum of exponentials in bfloat16 would have two digits.
-        outputs, labels = outputs.to(accumulator(outputs.dtype)), batch.labels.to(self._device)
-        if batch.weights is None:
-            return outputs, self.task.loss(outputs, labels, self.loss)
-        weights = batch.weights.to(self._device)
+        with self._computation.autocast(self._device):
+            # An evaluation is not compiled: it has other sizes of batches, and other nodes may wait for it.
+            network = self._compiled if self.module.training else self.module
+            outputs: Tensor = network(*map(self._placed, batch.fields))
+            # A sum of exponentials in bfloat16 would have two digits.
+            outputs = outputs.to(accumulator(outputs.dtype))
+            loss = self._loss(outputs, batch.labels, batch.weights)
+            if batch.mixed is not None:
+                others, share = batch.mixed
+                loss = share * loss + (1 - share) * self._loss(outputs, others, batch.weights)
+        return outputs, loss
+
+    def _loss(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        labels = labels.to(self._device)
+        if weights is None:
+            return self.task.loss(outputs, labels, self.loss)
+        weights = weights.to(self._device)
         each = self.task.loss(outputs, labels, self._of_each).reshape(len(labels), -1).mean(1)
         total = (weights * each).sum()
-        return outputs, total if self.reduction == "sum" else total / weights.sum()
+        return total if self.reduction == "sum" else total / weights.sum()
+
+    def shares(self, batches: Sequence[Batch]) -> list[tuple[Batch, float]]:
+        """Each batch with the factor of its loss in the loss of all their samples as one batch.
+
+        Those in which nothing counts, as their labels are ignored, are left out.
+        """
+        if self.reduction == "sum" or len(batches) == 1:
+            return [(batch, 1.0) for batch in batches]
+        counts = [self.count(batch) for batch in batches]
+        total = sum(counts)
+        counted = [(batch, count / total) for batch, count in zip(batches, counts, strict=True) if count]
+        return counted or [(batches[0], 1.0)]
 
     def count(self, batch: Batch) -> float:
         """How many terms the mean loss of a batch has; with weights their sum."""

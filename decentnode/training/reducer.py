@@ -20,6 +20,13 @@ class Reducer:
         """A context around the forward and backward pass of a step; both numbers count from 0."""
         return nullcontext()
 
+    def partial(self) -> AbstractContextManager[object]:
+        """A context around forward and backward pass of a minibatch that is not the last of its step.
+
+        Its gradient stays with the node, and is synchronized with that of the last one.
+        """
+        return nullcontext()
+
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of this loss to that of the parameters."""
         loss.backward()  # type: ignore[no-untyped-call]

@@ -6,9 +6,11 @@ clipping, the optimizer. So the optimizer's gradient is bounded, whatever a sche
 
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,123 +18,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.core.rng import generator, key
-from decentnode.core.text import first_line
-from decentnode.core.vector import AdjustGradient, Precision, Vector
+from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.datasets.base import Batch, Samples
-from decentnode.errors import BadInput, RunFailed
-from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.errors import RunFailed
+from decentnode.training.augmentation.base import Augmentation, augmented
+from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
-from decentnode.training.objective import Objective
-from decentnode.training.optim import decay_groups
 from decentnode.training.reducer import Reducer
-from decentnode.training.tasks.classification import Classification
+from decentnode.training.settings import TrainingSettings
 
 Pause = Callable[[], Awaitable[None]]
 """Lets the event loop run the other nodes of the process."""
 CLIP_EPSILON = 1e-6
-MOST_AT_A_TIME = 16
-"""Channels that a convolution on a CPU processes at a time."""
-
-
-@dataclass(frozen=True)
-class Factory:
-    """A class from YAML with its options, instantiated when its first arguments exist."""
-
-    cls: Callable[..., Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def make(self, *args: object) -> Any:
-        """An instance; raises BadInput when the class refuses its options."""
-        try:
-            return self.cls(*args, **self.options)
-        except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
-            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How every node trains; numbers per round may be one for each rank."""
-
-    optimizer: Factory
-    loss: Factory = Factory(nn.CrossEntropyLoss)
-    task: Factory = Factory(Classification)
-    """The section `task`."""
-    scheduler: Factory | None = None
-    """Stepped once per round."""
-    batch_size: Positive = 32
-    steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
-    epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
-    """Fractions are carried over: 0.5 of an epoch of 7 steps is alternately 3 and 4 steps."""
-    clip_norm: PositiveFloat | None = None
-    """The largest Euclidean norm of the flat gradient."""
-    decay: Literal["all", "weights"] = "all"
-    """The parameters for the optimizer's weight_decay; `weights` leaves out biases and norms."""
-    dtype: Precision = "float32"
-    """The format of the vector's numbers, from the gradient to the wire."""
-    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
-    """auto: channels_last where there are convolutions, unless one of them would not be safe."""
-
-    def __post_init__(self) -> None:
-        if (self.steps_per_round is None) == (self.epochs_per_round is None):
-            raise BadInput("training: give exactly one of steps_per_round and epochs_per_round")
-        if self.optimizer.cls is torch.optim.SparseAdam:
-            raise BadInput(
-                "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
-                "vector; use Adam"
-            )
-
-        is_optimizer = isinstance(self.optimizer.cls, type) and issubclass(self.optimizer.cls, Optimizer)
-        if self.decay == "weights" and is_optimizer and not self.optimizer.options.get("weight_decay"):
-            raise BadInput("training.decay: weights needs an optimizer with a weight_decay above 0")
-
-    def trained(self, module: nn.Module) -> list[Any]:
-        """The parameters of a module that the optimizer updates, or groups of them."""
-        if self.decay == "weights":
-            return decay_groups(module, self.optimizer.options["weight_decay"])
-        return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-    def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
-        """The number of steps of `rank` in `round`; 0 when it has no samples."""
-        if not steps_per_epoch:
-            return 0
-        if self.steps_per_round is not None:
-            return int(of_rank(self.steps_per_round, rank))
-        rate = of_rank(self.epochs_per_round or 0.0, rank) * steps_per_epoch
-        return whole(rate * (round + 1)) - whole(rate * round)
-
-    def channels_last(self, module: nn.Module) -> bool:
-        """Whether 4-D weights and inputs are kept in that memory order.
-
-        The answer depends on the settings and the network, never on the device. It decides the order of the
-        numbers in the vector, which must be the same on all nodes.
-        """
-        if self.memory_format == "auto":
-            # LBFGS flattens weights by view(-1), which a permuted weight refuses.
-            allowed = self.optimizer.cls is not torch.optim.LBFGS
-            convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
-            return allowed and bool(convolutions) and not any(map(_is_unsafe, convolutions))
-        return self.memory_format == "channels_last"
-
-
-def _is_unsafe(convolution: nn.Conv2d) -> bool:
-    """Whether its gradient in channels-last order may overwrite foreign memory.
-
-    On processors without AVX-512 oneDNN writes past its workspace for kernels of 1 x 1 with a stride and
-    fewer channels than it processes at a time (github.com/uxlfoundation/oneDNN issue 6035).
-    """
-    is_point = all(extent == 1 for extent in convolution.kernel_size)
-    has_stride = any(step != 1 for step in convolution.stride)
-    return is_point and has_stride and convolution.in_channels // convolution.groups < MOST_AT_A_TIME
-
-
-def of_rank(value: float | tuple[float, ...], rank: int) -> float:
-    """The number of this rank; one number is for all ranks."""
-    return value[rank] if isinstance(value, tuple) else value
-
-
-def whole(number: float) -> int:
-    """Rounds down, but tolerates rounding errors of products such as 0.1 * 30."""
-    return math.floor(number + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +75,26 @@ class Minibatches:
         """The number of minibatches of an epoch; 0 without samples."""
         return len(self._starts(self._shard.size))
 
+    def steps_per_epoch(self, accumulate: int) -> int:
+        """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
+        return -(-self.per_epoch // accumulate)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The different sizes of the minibatches of an epoch, ascending."""
+        ends = [*self._starts(self._shard.size), self._shard.size]
+        return sorted({end - start for start, end in pairwise(ends)})
+
     def next(self) -> Batch:
         """The next minibatch."""
         if not self._upcoming:
             self._begin(self._epoch + 1)
         return self._shard.samples.batch(self._upcoming.pop())
+
+    def several(self, count: int) -> list[Batch]:
+        """The next minibatches, as many as `count` or as the epoch still has, at least one."""
+        first = self.next()
+        return [first, *(self.next() for _ in range(min(count - 1, len(self._upcoming))))]
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
@@ -228,9 +140,10 @@ class TrainReport:
     loss: float | None
     """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
     steps: int
+    """Without those that mixed precision skipped, because a gradient was not finite."""
     samples: int
     learning_rate: float
-    """The rate of these steps; `Training.learning_rate` is that of the next round already."""
+    """The rate of the first step; `Training.learning_rate` is that of the next round already."""
 
 
 class Training:
@@ -254,9 +167,9 @@ class Training:
         self.loss: float | None = None
         """The mean over the samples of the last round."""
         self.minibatches = Minibatches(shard, settings.batch_size)
-        self.objective = Objective(
-            module, settings.loss.make(), settings.task.make(), vector.layout.channels_last
-        )
+        self.objective = settings.objective(module, vector.layout.channels_last)
+        self.scaler = settings.scaler()
+        self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
@@ -275,65 +188,117 @@ class Training:
     def join(self, tie: Reducer) -> None:
         """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""
         self.tie = tie
-        self.objective.module = tie.wrap(self.module)
+        self.objective.use(tie.wrap(self.module))
         if tie.rehearses:
-            self._rehearse()
+            self.rehearse()
 
-    def _rehearse(self) -> None:
-        """Computes two gradients, because some defects only appear in the second; restores the buffers."""
-        batch = self.shard.samples.batch(self.shard.indices[: self.settings.batch_size])
+    def rehearse(self) -> None:
+        """Computes two gradients, because some defects only appear in the second; restores the buffers.
+
+        Where the network is compiled, two for each size of a batch, so that no round waits for that.
+        """
+        sizes = self.minibatches.sizes if self.settings.compile else [self.settings.batch_size]
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         self.module.train()
-        for _ in range(2):
+        for size in [size for size in sizes for _ in range(2)]:
+            batch = self.shard.samples.batch(self.shard.indices[:size])
             with self.tie.step(-1, -1):
                 self.tie.backward(self.objective(batch)[1])
         for name, buffer in self.module.named_buffers():
             buffer.copy_(before[name])
 
     async def train(self, round: int) -> TrainReport:
-        """Makes this round's steps, then steps the scheduler; raises RunFailed when a loss is not finite."""
+        """Makes this round's steps, and those of the schedule; raises RunFailed when a loss is not finite."""
         losses: list[Tensor] = []
         sizes: list[float] = []
-        samples = 0
-        steps = self.settings.steps(self.shard.rank, round, self.minibatches.per_epoch)
+        samples, skipped, learning_rate = 0, 0, self.learning_rate
+        steps = self._steps_in(round)
         if steps:
             self.module.train()
         for step in range(steps):
-            batch = self.minibatches.next()
-            losses.append(self._step(round, step, batch))
-            sizes.append(self.objective.count(batch))
-            samples += len(batch)
-            if self.hooks.beat is not None:
-                self.hooks.beat()
+            batches = self._batches(round, step)
+            loss, is_skipped = self._step(round, step, batches)
+            losses.append(loss)
+            sizes.append(sum(map(self.objective.count, batches)))
+            samples += sum(map(len, batches))
+            skipped += is_skipped
+            self._beat()
             if self.hooks.pause is not None:
                 await self.hooks.pause()
-        report = self._report(round, losses, sizes, samples)
-        self._step_scheduler(report)
-        self.loss = report.loss
-        return report
+            if self.settings.schedule_step == "step":
+                self._step_scheduler()
+        mean = self._mean(round, losses, sizes)
+        if self.settings.schedule_step == "round":
+            self._step_scheduler(mean)
+        self.loss = mean
+        return TrainReport(mean, steps - skipped, samples, learning_rate)
 
-    def skip(self, rounds: int) -> None:
+    def skip(self, rounds: Sequence[int]) -> None:
         """Steps the scheduler for rounds in which this node did not take part."""
-        if not isinstance(self.scheduler, ReduceLROnPlateau):
-            for _ in range(rounds):
-                self._step_scheduler(None)
+        per_step = self.settings.schedule_step == "step"
+        for round in rounds:
+            for _ in range(self._steps_in(round) if per_step else 1):
+                self._step_scheduler()
 
-    def _step(self, round: int, step: int, batch: Batch) -> Tensor:
-        """One step of the optimizer; returns the loss before it, detached and still on its device."""
+    def _steps_in(self, round: int) -> int:
+        per_epoch = self.minibatches.steps_per_epoch(self.settings.accumulate)
+        return self.settings.steps(self.shard.rank, round, per_epoch)
+
+    def _batches(self, round: int, step: int) -> list[Batch]:
+        """The minibatches of a step, augmented by random numbers of their own."""
+        batches = self.minibatches.several(self.settings.accumulate)
+        if not self.augmentation:
+            return batches
+        words = (round, self.shard.rank, step)
+        return [
+            augmented(batch, self.augmentation, generator(self.shard.seed, "augmentation", *words, index))
+            for index, batch in enumerate(batches)
+        ]
+
+    def _step(self, round: int, step: int, batches: Sequence[Batch]) -> tuple[Tensor, bool]:
+        """One step of the optimizer; returns the loss before it and whether it was skipped."""
         seed = key(self.shard.seed, "step", round, self.shard.rank, step)
+        shares = self.objective.shares(batches)
 
         def closure() -> Tensor:
             self._seed_torch(seed)
             self.vector.gradient.zero_()
             with self.tie.step(round, step):
-                _, loss = self.objective(batch)
-                self.tie.backward(loss)
+                loss = self._accumulate(shares)
+            if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
+                raise SkippedStep(loss)
             self._adjust(step)
-            return loss.detach()
+            return loss
 
         # A closure, because some optimizers (L-BFGS) evaluate more than once in a step.
-        loss: Tensor = self.optimizer.step(closure)  # type: ignore[assignment, arg-type]
-        return loss
+        try:
+            loss: Tensor = self.optimizer.step(closure)  # type: ignore[assignment, arg-type]
+        except SkippedStep as skipped:
+            if self.scaler is not None and self.scaler.is_exhausted:
+                raise RunFailed(
+                    f"{self._place(round, step)}: the gradient is not finite in float16; training.amp: "
+                    "bfloat16 has the range of float32"
+                ) from None
+            return skipped.loss, True
+        return loss, False
+
+    def _accumulate(self, shares: Sequence[tuple[Batch, float]]) -> Tensor:
+        """Adds the gradients of these minibatches; returns the loss of all their samples, detached."""
+        losses = []
+        for index, (batch, share) in enumerate(shares, start=1):
+            is_last = index == len(shares)
+            with nullcontext() if is_last else self.tie.partial():
+                loss = self.objective(batch)[1]
+                loss = loss if share == 1.0 else share * loss
+                losses.append(loss.detach())
+                self.tie.backward(loss if self.scaler is None else self.scaler.scale * loss)
+            if not is_last:
+                self._beat()
+        return sum(losses[1:], losses[0])
+
+    def _beat(self) -> None:
+        if self.hooks.beat is not None:
+            self.hooks.beat()
 
     def _adjust(self, step: int) -> None:
         gradient = self.vector.gradient
@@ -342,25 +307,29 @@ class Training:
         if self.settings.clip_norm is not None:
             gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
 
-    def _report(self, round: int, losses: list[Tensor], sizes: list[float], samples: int) -> TrainReport:
+    def _mean(self, round: int, losses: list[Tensor], sizes: list[float]) -> float | None:
+        """The mean loss of a round; None without a step. Raises RunFailed when a loss is not finite."""
         if not losses:
-            return TrainReport(None, 0, 0, self.learning_rate)
+            return None
         # Read once per round: reading each loss would make a GPU wait in every step.
         values = torch.stack(losses).tolist()
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(
-                    f"rank {self.shard.rank}, round {round + 1}, step {step + 1}: the loss is {value}; "
-                    f"a learning rate below {self.learning_rate:g} or training.clip_norm would help"
+                    f"{self._place(round, step)}: the loss is {value}; a learning rate below "
+                    f"{self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
-        loss = self.tie.mean(round, len(sizes) - 1, total, sum(sizes))
-        return TrainReport(loss, len(values), samples, self.learning_rate)
+        return self.tie.mean(round, len(sizes) - 1, total, sum(sizes))
 
-    def _step_scheduler(self, report: TrainReport | None) -> None:
+    def _place(self, round: int, step: int) -> str:
+        return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
+
+    def _step_scheduler(self, loss: float | None = None) -> None:
+        """One step of the schedule; `loss`: the mean of the round, where there is one."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            if report is not None and report.loss is not None:
-                self.scheduler.step(report.loss)
+            if loss is not None:
+                self.scheduler.step(loss)
         elif self.scheduler is not None:
             with warnings.catch_warnings():
                 # A rank without samples follows the schedule although its optimizer never steps.
@@ -372,6 +341,7 @@ class Training:
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
+            "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
             "buffers": self.own_buffers(),
             "loss": self.loss,
@@ -382,6 +352,8 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
         for name, buffer in self.own_buffers().items():

@@ -1041,6 +1041,49 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "dtype: float16",
         ["12 training.dtype: must be 'float64' or 'float32' or 'bfloat16', not 'float16'"],
     ),
+    "amp": (
+        "batch_size: 16",
+        "amp: true",
+        ["12 training.amp: must be 'bfloat16' or 'float16' or null, not true"],
+    ),
+    "amp and dtype": (
+        "batch_size: 16",
+        "dtype: float64\n  amp: bfloat16",
+        ["13 training.amp: needs training.dtype: float32; float64 would lose its digits"],
+    ),
+    "accumulate": (
+        "batch_size: 16",
+        "accumulate: 0",
+        ["12 training.accumulate: must be a whole number > 0, not 0"],
+    ),
+    "compile": (
+        "batch_size: 16",
+        "compile: fast",
+        [
+            "12 training.compile: must be true or false or 'default' or 'reduce-overhead' or 'max-autotune' "
+            "or 'eager' or 'aot_eager', not 'fast'"
+        ],
+    ),
+    "augmentation, unknown": (
+        "batch_size: 16",
+        "augmentation: [flip, {name: crp}]",
+        ["12 training.augmentation[1].name: unknown augmentation 'crp'; did you mean 'crop'? (known: ...)"],
+    ),
+    "augmentation, no list": (
+        "batch_size: 16",
+        "augmentation: crop",
+        ["12 training.augmentation: must be a list of augmentation, not 'crop'"],
+    ),
+    "augmentation, twice": (
+        "batch_size: 16",
+        "augmentation: [mixup, mixup]",
+        ["12 training.augmentation: mixup mixes a batch once; name it once"],
+    ),
+    "schedule_step": (
+        "batch_size: 16",
+        "schedule_step: epoch",
+        ["12 training.schedule_step: must be 'round' or 'step', not 'epoch'"],
+    ),
     "memory_format": (
         "batch_size: 16",
         "memory_format: channels-last",

@@ -31,7 +31,7 @@ from decentnode.models import (
 from decentnode.models.blocks.attention import Attention
 from decentnode.node.checkpoint.safetensors_io import pieces, tensors_in
 from decentnode.training.evaluation import load_flat
-from decentnode.training.training import Factory, TrainingSettings
+from decentnode.training.settings import Factory, TrainingSettings
 
 IMAGE = (3, 32, 32)
 CLASSES = 6

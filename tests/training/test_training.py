@@ -14,7 +14,8 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.models import LeNet, Mlp, ResNet18, initial_model
-from decentnode.training.training import Factory, Hooks, Minibatches, Shard, Training, TrainingSettings
+from decentnode.training.settings import Factory, TrainingSettings
+from decentnode.training.training import Hooks, Minibatches, Shard, Training
 
 SGD = Factory(torch.optim.SGD, {"lr": 0.1})
 SEED, RANK = 7, 3
@@ -39,8 +40,9 @@ def training_of(module, optimizer=SGD, samples=None, indices=None, hooks=None, m
     if not {"steps_per_round", "epochs_per_round"} & settings.keys():
         settings["steps_per_round"] = 4
     options = TrainingSettings(optimizer, **({"batch_size": 4} | settings))
-    layout = ParameterLayout.of(module, mix_buffers, options.channels_last(module))
-    vector = Vector(module, layout, (torch.empty(layout.numel), torch.empty(layout.numel)))
+    dtype = next(module.parameters()).dtype
+    layout = ParameterLayout.of(module, mix_buffers, options.channels_last(module), dtype)
+    vector = Vector(module, layout, tuple(torch.empty(layout.numel, dtype=dtype) for _ in range(2)))
     samples = toy_samples() if samples is None else samples
     indices = torch.arange(len(samples)) if indices is None else indices
     return Training(module, vector, options, Shard(samples, indices, SEED, RANK), hooks or Hooks())

@@ -1,0 +1,150 @@
+"""The settings of local steps, and classes from YAML with their options."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from decentnode.core.text import first_line
+from decentnode.errors import BadInput
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.training.augmentation.mixup import Mixup
+from decentnode.training.computation import Computation
+from decentnode.training.objective import Objective
+from decentnode.training.optim import decay_groups
+from decentnode.training.tasks.classification import Classification
+
+MOST_AT_A_TIME = 16
+"""Channels that a convolution on a CPU processes at a time."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A class from YAML with its options, instantiated when its first arguments exist."""
+
+    cls: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, *args: object) -> Any:
+        """An instance; raises BadInput when the class refuses its options."""
+        try:
+            return self.cls(*args, **self.options)
+        except (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError) as error:
+            raise BadInput(f"{getattr(self.cls, '__name__', self.cls)}: {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class TrainingSettings(Computation):
+    """How every node trains; numbers per round may be one for each rank."""
+
+    optimizer: Factory
+    loss: Factory = Factory(nn.CrossEntropyLoss)
+    task: Factory = Factory(Classification)
+    """The section `task`."""
+    scheduler: Factory | None = None
+    schedule_step: Literal["round", "step"] = "round"
+    """What a step of the schedule is: a round, or a step of the optimizer."""
+    batch_size: Positive = 32
+    """The samples of a minibatch."""
+    accumulate: Positive = 1
+    """The minibatches of a step, whose gradient is that of one batch of all their samples."""
+    augmentation: tuple[Factory, ...] = ()
+    """Random changes of training batches, in this order."""
+    steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
+    epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
+    """Fractions are carried over: 0.5 of an epoch of 7 steps is alternately 3 and 4 steps."""
+    clip_norm: PositiveFloat | None = None
+    """The largest Euclidean norm of the flat gradient."""
+    decay: Literal["all", "weights"] = "all"
+    """The parameters for the optimizer's weight_decay; `weights` leaves out biases and norms."""
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    """auto: channels_last where there are convolutions, unless one of them would not be safe."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.steps_per_round is None) == (self.epochs_per_round is None):
+            raise BadInput("training: give exactly one of steps_per_round and epochs_per_round")
+        if self.optimizer.cls is torch.optim.SparseAdam:
+            raise BadInput(
+                "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
+                "vector; use Adam"
+            )
+
+        is_optimizer = isinstance(self.optimizer.cls, type) and issubclass(self.optimizer.cls, Optimizer)
+        if self.decay == "weights" and is_optimizer and not self.optimizer.options.get("weight_decay"):
+            raise BadInput("training.decay: weights needs an optimizer with a weight_decay above 0")
+        if self.amp == "float16" and self.optimizer.cls is torch.optim.LBFGS:
+            raise BadInput(
+                "training.amp: float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
+                "search; use bfloat16"
+            )
+        if self.amp is not None and self.loss.cls is nn.BCELoss:
+            raise BadInput(
+                "training.amp: BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
+                "without a sigmoid at its end"
+            )
+        if self.schedule_step == "step" and self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
+            raise BadInput(
+                "training.schedule_step: ReduceLROnPlateau needs the mean loss of a round; use round"
+            )
+
+        if sum(one.cls is Mixup for one in self.augmentation) > 1:
+            raise BadInput("training.augmentation: mixup mixes a batch once; name it once")
+
+    def objective(self, module: nn.Module, channels_last: bool) -> Objective:
+        """What a network is trained for; raises BadInput when the loss refuses its options."""
+        return Objective(module, self.loss.make(), self.task.make(), channels_last, self)
+
+    def trained(self, module: nn.Module) -> list[Any]:
+        """The parameters of a module that the optimizer updates, or groups of them."""
+        if self.decay == "weights":
+            return decay_groups(module, self.optimizer.options["weight_decay"])
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
+        """The number of steps of `rank` in `round`; 0 when it has no samples."""
+        if not steps_per_epoch:
+            return 0
+        if self.steps_per_round is not None:
+            return int(of_rank(self.steps_per_round, rank))
+        rate = of_rank(self.epochs_per_round or 0.0, rank) * steps_per_epoch
+        return whole(rate * (round + 1)) - whole(rate * round)
+
+    def channels_last(self, module: nn.Module) -> bool:
+        """Whether 4-D weights and inputs are kept in that memory order.
+
+        The answer depends on the settings and the network, never on the device. It decides the order of the
+        numbers in the vector, which must be the same on all nodes.
+        """
+        if self.memory_format == "auto":
+            # LBFGS flattens weights by view(-1), which a permuted weight refuses.
+            allowed = self.optimizer.cls is not torch.optim.LBFGS
+            convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+            return allowed and bool(convolutions) and not any(map(_is_unsafe, convolutions))
+        return self.memory_format == "channels_last"
+
+
+def _is_unsafe(convolution: nn.Conv2d) -> bool:
+    """Whether its gradient in channels-last order may overwrite foreign memory.
+
+    On processors without AVX-512 oneDNN writes past its workspace for kernels of 1 x 1 with a stride and
+    fewer channels than it processes at a time (github.com/uxlfoundation/oneDNN issue 6035).
+    """
+    is_point = all(extent == 1 for extent in convolution.kernel_size)
+    has_stride = any(step != 1 for step in convolution.stride)
+    return is_point and has_stride and convolution.in_channels // convolution.groups < MOST_AT_A_TIME
+
+
+def of_rank(value: float | tuple[float, ...], rank: int) -> float:
+    """The number of this rank; one number is for all ranks."""
+    return value[rank] if isinstance(value, tuple) else value
+
+
+def whole(number: float) -> int:
+    """Rounds down, but tolerates rounding errors of products such as 0.1 * 30."""
+    return math.floor(number + 1e-9)
