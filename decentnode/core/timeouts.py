@@ -245,6 +245,8 @@ class Timeouts:
     """Each question to git about the sources of plug-ins."""
     forecast: ClassVar[float] = 20.0
     """The forecast of a study; variants that it does not reach in time have none."""
+    compile: ClassVar[float] = 600.0
+    """For the dry round of a network that torch.compile compiles."""
     dry_round: ClassVar[float] = 60.0
     """The forecast of one variant beyond that, until its process is killed."""
     torch_import: ClassVar[float] = 60.0

@@ -44,8 +44,12 @@ def run_here(
         for line in filter(None, [shortage, *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, whole)
+        settings.training.prepare()
         if dry_round.is_needed(settings):
             dry_round.check(experiment)
+        if dry_round.is_on_cpu(settings):
+            # After the dry round, which has a time limit and reports a compiler that fails.
+            settings.training.warm_up()
         launcher = Launcher(experiment, machine, screen(sys.stdout), past)
     # The first optimizer step would otherwise import this, once in every node.
     importlib.import_module("torch._dynamo")

@@ -22,10 +22,9 @@ from decentnode.config.error_locations import line_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.polling import ready
-from decentnode.core.rng import generator
 from decentnode.core.text import first_line, how_it_ended
+from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import Vector
-from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
@@ -34,6 +33,7 @@ from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
 from decentnode.training.augmentation.base import augmented
+from decentnode.training.training import Minibatches
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -74,7 +74,8 @@ def is_needed(settings: Settings) -> bool:
 
 def check(experiment: Experiment) -> None:
     """Runs the dry round; raises BadInput with a line for each defect."""
-    limit = experiment.settings.failures.start_deadline
+    compiles = bool(experiment.settings.training.compile)
+    limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
     said, writing = os.pipe()
     # The child would print what is still buffered a second time.
     for stream in (sys.stdout, sys.stderr):
@@ -91,10 +92,8 @@ def check(experiment: Experiment) -> None:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if not is_heard:
-        compiles = "; training.compile may take longer" if experiment.settings.training.compile else ""
-        raise BadInput(
-            f"failures.start_deadline: a dry round of one batch did not end within {limit:g} s{compiles}"
-        )
+        key = "training.compile" if compiles else "failures.start_deadline"
+        raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer:
         raise BadInput(f"a dry round of one batch did not end: {how_it_ended(status)}")
@@ -187,9 +186,12 @@ class DryNodes:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        batch = experiment.dataset.train.batch(indices)
-        batch = augmented(batch, [one.make() for one in training.augmentation], generator(0, "dry"))
-        loss = self._loss(batch)
+        if training.compile:
+            # Each size may have code of its own, and the nodes find it in the compiler's cache.
+            for size in Minibatches(experiment.shard(rank), training.batch_size).sizes:
+                self._loss(experiment.parts[rank][:size]).backward()  # type: ignore[no-untyped-call]
+            vector.gradient.zero_()
+        loss = self._loss(indices)
         if not loss.requires_grad:
             name = type(self.objective.module).__name__
             raise BadInput(
@@ -200,9 +202,11 @@ class DryNodes:
             scheme.adjust_gradient(vector.gradient, vector.values, 0)
         self.models[rank] = vector.values - self.learning_rate * vector.gradient
 
-    def _loss(self, batch: Batch) -> Tensor:
-        """The loss of a batch, with its gradient; raises BadInput for what this machine cannot compute."""
+    def _loss(self, indices: Tensor) -> Tensor:
+        """The loss of these samples; raises BadInput for what this machine cannot compute."""
         training = self.experiment.settings.training
+        batch = self.experiment.dataset.train.batch(indices)
+        batch = augmented(batch, [one.make() for one in training.augmentation], self.experiment.settings.seed)
         try:
             loss = self.objective(batch)[1]
         except RuntimeError as error:

@@ -1,5 +1,6 @@
 """How the networks of a node compute: number formats, mixed precision, compilation."""
 
+import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -41,16 +42,38 @@ class Computation:
         """The context of forward passes and losses on a device."""
         return nullcontext() if self.amp is None else torch.autocast(device.type, AMP_TYPES[self.amp])
 
+    def prepare(self) -> None:
+        """Imports the compiler where it is used, for this process and those that are forked later."""
+        if self.compile is not False:
+            importlib.import_module("torch._inductor.compile_fx")
+            # Without that, each process would start others that compile.
+            torch._inductor.config.compile_threads = 1
+
+    def warm_up(self) -> None:
+        """Compiles a small function on the CPU, where networks are compiled.
+
+        It loads what the compiler imports only when it is used, in seconds, once for processes forked later.
+        """
+        if self.compile is not False:
+            # A function of its own: the compiler remembers the shapes that a function was called with.
+            self.compiled(lambda x: 2 * x)(torch.ones(8, requires_grad=True)).sum().backward()
+
     def compiled(self, network: Network) -> Network:
         """What training calls instead of the network; it is compiled in its first calls."""
         if self.compile is False:
             return network
         mode = "default" if self.compile is True else self.compile
         how = {"backend": mode} if mode in BACKENDS else {"mode": mode}
-        # Code for each size of a batch: code for any size would depend on which one came first, so a resumed
-        # node could round differently.
-        made: Network = torch.compile(network, dynamic=False, **how)  # type: ignore[call-overload]
-        return made
+        made: Network = torch.compile(network, **how)  # type: ignore[call-overload]
+
+        def call(*fields: Tensor) -> Tensor:
+            for one in fields:
+                # Otherwise the code depends on which sizes of batches came first, and a resumed node could
+                # round differently.
+                torch._dynamo.maybe_mark_dynamic(one, 0)
+            return made(*fields)
+
+        return call
 
     def scaler(self) -> "LossScaler | None":
         """A new scaler of losses, where gradients would round to zero without one."""

@@ -249,9 +249,8 @@ class Training:
         batches = self.minibatches.several(self.settings.accumulate)
         if not self.augmentation:
             return batches
-        words = (round, self.shard.rank, step)
         return [
-            augmented(batch, self.augmentation, generator(self.shard.seed, "augmentation", *words, index))
+            augmented(batch, self.augmentation, self.shard.seed, round, self.shard.rank, step, index)
             for index, batch in enumerate(batches)
         ]
 

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from decentnode.core.registry import name_of
+from decentnode.core.rng import generator
 from decentnode.datasets.base import Batch, LoadedDataset
 from decentnode.errors import BadInput
 
@@ -47,8 +48,9 @@ class ImageAugmentation(Augmentation):
             )
 
 
-def augmented(batch: Batch, augmentations: Iterable[Augmentation], random: np.random.Generator) -> Batch:
-    """The batch after all of these, in their order."""
+def augmented(batch: Batch, augmentations: Iterable[Augmentation], seed: int, *counters: int) -> Batch:
+    """The batch after all of these, in their order; the counters are those of its randomness."""
+    random = generator(seed, "augmentation", *counters)
     for augmentation in augmentations:
         batch = augmentation.apply(batch, random)
     return batch
