@@ -32,8 +32,6 @@ from decentnode.node.experiment import Experiment
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
-from decentnode.training.augmentation.base import augmented
-from decentnode.training.training import Minibatches
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -188,7 +186,7 @@ class DryNodes:
         self.objective.module.train()
         if training.compile:
             # Each size may have code of its own, and the nodes find it in the compiler's cache.
-            for size in Minibatches(experiment.shard(rank), training.batch_size).sizes:
+            for size in experiment.shard(rank).batch_sizes(training.batch_size):
                 self._loss(experiment.parts[rank][:size]).backward()  # type: ignore[no-untyped-call]
             vector.gradient.zero_()
         loss = self._loss(indices)
@@ -205,8 +203,9 @@ class DryNodes:
     def _loss(self, indices: Tensor) -> Tensor:
         """The loss of these samples; raises BadInput for what this machine cannot compute."""
         training = self.experiment.settings.training
-        batch = self.experiment.dataset.train.batch(indices)
-        batch = augmented(batch, [one.make() for one in training.augmentation], self.experiment.settings.seed)
+        batch = training.augmented(
+            self.experiment.dataset.train.batch(indices), self.experiment.settings.seed
+        )
         try:
             loss = self.objective(batch)[1]
         except RuntimeError as error:

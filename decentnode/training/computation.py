@@ -56,7 +56,8 @@ class Computation:
         """
         if self.compile is not False:
             # A function of its own: the compiler remembers the shapes that a function was called with.
-            self.compiled(lambda x: 2 * x)(torch.ones(8, requires_grad=True)).sum().backward()
+            doubled = self.compiled(lambda x: 2 * x)(torch.ones(8, requires_grad=True))
+            torch.autograd.backward(doubled.sum())
 
     def compiled(self, network: Network) -> Network:
         """What training calls instead of the network; it is compiled in its first calls."""

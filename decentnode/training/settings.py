@@ -11,8 +11,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from decentnode.core.text import first_line
+from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.training.augmentation.base import augmented
 from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
 from decentnode.training.objective import Objective
@@ -105,6 +107,10 @@ class TrainingSettings(Computation):
         if self.decay == "weights":
             return decay_groups(module, self.optimizer.options["weight_decay"])
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def augmented(self, batch: Batch, seed: int, *counters: int) -> Batch:
+        """A batch as training has it; the counters are those of its randomness."""
+        return augmented(batch, [one.make() for one in self.augmentation], seed, *counters)
 
     def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
         """The number of steps of `rank` in `round`; 0 when it has no samples."""

@@ -56,6 +56,17 @@ class Shard:
         order = generator(self.seed, "shuffle", self.rank, epoch).permutation(len(self.indices))
         return self.indices[torch.from_numpy(order)]
 
+    def starts(self, samples: int, batch_size: int) -> range:
+        """The index at which each minibatch of an epoch of `samples` starts."""
+        starts = range(0, samples, batch_size)
+        is_short = len(starts) > 1 and samples - starts[-1] < self.least_batch
+        return starts[:-1] if is_short else starts
+
+    def batch_sizes(self, batch_size: int) -> list[int]:
+        """The different sizes of the minibatches of an epoch, ascending."""
+        ends = [*self.starts(self.size, batch_size), self.size]
+        return sorted({end - start for start, end in pairwise(ends)})
+
 
 class Minibatches:
     """A shard in minibatches, epoch after epoch, each in an order of its own.
@@ -73,17 +84,11 @@ class Minibatches:
     @property
     def per_epoch(self) -> int:
         """The number of minibatches of an epoch; 0 without samples."""
-        return len(self._starts(self._shard.size))
+        return len(self._shard.starts(self._shard.size, self._batch_size))
 
     def steps_per_epoch(self, accumulate: int) -> int:
         """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
         return -(-self.per_epoch // accumulate)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The different sizes of the minibatches of an epoch, ascending."""
-        ends = [*self._starts(self._shard.size), self._shard.size]
-        return sorted({end - start for start, end in pairwise(ends)})
 
     def next(self) -> Batch:
         """The next minibatch."""
@@ -99,13 +104,8 @@ class Minibatches:
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
         shuffled = self._shard.order(epoch)
-        self._upcoming = list(shuffled.tensor_split(list(self._starts(len(shuffled))[1:])))[::-1]
-
-    def _starts(self, samples: int) -> range:
-        """The index at which each minibatch of `samples` starts."""
-        starts = range(0, samples, self._batch_size)
-        is_short = len(starts) > 1 and samples - starts[-1] < self._shard.least_batch
-        return starts[:-1] if is_short else starts
+        starts = self._shard.starts(len(shuffled), self._batch_size)
+        self._upcoming = list(shuffled.tensor_split(list(starts[1:])))[::-1]
 
     def state_dict(self) -> dict[str, int]:
         """The position in the samples."""
@@ -197,7 +197,8 @@ class Training:
 
         Where the network is compiled, two for each size of a batch, so that no round waits for that.
         """
-        sizes = self.minibatches.sizes if self.settings.compile else [self.settings.batch_size]
+        size = self.settings.batch_size
+        sizes = self.shard.batch_sizes(size) if self.settings.compile else [size]
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         self.module.train()
         for size in [size for size in sizes for _ in range(2)]:
