@@ -1,7 +1,7 @@
 """The local steps of one node. This module does not know peers; the `Reducer` of its steps does.
 
-Order inside one step: seed torch, zero the gradient, forward, backward, the scheme's `adjust_gradient`,
-clipping, the optimizer. So the optimizer's gradient is bounded, whatever a scheme added.
+Order inside one step: seed torch, zero the gradient, forward and backward for each minibatch, the scheme's
+`adjust_gradient`, clipping, the optimizer. So the optimizer's gradient is bounded, whatever a scheme added.
 """
 
 import math
@@ -127,7 +127,7 @@ class Hooks:
     pause: Pause | None = None
     """Awaited after every step where several nodes share the process."""
     beat: Callable[[], None] | None = None
-    """Called after every step: the node makes progress."""
+    """Called after every minibatch: the node makes progress."""
 
 
 NO_HOOKS = Hooks()
