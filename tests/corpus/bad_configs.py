@@ -65,7 +65,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: 3",
         [
             "9 model.name: must be a name, not 3; name one of: "
-            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, lstm, matrix_factorization, mlp, "
             "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit"
         ],
     ),
@@ -868,7 +868,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "null",
         [
             "9 model: missing; name one of: "
-            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, lstm, matrix_factorization, mlp, "
             "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit"
         ],
     ),
@@ -877,7 +877,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: MLP",
         [
             "9 model.name: unknown model 'MLP' (known: "
-            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, matrix_factorization, mlp, "
+            "celeba_cnn, cifar_cnn, cnn, gpt2, lenet, logistic_regression, lstm, matrix_factorization, mlp, "
             "quadratic, reddit_lstm, resnet18, resnet50, resnet8, shakespeare_lstm, transformer, vgg11, vit)"
         ],
     ),
