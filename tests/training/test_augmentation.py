@@ -84,6 +84,10 @@ def test_a_resized_crop_is_a_part_of_a_linear_image_and_keeps_it_linear():
     assert (area > 0.24).all() and (area < 1.001).all() and area.min() < 0.3 and area.max() > 0.9
     assert (ratio > 0.499).all() and (ratio < 2.001).all() and ratio.min() < 0.6 and ratio.max() > 1.6
     assert (parts.diff(dim=2)[:, 0] >= -1e-9).all() and (parts.diff(dim=3)[:, 1] >= -1e-9).all()
+    # The same parts in fewer pixels: the means of a linear image stay.
+    small = applied(RandomResizedCrop(least_area=0.25, most_stretch=2.0, size=20), given).fields[0]
+    assert small.shape == (300, 2, 20, 20)
+    assert torch.allclose(small.mean((2, 3)), parts.mean((2, 3)), atol=0.01)
 
 
 def test_mixup_mixes_samples_and_losses():

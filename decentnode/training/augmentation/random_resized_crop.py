@@ -1,4 +1,4 @@
-"""Random parts of images in the size of the whole."""
+"""Random parts of images, all in one size."""
 
 import math
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch.nn.functional import grid_sample
 from decentnode.core.registry import AUGMENTATIONS
 from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
-from decentnode.options import Fraction, PositiveFloat
+from decentnode.options import Fraction, Positive, PositiveFloat
 from decentnode.training.augmentation.base import ImageAugmentation
 
 
 @AUGMENTATIONS.register("random_resized_crop")
 @dataclass(kw_only=True)
 class RandomResizedCrop(ImageAugmentation):
-    """A random part of each image, scaled to its old size (Szegedy et al., 2015, GoogLeNet, section 6).
+    """A random part of each image, scaled to one size (Szegedy et al., 2015, GoogLeNet, section 6).
 
     As RandomResizedCrop of torchvision, for ImageNet: bilinear; a part that is too long for the image is as
     long as the image.
@@ -28,13 +28,16 @@ class RandomResizedCrop(ImageAugmentation):
     """The smallest part, as a fraction of the image's area; the largest is the whole."""
     most_stretch: PositiveFloat = 4 / 3
     """The largest ratio of the part's sides, relative to that of the image."""
+    size: Positive | None = None
+    """The sides of the result in pixels; null: those of the images."""
 
     def __post_init__(self) -> None:
         if self.most_stretch < 1:
             raise BadInput(f"most_stretch: must be a ratio of 1 or more, not {self.most_stretch:g}")
 
     def images(self, images: Tensor, random: np.random.Generator) -> Tensor:
-        count, _, height, width = images.shape
+        count, _, *sizes = images.shape
+        height, width = sizes if self.size is None else (self.size, self.size)
         area = random.uniform(self.least_area, 1.0, count)
         stretch = np.exp(random.uniform(-1.0, 1.0, count) * math.log(self.most_stretch) / 2)
         # As fractions of the image, so that 2 y - 1 is grid_sample's coordinate of y.
