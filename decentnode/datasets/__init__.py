@@ -8,14 +8,16 @@ from decentnode.datasets.leaf import Leaf
 from decentnode.datasets.leaf_images import Celeba, Femnist
 from decentnode.datasets.leaf_texts import Reddit, Sent140, Shakespeare
 from decentnode.datasets.movielens import MovieLens
+from decentnode.datasets.parallel import Parallel
 from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.quadratic import Quadratic
+from decentnode.datasets.ragged import Ragged, Vocabulary
 from decentnode.datasets.skew import Skew
 from decentnode.datasets.synthetic import Synthetic
 from decentnode.datasets.text import Text, Tokens
 
 __all__ = [
     "Celeba", "Cifar10", "Dataset", "Digits", "Femnist", "Idx", "Leaf", "LoadedDataset", "MovieLens",
-    "Partition", "Quadratic", "Reddit", "Samples", "Sent140", "Shakespeare", "Skew", "Synthetic", "Text",
-    "Tokens", "label_histogram",
+    "Parallel", "Partition", "Quadratic", "Ragged", "Reddit", "Samples", "Sent140", "Shakespeare", "Skew",
+    "Synthetic", "Text", "Tokens", "Vocabulary", "label_histogram",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
+from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, lengths_of
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
 from decentnode.options import Positive
 
@@ -49,9 +50,9 @@ class Batch:
 class Samples:
     """Inputs with labels; inputs stay in their compact type and are normalized batch by batch."""
 
-    inputs: Tensor
-    """Shape (n, *shape); uint8 images, float features, or ids of any other integer type."""
-    labels: Tensor
+    inputs: Rows
+    """Shape (n, *shape); uint8 images, float features, or ids (may be Ragged) of another integer type."""
+    labels: Rows
     """Shape (n,), or (n, *label_shape) such as one for each token; int64, 0..num_classes-1.
 
     Or floating, numbers to predict, with one class.
@@ -63,13 +64,32 @@ class Samples:
     """Shape (n,), int64: the writer or client of each sample; None: unknown."""
     dtype: torch.dtype = torch.float32
     """The dtype of the inputs of a batch, except ids: that of the model."""
-    more: tuple[Tensor, ...] = ()
+    more: tuple[Rows, ...] = ()
     """Further arguments of the network, each of shape (n, ...): ids, or floats that are not normalized."""
     weights: Tensor | None = None
     """Shape (n,), positive: what each sample counts in the loss; None: all count the same."""
+    vocabulary: Vocabulary | None = None
+    """How ids become text; None: unknown."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The ids of each sample on its longest side, shape (n,), int64."""
+        # Labels are compared, not fed, but their scores take the same room.
+        sides = [lengths_of(side) for side in (self.inputs, *self.more, self.labels)]
+        return torch.stack(sides).amax(0)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether samples have unequal lengths, so that a batch has padding."""
+        return any(isinstance(side, Ragged) for side in (self.inputs, *self.more, self.labels))
+
+    def in_batches(self, size: int) -> tuple[Tensor, ...]:
+        """The indices of all samples, so many at a time; where lengths differ, similar ones are together."""
+        order = self.tokens.argsort(stable=True) if self.is_ragged else torch.arange(len(self))
+        return torch.split(order, size)
 
     @property
     def has_ids(self) -> bool:
@@ -93,7 +113,9 @@ class Samples:
         """The arguments of a network for so many samples of zeros."""
         dtype = torch.int64 if self.has_ids else self.dtype
         inputs = torch.zeros(count, *self.inputs.shape[1:], dtype=dtype)
-        more = (self._argument(values.new_zeros(count, *values.shape[1:])) for values in self.more)
+        more = (
+            self._argument(torch.zeros(count, *values.shape[1:], dtype=values.dtype)) for values in self.more
+        )
         return inputs, *more
 
     def _argument(self, values: Tensor) -> Tensor:
@@ -192,8 +214,11 @@ def defects_of(loaded: LoadedDataset) -> Iterator[str]:
 
 
 def _wrong_types(samples: Samples) -> Iterator[str]:
-    for name, values in {"inputs": samples.inputs, "labels": samples.labels}.items():
-        if not isinstance(values, Tensor) or not values.dim():
+    beside = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
+    for name, values in {"inputs": samples.inputs, "labels": samples.labels, **beside}.items():
+        if isinstance(values, Ragged):
+            yield from (f"{name} {what}" for what in values.defects())
+        elif not isinstance(values, Tensor) or not values.dim():
             found = "a number" if isinstance(values, Tensor) else type(values).__name__
             yield f"{name} are {found}; they must be a torch.Tensor with one row for each sample"
     labels = samples.labels
@@ -210,7 +235,11 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
         yield f"set has {len(samples.groups)} groups for {len(labels)} samples; there must be one for each"
     if not len(inputs) or not len(labels):
         return
-    if tuple(inputs.shape[1:]) != tuple(loaded.shape):
+    shape = tuple(inputs.shape[1:])
+    if isinstance(inputs, Ragged):
+        if len(loaded.shape) != 1 or shape > tuple(loaded.shape):
+            yield f"inputs are up to {shape[0]} long, the dataset has {tuple(loaded.shape)}"
+    elif shape != tuple(loaded.shape):
         yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset has {tuple(loaded.shape)}"
     yield from _wrong_labels(labels, loaded.num_classes)
     beside = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
@@ -221,20 +250,30 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
         yield f"weight of sample {_rows(~(samples.weights > 0))[0]} is not above 0"
     if samples.has_ids and (samples.mean.any() or (samples.std != 1).any()):
         yield f"inputs are {inputs.dtype}, so ids, which are not normalized; leave out mean and std"
-    if inputs.is_floating_point() and not all(math.isfinite(end) for end in inputs.aminmax()):
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
+        yield from _not_finite(inputs)
+
+
+def _not_finite(inputs: Tensor) -> Iterator[str]:
+    if not all(math.isfinite(end) for end in inputs.aminmax()):
         rows = _rows(~inputs.isfinite())
         yield f"inputs of {counted(len(rows), 'sample')} are not finite, first those of sample {rows[0]}"
 
 
-def _wrong_labels(labels: Tensor, classes: int) -> Iterator[str]:
-    if labels.is_floating_point():
+def _wrong_labels(labels: Rows, classes: int) -> Iterator[str]:
+    if not isinstance(labels, Ragged) and labels.is_floating_point():
         if classes != 1:
             yield f"labels are numbers, so num_classes must be 1, not {classes}"
         if not labels.isfinite().all():
             yield f"label of sample {_rows(~labels.isfinite())[0]} is not finite"
         return
     # Of a view of a mapped file numpy makes no copy, and torch has no comparison of 16 bits without sign.
-    numbers = labels.numpy()
+    if isinstance(labels, Ragged):
+        # Without a copy first, which may be larger than the memory: rows have nothing but these numbers.
+        whole = labels.values.numpy()
+        numbers = whole if whole.min() >= 0 and whole.max() < classes else labels.flatten().numpy()
+    else:
+        numbers = labels.numpy()
     may_ignore = labels.dim() > 1 and labels.dtype == torch.int64
     least, most = (
         int(numbers.min(where=numbers != IGNORED, initial=0) if may_ignore else numbers.min()),
@@ -244,7 +283,8 @@ def _wrong_labels(labels: Tensor, classes: int) -> Iterator[str]:
         yield f"labels are all {IGNORED}, so nothing counts"
     elif least < 0 or most >= classes:
         wrong, allowed = least if least < 0 else most, f"0..{classes - 1}"
-        row = int(np.argwhere(numbers == wrong)[0, 0])
+        place = int(np.argwhere(numbers == wrong)[0, 0])
+        row = labels.row_of(place) if isinstance(labels, Ragged) else place
         yield f"label of sample {row} is {wrong}; it must be one of {allowed}"
 
 

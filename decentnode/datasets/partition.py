@@ -251,6 +251,7 @@ def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
             "dataset.partition: deals samples by their class, and here labels are numbers; use iid or natural"
         )
     order = rng.permutation(len(samples))
+    assert isinstance(samples.labels, torch.Tensor)  # it has one dimension
     labels = samples.labels.numpy()[order]
     return [order[labels == label] for label in np.unique(labels)]
 
@@ -328,5 +329,6 @@ def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int)
     """For each rank the number of samples of each label; numbers count as one label."""
     if samples.labels.is_floating_point():
         return [[len(part)] for part in parts]
-    held = [samples.labels[part].flatten() for part in parts]
+    # In 64 bits, because torch has no comparison of 16 without sign.
+    held = [samples.labels[part].flatten().long() for part in parts]
     return [torch.bincount(labels[labels != IGNORED], minlength=num_classes).tolist() for labels in held]

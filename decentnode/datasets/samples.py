@@ -137,6 +137,31 @@ def sent140(directory: Path, users: int = 4, samples: int = 6, seed: int = 1) ->
     return _written(directory, [f"tweeter{number}" for number in range(users)], drawn)
 
 
+DICTIONARY = {
+    "the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "hears": "hört",
+    "old": "alte", "little": "kleine",
+}  # fmt: skip
+"""Of `parallel`, whose second language has the words in reverse."""
+
+
+def parallel(directory: Path, pairs: int = 64, words: int = 5, seed: int = 1) -> None:
+    """Writes a parallel corpus with two documents: up to so many words, whose translations are reversed."""
+    rng, known = generator(seed, "parallel"), list(DICTIONARY)
+    directory.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", pairs), ("valid", max(1, pairs // 4))):
+        sentences = [
+            [known[index] for index in rng.integers(0, len(known), int(rng.integers(2, words + 1)))]
+            for _ in range(count)
+        ]
+        files = {
+            "en": [" ".join(sentence) for sentence in sentences],
+            "de": [" ".join(DICTIONARY[word] for word in sentence[::-1]) for sentence in sentences],
+            "document": [f"letter {2 * index // count}" for index in range(count)],
+        }
+        for suffix, lines in files.items():
+            (directory / f"{part}.{suffix}").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
 def _written(
     directory: Path, names: Sequence[str], drawn: Callable[[], dict[str, list[Any]]]
 ) -> dict[str, Users]:

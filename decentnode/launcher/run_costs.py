@@ -58,5 +58,5 @@ def measure(experiment: Experiment) -> Costs:
 def steps(experiment: Experiment, rank: int, round: int) -> int:
     """The local steps of a node in a round."""
     training = experiment.settings.training
-    minibatches = Minibatches(experiment.shard(rank), training.batch_size)
+    minibatches = Minibatches(experiment.shard(rank), training.batch_size, training.batch_tokens)
     return training.steps(rank, round, minibatches.steps_per_epoch(training.accumulate))

@@ -82,6 +82,11 @@ class TransformerNetwork(nn.Module):
         begin of a text: its scores at a position are those of the token after it.
         """
         if target is None:
+            if source.dim() != 3 or source.shape[1] != 2:
+                raise BadInput(
+                    "model transformer takes ids of source and target, as two fields of the samples or in "
+                    f"shape (2, length); the dataset gives {tuple(source.shape[1:])}"
+                )
             source, target = source.unbind(1)
         keep = None if self.padding is None else self._kept(source)
         memory = apply_blocks(self.encoder, self._embedded(source), keep, recompute=self.recompute)
@@ -117,7 +122,7 @@ class Transformer(Model):
 
     44,138,496 parameters and 512 for each token of the vocabulary that both languages share: 63,082,496
     with the paper's "about 37,000 tokens". Its 65 million would need some 40,700. The network takes source
-    and target ids; as a plug-in it takes both from samples of shape (2, length).
+    and target ids: two fields, as of dataset `parallel`, or both in samples of shape (2, length).
     """
 
     layers: Positive = 6
@@ -130,16 +135,13 @@ class Transformer(Model):
     dropout: Probability = 0.1
     """Of embeddings and the result of each part (section 5.4)."""
     padding: NonNegative | None = None
-    """The id of source tokens that only fill up; the target's are after all others and need none."""
+    """The id of source tokens that only fill up, 0 in dataset `parallel`; the target's are after all others
+    and need none. Null: there is no such id.
+    """
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        if len(shape) != 2 or shape[0] != 2:
-            raise BadInput(
-                "model transformer takes ids of source and target, shape (2, length); the dataset gives "
-                f"{shape}"
-            )
         check_heads(self.width, self.heads, "transformer")
         if self.width < 4 or self.width % 2:
             raise BadInput(f"model transformer: width must be even, 4 or more, not {self.width}")

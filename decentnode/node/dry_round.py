@@ -25,6 +25,7 @@ from decentnode.core.polling import ready
 from decentnode.core.text import first_line, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import Vector
+from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
@@ -32,6 +33,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
+from decentnode.training.training import Minibatches
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -177,19 +179,19 @@ class DryNodes:
         """Runs one gradient step of the first node that trains, if any."""
         experiment, training = self.experiment, self.experiment.settings.training
         for rank in self.ranks:
-            indices = experiment.parts[rank][: training.batch_size]
-            if len(indices) and training.steps(rank, 0, 1):
+            if len(experiment.parts[rank]) and training.steps(rank, 0, 1):
                 break
         else:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
+        minibatches = Minibatches(experiment.shard(rank), training.batch_size, training.batch_tokens)
         if training.compile:
-            # Each size may have code of its own, and the nodes find it in the compiler's cache.
-            for size in experiment.shard(rank).batch_sizes(training.batch_size):
-                self._loss(experiment.parts[rank][:size]).backward()  # type: ignore[no-untyped-call]
+            # Each shape may have code of its own, and the nodes find it in the compiler's cache.
+            for batch in minibatches.trials():
+                self._loss(batch).backward()  # type: ignore[no-untyped-call]
             vector.gradient.zero_()
-        loss = self._loss(indices)
+        loss = self._loss(minibatches.trial())
         if not loss.requires_grad:
             name = type(self.objective.module).__name__
             raise BadInput(
@@ -200,12 +202,10 @@ class DryNodes:
             scheme.adjust_gradient(vector.gradient, vector.values, 0)
         self.models[rank] = vector.values - self.learning_rate * vector.gradient
 
-    def _loss(self, indices: Tensor) -> Tensor:
-        """The loss of these samples; raises BadInput for what this machine cannot compute."""
+    def _loss(self, batch: Batch) -> Tensor:
+        """The loss of a minibatch; raises BadInput for what this machine cannot compute."""
         training = self.experiment.settings.training
-        batch = training.augmented(
-            self.experiment.dataset.train.batch(indices), self.experiment.settings.seed
-        )
+        batch = training.augmented(batch, self.experiment.settings.seed)
         try:
             loss = self.objective(batch)[1]
         except RuntimeError as error:

@@ -280,9 +280,12 @@ class Experiment:
 
 
 def check_batches(experiment: Experiment) -> None:
-    """Raises BadInput if a node's batches are too small for the model's batch norm."""
-    least, size = experiment.least_batch, experiment.settings.training.batch_size
-    if size < least:
+    """Raises BadInput if a node's batches are too small for the model's batch norm, or for its samples."""
+    least, training = experiment.least_batch, experiment.settings.training
+    if training.batch_tokens is not None:
+        _check_tokens(experiment, training.batch_tokens)
+    size = training.batch_size
+    if size is not None and size < least:
         raise BadInput(f"training.batch_size: batch norm needs {least} samples or more at once, not {size}")
     for rank in range(experiment.graph.num_nodes):
         if 0 < experiment.shard(rank).size < least:
@@ -290,6 +293,21 @@ def check_batches(experiment: Experiment) -> None:
                 f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
                 f"once; give each rank {least} or none"
             )
+
+
+def _check_tokens(experiment: Experiment, most: int) -> None:
+    """Raises BadInput if no batch has so few tokens, or if ranks would make unequal steps."""
+    where, train = "training.batch_tokens", experiment.dataset.train
+    if not train.has_ids:
+        raise BadInput(f"{where}: the samples of the dataset are no tokens; use batch_size")
+    if (longest := int(train.tokens.max())) > most:
+        raise BadInput(f"{where}: is {most}, but the longest training sample has {longest} tokens")
+    if experiment.least_batch > 1:
+        raise BadInput(f"{where}: batch norm needs {experiment.least_batch} samples at once; use batch_size")
+    if experiment.coupling.one_model and experiment.settings.training.steps_per_round is None:
+        raise BadInput(
+            f"{where}: epochs of the ranks would have unequal numbers of steps; give training.steps_per_round"
+        )
 
 
 def check_metrics(metrics: Sequence[Metric]) -> None:

@@ -36,8 +36,8 @@ def evaluate(
         raise DatasetError("there are no samples to evaluate on; the test set is empty")
     sums, count = defaultdict[str, float](float), 0.0
     with evaluation_mode(objective.module), torch.inference_mode():
-        for start in range(0, len(samples), batch_size):
-            batch = samples.batch(torch.arange(start, min(start + batch_size, len(samples))))
+        for rows in samples.in_batches(batch_size):
+            batch = samples.batch(rows)
             outputs, loss = objective(batch)
             size = objective.count(batch)
             sums["loss"] += objective.total(loss.item(), size)
@@ -46,6 +46,8 @@ def evaluate(
                 sums[name] += value.item()
             if beat is not None:
                 beat()
+        for name, number in objective.generated(samples, batch_size, beat).items():
+            sums[name] += number
     return objective.task.values(sums, count)
 
 

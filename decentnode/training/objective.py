@@ -1,13 +1,13 @@
 """The function that training minimizes and evaluation measures: a network with a task and its loss."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from decentnode.core.vector import accumulator
-from decentnode.datasets.base import Batch
+from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput
 from decentnode.training.computation import Computation
 from decentnode.training.tasks.base import Task
@@ -89,6 +89,18 @@ class Objective:
     def sums(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The sums of the task's metrics over a batch."""
         return self.task.sums(outputs, batch.labels.to(self._device))
+
+    def generated(
+        self, samples: Samples, batch_size: int, beat: Callable[[], None] | None
+    ) -> dict[str, float]:
+        """The sums of what the task has the network generate for samples."""
+
+        def network(*fields: Tensor) -> Tensor:
+            with self._computation.autocast(self._device):
+                outputs: Tensor = self.module(*map(self._placed, fields))
+            return outputs.to(accumulator(outputs.dtype))
+
+        return self.task.generated(network, samples, batch_size, beat or (lambda: None))
 
     def _placed(self, field: Tensor) -> Tensor:
         if self._channels_last and field.dim() == 4:

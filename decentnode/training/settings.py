@@ -21,6 +21,7 @@ from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
 from decentnode.training.tasks.classification import Classification
 
+BATCH_SIZE = 32
 MOST_AT_A_TIME = 16
 """Channels that a convolution on a CPU processes at a time."""
 
@@ -51,8 +52,10 @@ class TrainingSettings(Computation):
     scheduler: Factory | None = None
     schedule_step: Literal["round", "step"] = "round"
     """What a step of the schedule is: a round, or a step of the optimizer."""
-    batch_size: Positive = 32
-    """The samples of a minibatch."""
+    batch_size: Positive | None = None
+    """Samples of a minibatch; null: 32, unless batch_tokens is given."""
+    batch_tokens: Positive | None = None
+    """Instead of batch_size: the most tokens of a minibatch on each side, padding included."""
     accumulate: Positive = 1
     """The minibatches of a step, whose gradient is that of one batch of all their samples."""
     augmentation: tuple[Factory, ...] = ()
@@ -69,6 +72,10 @@ class TrainingSettings(Computation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.batch_size is not None and self.batch_tokens is not None:
+            raise BadInput("training: give one of batch_size and batch_tokens, not both")
+        if self.batch_size is None and self.batch_tokens is None:
+            object.__setattr__(self, "batch_size", BATCH_SIZE)
         if (self.steps_per_round is None) == (self.epochs_per_round is None):
             raise BadInput("training: give exactly one of steps_per_round and epochs_per_round")
         if self.optimizer.cls is torch.optim.SparseAdam:

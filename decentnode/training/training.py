@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -62,29 +62,30 @@ class Shard:
         is_short = len(starts) > 1 and samples - starts[-1] < self.least_batch
         return starts[:-1] if is_short else starts
 
-    def batch_sizes(self, batch_size: int) -> list[int]:
-        """The different sizes of the minibatches of an epoch, ascending."""
-        ends = [*self.starts(self.size, batch_size), self.size]
-        return sorted({end - start for start, end in pairwise(ends)})
-
 
 class Minibatches:
     """A shard in minibatches, epoch after epoch, each in an order of its own.
 
     The last batch of an epoch may be short, so that an epoch uses every sample once. Where it has fewer
     samples than the model can be trained on, the batch before it gets them. Epochs continue over rounds.
+
+    With `tokens` a batch has samples of similar length, at most so many tokens with its padding (Vaswani et
+    al., 2017, section 5.1). All epochs have equally many batches; samples of equal length and the batches
+    change their order.
     """
 
-    def __init__(self, shard: Shard, batch_size: int) -> None:
+    def __init__(self, shard: Shard, size: int | None, tokens: int | None = None) -> None:
+        """`size` samples, or so many `tokens`, make a batch."""
         self._shard = shard
-        self._batch_size = batch_size
+        self._size = size or 1
+        self._tokens = tokens
         self._epoch = -1
         self._upcoming: list[Tensor] = []
 
-    @property
+    @cached_property
     def per_epoch(self) -> int:
         """The number of minibatches of an epoch; 0 without samples."""
-        return len(self._shard.starts(self._shard.size, self._batch_size))
+        return len(self._split(self._shard.indices[: self._shard.size]))
 
     def steps_per_epoch(self, accumulate: int) -> int:
         """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
@@ -101,11 +102,34 @@ class Minibatches:
         first = self.next()
         return [first, *(self.next() for _ in range(min(count - 1, len(self._upcoming))))]
 
+    def trial(self) -> Batch:
+        """A minibatch to try a step with, the longest of them; `next` still gives its samples."""
+        batches = self._split(self._shard.indices)
+        return self._shard.samples.batch(batches[0 if self._tokens is None else -1])
+
+    def trials(self) -> list[Batch]:
+        """A minibatch of each shape that an epoch has; `next` still gives their samples."""
+        batches = self._split(self._shard.indices[: self._shard.size])
+        longest = None if self._tokens is None else self._shard.samples.tokens
+        shapes = {(len(one), 0 if longest is None else int(longest[one].max())): one for one in batches}
+        return [self._shard.samples.batch(indices) for indices in shapes.values()]
+
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
-        shuffled = self._shard.order(epoch)
-        starts = self._shard.starts(len(shuffled), self._batch_size)
-        self._upcoming = list(shuffled.tensor_split(list(starts[1:])))[::-1]
+        batches = self._split(self._shard.order(epoch))
+        if self._tokens is not None:
+            rng = generator(self._shard.seed, "batches", self._shard.rank, epoch)
+            batches = [batches[place] for place in rng.permutation(len(batches))]
+        self._upcoming = batches[::-1]
+
+    def _split(self, indices: Tensor) -> list[Tensor]:
+        """These samples in minibatches."""
+        if not len(indices):
+            return []
+        if self._tokens is None:
+            return list(indices.tensor_split(list(self._shard.starts(len(indices), self._size)[1:])))
+        lengths, order = self._shard.samples.tokens[indices].sort(stable=True)
+        return list(torch.split(indices[order], token_batches(lengths, self._tokens)))
 
     def state_dict(self) -> dict[str, int]:
         """The position in the samples."""
@@ -117,6 +141,17 @@ class Minibatches:
         if state["epoch"] >= 0:
             self._begin(state["epoch"])
             del self._upcoming[state["upcoming"] :]
+
+
+def token_batches(lengths: Tensor, most: int) -> list[int]:
+    """How many samples each batch has, so that number times longest is at most `most`; `lengths` ascend."""
+    sizes, start = list[int](), 0
+    while start < len(lengths):
+        window = lengths[start : start + most // int(lengths[start])]
+        fits = torch.arange(1, len(window) + 1) * window <= most
+        sizes.append(max(1, int(fits.sum())))
+        start += sizes[-1]
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -166,7 +201,7 @@ class Training:
         self.tie = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
-        self.minibatches = Minibatches(shard, settings.batch_size)
+        self.minibatches = Minibatches(shard, settings.batch_size, settings.batch_tokens)
         self.objective = settings.objective(module, vector.layout.channels_last)
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
@@ -195,14 +230,12 @@ class Training:
     def rehearse(self) -> None:
         """Computes two gradients, because some defects only appear in the second; restores the buffers.
 
-        Where the network is compiled, two for each size of a batch, so that no round waits for that.
+        Where the network is compiled, two for each shape of a batch, so that no round waits for that.
         """
-        size = self.settings.batch_size
-        sizes = self.shard.batch_sizes(size) if self.settings.compile else [size]
+        batches = self.minibatches.trials() if self.settings.compile else [self.minibatches.trial()]
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         self.module.train()
-        for size in [size for size in sizes for _ in range(2)]:
-            batch = self.shard.samples.batch(self.shard.indices[:size])
+        for batch in [batch for batch in batches for _ in range(2)]:
             with self.tie.step(-1, -1):
                 self.tie.backward(self.objective(batch)[1])
         for name, buffer in self.module.named_buffers():

@@ -1,14 +1,14 @@
 """The task of a run: what a model gives for samples, the loss of a batch, the metrics of an evaluation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from decentnode.core.registry import name_of
-from decentnode.datasets.base import LoadedDataset
+from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.errors import BadInput
 
 
@@ -20,6 +20,9 @@ class MetricSpec(NamedTuple):
     is_fraction: bool = False
     """Whether it is a number from 0 to 1 that people read in percent."""
 
+
+Network = Callable[..., Tensor]
+"""The outputs for the fields of a batch, on the device of the network."""
 
 LOSS = MetricSpec("loss", higher_is_better=False)
 
@@ -48,6 +51,15 @@ class Task(ABC):
     @abstractmethod
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
         """The metrics by name, from the sums over all batches and their `count`; `loss` is a sum, too."""
+
+    def generated(
+        self, network: Network, samples: Samples, batch_size: int, beat: Callable[[], None]
+    ) -> dict[str, float]:
+        """More sums, of what the network generates for samples, such as texts; none by default.
+
+        `network` is in evaluation mode; `beat` must be called every few seconds, after each step of a search.
+        """
+        return {}
 
     def loss(self, outputs: Tensor, labels: Tensor, loss: nn.Module) -> Tensor:
         """The loss of a batch: a scalar, or one number for each label where `loss` reduces nothing."""

@@ -4,9 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from decentnode.core.registry import TASKS
+from decentnode.core.registry import TASKS, name_of
 from decentnode.datasets.base import IGNORED, LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.training.tasks.base import LOSS, MetricSpec, Task
@@ -21,7 +23,8 @@ class NextToken(Task):
     """Loss, accuracy and perplexity of each next token (Radford et al., 2019, GPT-2, section 2).
 
     Outputs: scores of shape (batch, vocabulary, length), or (batch, vocabulary) where only the last token is
-    asked for. Labels that are -100, as for padding, do not count. perplexity = exp(loss).
+    asked for. Labels that are -100, as for padding, do not count. The perplexity is that of the scores:
+    exp(mean of -log p), without the label smoothing that the loss may have.
     """
 
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
@@ -32,19 +35,27 @@ class NextToken(Task):
 
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         counts = labels != IGNORED
-        return {"right": ((outputs.argmax(1) == labels) & counts).sum(), "labels": counts.sum()}
+        surprise = cross_entropy(outputs, labels, ignore_index=IGNORED, reduction="none")
+        return {
+            "right": ((outputs.argmax(1) == labels) & counts).sum(),
+            "labels": counts.sum(),
+            "surprise": surprise.sum(dtype=torch.float64),
+        }
 
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
-        loss = sums["loss"] / count
+        surprise = sums["surprise"] / sums["labels"]
         # Above that the perplexity is not finite, and so is written as unknown.
-        perplexity = math.exp(loss) if loss < MOST_EXPONENT else math.inf
-        return {"loss": loss, "accuracy": sums["right"] / sums["labels"], "perplexity": perplexity}
+        perplexity = math.exp(surprise) if surprise < MOST_EXPONENT else math.inf
+        accuracy = sums["right"] / sums["labels"]
+        return {"loss": sums["loss"] / count, "accuracy": accuracy, "perplexity": perplexity}
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
         super().check(dataset, loss)
         if not dataset.train.has_ids:
             dtype = str(dataset.train.inputs.dtype).removeprefix("torch.")
-            raise BadInput(f"task: next_token needs samples of ids (int16, int32, int64), not of {dtype}")
+            raise BadInput(
+                f"task: {name_of(self)} needs samples of ids (int16, int32, int64), not of {dtype}"
+            )
         if loss not in (nn.CrossEntropyLoss, nn.NLLLoss):
             name = getattr(loss, "__name__", loss)
-            raise BadInput(f"training.loss: next_token needs CrossEntropyLoss or NLLLoss, not {name}")
+            raise BadInput(f"training.loss: {name_of(self)} needs CrossEntropyLoss or NLLLoss, not {name}")

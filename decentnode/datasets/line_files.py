@@ -1,0 +1,109 @@
+"""Large files of lines, and what is prepared from them once for a machine."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import xxhash
+
+from decentnode.core.atomic_files import sync_folder
+from decentnode.errors import DatasetError
+
+T = TypeVar("T")
+
+BLOCK = 1 << 20
+"""Bytes that are read at a time."""
+MAKING = ".making"
+"""What folders begin with that are not complete."""
+
+
+@dataclass(frozen=True)
+class LineFile:
+    """A file of UTF-8 text with one text in each line."""
+
+    path: Path
+    lines: int
+    digest: bytes
+    """A hash of its content."""
+
+    @classmethod
+    def at(cls, path: Path) -> "LineFile":
+        """Reads the file once; raises DatasetError where it is missing or empty."""
+        content, lines, last = xxhash.xxh3_128(), 0, b"\n"
+        try:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK):
+                    content.update(block)
+                    lines += block.count(b"\n")
+                    last = block[-1:]
+        except OSError as error:
+            raise DatasetError(f"dataset.path: {path}: {error.strerror}") from error
+        lines += last != b"\n"
+        if not lines:
+            raise DatasetError(f"dataset.path: {path}: is empty")
+        return cls(path, lines, content.digest())
+
+    def texts(self) -> Iterator[str]:
+        """Each line without blanks around it; raises DatasetError where it is no UTF-8."""
+        # In binary, because text ends lines at more characters than a line feed.
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield line.decode().strip()
+                except UnicodeDecodeError as error:
+                    raise DatasetError(
+                        f"dataset.path: {self.path}:{number}: is no UTF-8 text: {error.reason} at byte "
+                        f"{error.start} of the line"
+                    ) from error
+
+
+def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """So many at a time."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+
+
+def prepared(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` in `cache`, which `make` fills if it is not there; raises DatasetError.
+
+    Several processes may ask at once: each fills a folder of its own, and the first one to end gives its
+    folder the name. So none waits, and a folder with the name is complete.
+    """
+    folder, own = cache / name, cache / f"{MAKING}-{socket.gethostname()}-{os.getpid()}"
+    if folder.is_dir():
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _remove_interrupted(cache)
+        own.mkdir()
+        try:
+            make(own)
+            sync_folder(own)
+            try:
+                own.rename(folder)
+            except OSError:
+                # Another process was first, and its folder is as good.
+                if not folder.is_dir():
+                    raise
+            sync_folder(cache)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+    except OSError as error:
+        raise DatasetError(
+            f"dataset.cache_path: {cache}: {error.strerror}; name a directory that can be written"
+        ) from error
+    return folder
+
+
+def _remove_interrupted(cache: Path) -> None:
+    """Removes what processes of this machine left that are gone, or had the number of this one."""
+    for folder in cache.glob(f"{MAKING}-{socket.gethostname()}-*"):
+        process = folder.name.rpartition("-")[2]
+        if process == str(os.getpid()) or not Path("/proc", process).exists():
+            shutil.rmtree(folder, ignore_errors=True)
