@@ -330,6 +330,7 @@ SMALL_MODULES = {
     "communication.security.signatures": "the only user of Ed25519",
     "communication.zeromq.hello_barrier": "a part of IoThread, which is large",
     "config.removed": "a table",
+    "datasets.byte_pairs": "the only user of tokenizers",
     "launcher.monitoring.alarm": "a part of RunMonitor that others ring",
     "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
     "launcher.run_costs": "needs training, which studies may not import",

@@ -81,10 +81,22 @@ class Samples:
         sides = [lengths_of(side) for side in (self.inputs, *self.more, self.labels)]
         return torch.stack(sides).amax(0)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All that the samples consist of, but for their normalization."""
+        weights = () if self.weights is None else (self.weights,)
+        for rows in (self.inputs, self.labels, *self.more, *weights):
+            yield from rows.tensors() if isinstance(rows, Ragged) else (rows,)
+
     @property
     def is_ragged(self) -> bool:
         """Whether samples have unequal lengths, so that a batch has padding."""
         return any(isinstance(side, Ragged) for side in (self.inputs, *self.more, self.labels))
+
+    def alone_and_padded(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The arguments of a network for the shortest sample, and for it and the longest one."""
+        tokens = self.tokens
+        both = torch.stack([tokens.argmin(), tokens.argmax()])
+        return self.batch(both[:1]).fields, self.batch(both).fields
 
     def in_batches(self, size: int) -> tuple[Tensor, ...]:
         """The indices of all samples, so many at a time; where lengths differ, similar ones are together."""

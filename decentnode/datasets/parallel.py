@@ -17,7 +17,7 @@ from decentnode.core.registry import DATASETS
 from decentnode.datasets import byte_pairs
 from decentnode.datasets.base import IGNORED, Dataset, LoadedDataset, Samples
 from decentnode.datasets.byte_pairs import BEGIN, END, LEAST, PADDING
-from decentnode.datasets.line_files import LineFile, in_groups, prepared
+from decentnode.datasets.prepared_files import TextFile, in_groups, prepared
 from decentnode.datasets.ragged import Ragged, Vocabulary
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
@@ -82,10 +82,10 @@ class Parallel(Dataset):
         train, test = self._with_groups(parts, pairs)
         return LoadedDataset(train, test, self.vocabulary, (self.length,))
 
-    def _pair(self, name: str) -> list[LineFile]:
+    def _pair(self, name: str) -> list[TextFile]:
         """The files of both languages, and of documents if there are any."""
         suffixes = [self.source, self.target, *([self.documents] if self.documents else [])]
-        files = [LineFile.at(self.path / f"{name}.{suffix}") for suffix in suffixes]
+        files = [TextFile.at(self.path / f"{name}.{suffix}") for suffix in suffixes]
         for other in files[1:]:
             if other.lines != files[0].lines:
                 raise DatasetError(
@@ -94,7 +94,7 @@ class Parallel(Dataset):
                 )
         return files
 
-    def _prepare(self, folder: Path, pairs: list[list[LineFile]]) -> None:
+    def _prepare(self, folder: Path, pairs: list[list[TextFile]]) -> None:
         """Writes the tokenizer, and the ids of both parts."""
         texts = chain.from_iterable(file.texts() for file in pairs[0][:2])
         tokenizer = byte_pairs.trained(texts, self.vocabulary)
@@ -109,7 +109,7 @@ class Parallel(Dataset):
             write_durably(folder / f"{name}.npy", [table.getvalue()])
 
     def _ids(
-        self, tokenizer: Any, source: LineFile, target: LineFile, rows: list[tuple[int, int, int]]
+        self, tokenizer: Any, source: TextFile, target: TextFile, rows: list[tuple[int, int, int]]
     ) -> Iterator[bytes]:
         """The ids of all pairs; adds the length of source and target, and the line, of each to `rows`."""
         lines = enumerate(zip(source.texts(), target.texts(), strict=True))
@@ -141,7 +141,7 @@ class Parallel(Dataset):
             vocabulary=vocabulary,
         )
 
-    def _with_groups(self, parts: list[Samples], pairs: list[list[LineFile]]) -> list[Samples]:
+    def _with_groups(self, parts: list[Samples], pairs: list[list[TextFile]]) -> list[Samples]:
         """The parts, whose groups are numbers of lines, with the documents of these lines."""
         if self.documents is None:
             return [replace(part, groups=None) for part in parts]

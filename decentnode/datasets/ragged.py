@@ -72,9 +72,13 @@ class Ragged:
         """The row of a place in `flatten()`."""
         return int(torch.searchsorted(self.lengths.cumsum(0), place, right=True))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it consists of."""
+        return self.values, self.starts, self.lengths
+
     def defects(self) -> Iterator[str]:
         """What is wrong with its parts, in words after the name of the values."""
-        given = (self.values, self.starts, self.lengths)
+        given = self.tensors()
         if any(part.dim() != 1 for part in given) or len(self.starts) != len(self.lengths):
             yield "need values of one dimension, and a start and a length for each row"
         elif self.is_floating_point():
@@ -87,11 +91,6 @@ class Ragged:
 
 Rows = Tensor | Ragged
 """What samples are made of: one row for each."""
-
-
-def parts_of(rows: Rows) -> tuple[Tensor, ...]:
-    """The tensors that rows are made of."""
-    return (rows.values, rows.starts, rows.lengths) if isinstance(rows, Ragged) else (rows,)
 
 
 def lengths_of(rows: Rows) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.node.dry_round import DryNodes
 from decentnode.node.experiment import Experiment
-from decentnode.training.training import Minibatches
 
 TIMED_STEPS = 3
 SHARED_ROUNDS = 4
@@ -58,5 +57,5 @@ def measure(experiment: Experiment) -> Costs:
 def steps(experiment: Experiment, rank: int, round: int) -> int:
     """The local steps of a node in a round."""
     training = experiment.settings.training
-    minibatches = Minibatches(experiment.shard(rank), training.batch_size, training.batch_tokens)
-    return training.steps(rank, round, minibatches.steps_per_epoch(training.accumulate))
+    per_epoch = training.minibatches(experiment.shard(rank)).steps_per_epoch(training.accumulate)
+    return training.steps(rank, round, per_epoch)

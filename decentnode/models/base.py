@@ -17,6 +17,8 @@ from decentnode.core.rng import key
 from decentnode.errors import BadInput, is_out_of_memory
 from decentnode.models.pretrained import load_weights
 
+MOST_CHANGE = 0.1
+"""Of scores by padding, in standard deviations; half precision rounds to less."""
 ONE_VALUE = "more than 1 value per channel"
 """Part of the error of torch's batch norm for a batch that it cannot normalize."""
 
@@ -107,6 +109,24 @@ def check_scores(
     wanted = (count, num_classes, *labels)
     if given != wanted:
         raise BadInput(f"model {name} gives {given} for {count} samples; it must give {wanted}")
+
+
+def check_padding(
+    network: nn.Module, alone: tuple[torch.Tensor, ...], padded: tuple[torch.Tensor, ...]
+) -> None:
+    """Raises BadInput if padding changes the scores of a sample, `alone` and first in the batch `padded`.
+
+    Only the scores of its own positions are compared. Computes, like `check_scores`.
+    """
+    with torch.no_grad():
+        judged = copy.deepcopy(network).eval()
+        scores, others = judged(*alone)[0], judged(*padded)[0]
+    others = others[tuple(map(slice, scores.shape))]
+    if (scores - others).abs().max() > MOST_CHANGE * scores.std():
+        raise BadInput(
+            f"model {type(network).__name__}: the scores of a sample change with the padding after it; it "
+            "must leave padding out (as transformer with padding: 0)"
+        )
 
 
 def least_batch(network: nn.Module, fields: tuple[torch.Tensor, ...]) -> int:

@@ -82,11 +82,7 @@ class TransformerNetwork(nn.Module):
         begin of a text: its scores at a position are those of the token after it.
         """
         if target is None:
-            if source.dim() != 3 or source.shape[1] != 2:
-                raise BadInput(
-                    "model transformer takes ids of source and target, as two fields of the samples or in "
-                    f"shape (2, length); the dataset gives {tuple(source.shape[1:])}"
-                )
+            check_shape(tuple(source.shape[1:]), fields=1)
             source, target = source.unbind(1)
         keep = None if self.padding is None else self._kept(source)
         memory = apply_blocks(self.encoder, self._embedded(source), keep, recompute=self.recompute)
@@ -103,6 +99,15 @@ class TransformerNetwork(nn.Module):
         width = self.embedding.embedding_dim
         x = self.embedding(ids) * math.sqrt(width)
         return dropout(x + waves(ids.shape[1], width, x), self.drop, self.training)
+
+
+def check_shape(shape: tuple[int, ...], fields: int) -> None:
+    """Raises BadInput unless samples have source and target; of two fields each has the shape (length,)."""
+    if not (len(shape) == 2 and shape[0] == 2) and not (fields == 2 and len(shape) == 1):
+        raise BadInput(
+            "model transformer takes ids of source and target, in two fields or in shape (2, length); the "
+            f"dataset gives {'one field' if fields == 1 else 'samples'} of shape {shape}"
+        )
 
 
 def waves(length: int, width: int, like: Tensor) -> Tensor:
@@ -142,6 +147,7 @@ class Transformer(Model):
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        check_shape(shape, fields=2)
         check_heads(self.width, self.heads, "transformer")
         if self.width < 4 or self.width % 2:
             raise BadInput(f"model transformer: width must be even, 4 or more, not {self.width}")

@@ -32,8 +32,8 @@ from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.mapping.base import is_loopback
 from decentnode.options import Port, PositiveFloat
 from decentnode.training.gradient_sync import GradientSync, SyncContext
+from decentnode.training.minibatches import Shard
 from decentnode.training.reducer import Reducer
-from decentnode.training.training import Shard
 
 NAME = "ddp"
 UNUSED = "Expected to have finished reduction"

@@ -33,7 +33,6 @@ from decentnode.node.experiment import Experiment
 from decentnode.sharing.base import Incoming, Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
-from decentnode.training.training import Minibatches
 from decentnode.transforms.base import Context
 
 MOST_NODES = 3
@@ -185,7 +184,7 @@ class DryNodes:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        minibatches = Minibatches(experiment.shard(rank), training.batch_size, training.batch_tokens)
+        minibatches = training.minibatches(experiment.shard(rank))
         if training.compile:
             # Each shape may have code of its own, and the nodes find it in the compiler's cache.
             for batch in minibatches.trials():

@@ -23,7 +23,7 @@ from decentnode.datasets.base import LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
-from decentnode.models.base import check_scores, initial_model, least_batch
+from decentnode.models.base import check_padding, check_scores, initial_model, least_batch
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
@@ -39,7 +39,8 @@ from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
 from decentnode.training.evaluation import VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
-from decentnode.training.training import Hooks, Shard, Training
+from decentnode.training.minibatches import Shard
+from decentnode.training.training import Hooks, Training
 
 STAGING_ALIGNMENT = 64
 REPORT_BYTES = 300
@@ -96,6 +97,8 @@ class Experiment:
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
+        if dataset.train.is_ragged:
+            check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
         experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
@@ -282,32 +285,13 @@ class Experiment:
 def check_batches(experiment: Experiment) -> None:
     """Raises BadInput if a node's batches are too small for the model's batch norm, or for its samples."""
     least, training = experiment.least_batch, experiment.settings.training
-    if training.batch_tokens is not None:
-        _check_tokens(experiment, training.batch_tokens)
-    size = training.batch_size
-    if size is not None and size < least:
-        raise BadInput(f"training.batch_size: batch norm needs {least} samples or more at once, not {size}")
+    training.check(experiment.dataset.train, least, experiment.coupling.one_model)
     for rank in range(experiment.graph.num_nodes):
         if 0 < experiment.shard(rank).size < least:
             raise BadInput(
                 f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
                 f"once; give each rank {least} or none"
             )
-
-
-def _check_tokens(experiment: Experiment, most: int) -> None:
-    """Raises BadInput if no batch has so few tokens, or if ranks would make unequal steps."""
-    where, train = "training.batch_tokens", experiment.dataset.train
-    if not train.has_ids:
-        raise BadInput(f"{where}: the samples of the dataset are no tokens; use batch_size")
-    if (longest := int(train.tokens.max())) > most:
-        raise BadInput(f"{where}: is {most}, but the longest training sample has {longest} tokens")
-    if experiment.least_batch > 1:
-        raise BadInput(f"{where}: batch norm needs {experiment.least_batch} samples at once; use batch_size")
-    if experiment.coupling.one_model and experiment.settings.training.steps_per_round is None:
-        raise BadInput(
-            f"{where}: epochs of the ranks would have unequal numbers of steps; give training.steps_per_round"
-        )
 
 
 def check_metrics(metrics: Sequence[Metric]) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import xxhash
@@ -13,7 +12,6 @@ from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.datasets.partition import label_histogram
-from decentnode.datasets.ragged import parts_of
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
 from decentnode.results.partition_table import PartitionTable
@@ -56,9 +54,7 @@ class RunSamples:
         for samples in (self.dataset.train, self.dataset.test, self.dataset.validation):
             if samples is None:
                 continue
-            weights = () if samples.weights is None else (samples.weights,)
-            rows = (samples.inputs, samples.labels, *samples.more, *weights)
-            for tensor in chain.from_iterable(map(parts_of, rows)):
+            for tensor in samples.tensors():
                 # In blocks, because a view of a mapped file may be larger than the memory.
                 for block in tensor.split(HASHED_ROWS):
                     state.update(block.contiguous().numpy().data.cast("B"))

@@ -11,8 +11,8 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.registry import TRAININGS
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Samples
+from decentnode.training.minibatches import Shard
 from decentnode.training.reducer import Reducer
-from decentnode.training.training import Shard
 
 
 @dataclass(frozen=True)

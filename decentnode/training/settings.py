@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from decentnode.core.text import first_line
-from decentnode.datasets.base import Batch
+from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.augmentation.base import augmented
 from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
+from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
 from decentnode.training.tasks.classification import Classification
@@ -127,6 +128,34 @@ class TrainingSettings(Computation):
             return int(of_rank(self.steps_per_round, rank))
         rate = of_rank(self.epochs_per_round or 0.0, rank) * steps_per_epoch
         return whole(rate * (round + 1)) - whole(rate * round)
+
+    def check(self, samples: Samples, least: int, in_step: bool) -> None:
+        """Raises BadInput if minibatches of these samples are not as the settings need them.
+
+        `least`: the fewest samples that the model can be trained on at once; `in_step`: all ranks must make
+        the same number of steps.
+        """
+        if self.batch_size is not None and self.batch_size < least:
+            what = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
+            raise BadInput(f"training.batch_size: {what}")
+        if self.batch_tokens is None:
+            return
+        longest = int(samples.tokens.max())
+        if not samples.has_ids:
+            what = "the samples of the dataset are no tokens; use batch_size"
+        elif longest > self.batch_tokens:
+            what = f"must be at least {longest}, the length of the longest training sample"
+        elif least > 1:
+            what = f"batch norm needs {least} samples at once; use batch_size"
+        elif in_step and self.steps_per_round is None:
+            what = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
+        else:
+            return
+        raise BadInput(f"training.batch_tokens: {what}")
+
+    def minibatches(self, shard: Shard) -> Minibatches:
+        """The minibatches of a shard."""
+        return Minibatches(shard, self.batch_size, self.batch_tokens)
 
     def channels_last(self, module: nn.Module) -> bool:
         """Whether 4-D weights and inputs are kept in that memory order.

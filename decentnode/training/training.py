@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,141 +16,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from decentnode.core.rng import generator, key
+from decentnode.core.rng import key
 from decentnode.core.vector import AdjustGradient, Vector
-from decentnode.datasets.base import Batch, Samples
+from decentnode.datasets.base import Batch
 from decentnode.errors import RunFailed
-from decentnode.training.augmentation.base import Augmentation, augmented
+from decentnode.training.augmentation.base import augmented
 from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
+from decentnode.training.minibatches import Shard
 from decentnode.training.reducer import Reducer
 from decentnode.training.settings import TrainingSettings
 
 Pause = Callable[[], Awaitable[None]]
 """Lets the event loop run the other nodes of the process."""
 CLIP_EPSILON = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """The samples that one rank trains on, and the key of its random choices."""
-
-    samples: Samples
-    indices: Tensor
-    """The training samples of the rank, int64; may be empty."""
-    seed: int
-    rank: int
-    epoch_size: int | None = None
-    """The number of samples of an epoch; None: all of them."""
-    least_batch: int = 1
-    """The fewest samples that the model can be trained on at once."""
-
-    @property
-    def size(self) -> int:
-        """The number of samples of an epoch, limited by `epoch_size`."""
-        return len(self.indices) if self.epoch_size is None else self.epoch_size
-
-    def order(self, epoch: int) -> Tensor:
-        """The samples of an epoch in their order, int64 indices."""
-        order = generator(self.seed, "shuffle", self.rank, epoch).permutation(len(self.indices))
-        return self.indices[torch.from_numpy(order)]
-
-    def starts(self, samples: int, batch_size: int) -> range:
-        """The index at which each minibatch of an epoch of `samples` starts."""
-        starts = range(0, samples, batch_size)
-        is_short = len(starts) > 1 and samples - starts[-1] < self.least_batch
-        return starts[:-1] if is_short else starts
-
-
-class Minibatches:
-    """A shard in minibatches, epoch after epoch, each in an order of its own.
-
-    The last batch of an epoch may be short, so that an epoch uses every sample once. Where it has fewer
-    samples than the model can be trained on, the batch before it gets them. Epochs continue over rounds.
-
-    With `tokens` a batch has samples of similar length, at most so many tokens with its padding (Vaswani et
-    al., 2017, section 5.1). All epochs have equally many batches; samples of equal length and the batches
-    change their order.
-    """
-
-    def __init__(self, shard: Shard, size: int | None, tokens: int | None = None) -> None:
-        """`size` samples, or so many `tokens`, make a batch."""
-        self._shard = shard
-        self._size = size or 1
-        self._tokens = tokens
-        self._epoch = -1
-        self._upcoming: list[Tensor] = []
-
-    @cached_property
-    def per_epoch(self) -> int:
-        """The number of minibatches of an epoch; 0 without samples."""
-        return len(self._split(self._shard.indices[: self._shard.size]))
-
-    def steps_per_epoch(self, accumulate: int) -> int:
-        """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
-        return -(-self.per_epoch // accumulate)
-
-    def next(self) -> Batch:
-        """The next minibatch."""
-        if not self._upcoming:
-            self._begin(self._epoch + 1)
-        return self._shard.samples.batch(self._upcoming.pop())
-
-    def several(self, count: int) -> list[Batch]:
-        """The next minibatches, as many as `count` or as the epoch still has, at least one."""
-        first = self.next()
-        return [first, *(self.next() for _ in range(min(count - 1, len(self._upcoming))))]
-
-    def trial(self) -> Batch:
-        """A minibatch to try a step with, the longest of them; `next` still gives its samples."""
-        batches = self._split(self._shard.indices)
-        return self._shard.samples.batch(batches[0 if self._tokens is None else -1])
-
-    def trials(self) -> list[Batch]:
-        """A minibatch of each shape that an epoch has; `next` still gives their samples."""
-        batches = self._split(self._shard.indices[: self._shard.size])
-        longest = None if self._tokens is None else self._shard.samples.tokens
-        shapes = {(len(one), 0 if longest is None else int(longest[one].max())): one for one in batches}
-        return [self._shard.samples.batch(indices) for indices in shapes.values()]
-
-    def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
-        batches = self._split(self._shard.order(epoch))
-        if self._tokens is not None:
-            rng = generator(self._shard.seed, "batches", self._shard.rank, epoch)
-            batches = [batches[place] for place in rng.permutation(len(batches))]
-        self._upcoming = batches[::-1]
-
-    def _split(self, indices: Tensor) -> list[Tensor]:
-        """These samples in minibatches."""
-        if not len(indices):
-            return []
-        if self._tokens is None:
-            return list(indices.tensor_split(list(self._shard.starts(len(indices), self._size)[1:])))
-        lengths, order = self._shard.samples.tokens[indices].sort(stable=True)
-        return list(torch.split(indices[order], token_batches(lengths, self._tokens)))
-
-    def state_dict(self) -> dict[str, int]:
-        """The position in the samples."""
-        return {"epoch": self._epoch, "upcoming": len(self._upcoming)}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continues from `state_dict()`."""
-        self._epoch, self._upcoming = -1, []
-        if state["epoch"] >= 0:
-            self._begin(state["epoch"])
-            del self._upcoming[state["upcoming"] :]
-
-
-def token_batches(lengths: Tensor, most: int) -> list[int]:
-    """How many samples each batch has, so that number times longest is at most `most`; `lengths` ascend."""
-    sizes, start = list[int](), 0
-    while start < len(lengths):
-        window = lengths[start : start + most // int(lengths[start])]
-        fits = torch.arange(1, len(window) + 1) * window <= most
-        sizes.append(max(1, int(fits.sum())))
-        start += sizes[-1]
-    return sizes
 
 
 @dataclass(frozen=True)
@@ -201,10 +79,6 @@ class Training:
         self.tie = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
-        self.minibatches = Minibatches(shard, settings.batch_size, settings.batch_tokens)
-        self.objective = settings.objective(module, vector.layout.channels_last)
-        self.scaler = settings.scaler()
-        self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:

@@ -29,8 +29,9 @@ from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
 from decentnode.sharing.gossip import Gossip
+from decentnode.training.minibatches import Shard
 from decentnode.training.settings import Factory, TrainingSettings
-from decentnode.training.training import Shard, Training
+from decentnode.training.training import Training
 from decentnode.transforms.chain import Chain
 
 RUN_ID = 1

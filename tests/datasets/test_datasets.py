@@ -25,6 +25,7 @@ from decentnode.datasets import (
     Digits,
     Idx,
     MovieLens,
+    Parallel,
     Quadratic,
     Samples,
     Synthetic,
@@ -122,6 +123,16 @@ def write_ratings(root):
     return {"path": str(root)}
 
 
+def write_parallel(root):
+    samples.parallel(root)
+    return {"path": root, "vocabulary": 300}
+
+
+def whole(rows):
+    """All rows of a batch's kind, padded where they are of unequal length."""
+    return rows.index_select(0, torch.arange(len(rows)))
+
+
 LEAF = ("celeba", "femnist", "reddit", "sent140", "shakespeare")
 
 
@@ -138,6 +149,7 @@ LOADERS = {
     "digits": lambda root: Digits().load(0),
     "idx": load_fashion,
     "movielens": lambda root: MovieLens(**write_ratings(root)).load(0),
+    "parallel": lambda root: Parallel(**write_parallel(root)).load(0),
     "text": lambda root: Text(**write_text(root)).load(0),
     "tokens": lambda root: Tokens(**write_tokens(root)).load(0),
     "cifar10": load_cifar,
@@ -164,6 +176,10 @@ def message_of(dataset):
 def test_types_and_shapes(loaded):
     for part in (loaded.train, loaded.test):
         assert part.has_ids or part.inputs.dtype in (torch.uint8, torch.float32, torch.float64)
+        if part.is_ragged:
+            assert part.inputs.shape <= (len(part), *loaded.shape) and len(part.labels) == len(part)
+            assert 0 <= part.labels.flatten().min() <= part.labels.flatten().max() < loaded.num_classes
+            continue
         assert part.inputs.shape == (len(part), *loaded.shape)
         if part.labels.is_floating_point():
             assert loaded.num_classes == 1 and part.labels.shape == (len(part),)
@@ -176,21 +192,21 @@ def test_types_and_shapes(loaded):
 def test_a_batch_is_normalized_float32_in_the_order_asked_for(loaded):
     train, indices = loaded.train, torch.tensor([5, 0, 5])
     x, y = train.batch(indices)
-    expected = train.inputs[indices].long()
+    expected = train.inputs.index_select(0, indices).long()
     if not train.has_ids:
         expected = (train.inputs[indices].float() - train.mean) / train.std
     assert x.dtype == (torch.int64 if train.has_ids else torch.float32)
-    assert x.shape == (3, *loaded.shape)
+    assert x.shape == (3, *loaded.shape) or train.is_ragged
     assert torch.equal(x, expected)
-    labels = train.labels[indices]
+    labels = train.labels.index_select(0, indices)
     assert torch.equal(y, labels if labels.is_floating_point() else labels.long())
 
 
 def test_a_batch_never_writes_to_the_samples(loaded):
-    before = loaded.train.inputs.clone()
+    before = whole(loaded.train.inputs)
     x, _ = loaded.train.batch(torch.arange(len(loaded.train)))
     x.zero_()
-    assert torch.equal(loaded.train.inputs, before)
+    assert torch.equal(whole(loaded.train.inputs), before)
 
 
 def test_images_are_normalized_over_the_training_set(loaded):
@@ -209,13 +225,14 @@ def test_subsets_are_drawn_by_the_seed(name, tmp_path):
     options = {"path": str(path[name](tmp_path / "x"))} if name in path else {}
     write = {name: partial(write_leaf, name) for name in LEAF}
     write |= {"movielens": write_ratings, "text": write_text, "tokens": write_tokens}
+    write |= {"parallel": write_parallel}
     options |= write[name](tmp_path) if name in write else {}
     options |= {"nodes": 20} if name == "quadratic" else {}
     dataset = TypeAdapter(DATASETS.find(name)).validate_python(options | {"train_size": 8, "test_size": 3})
     first, again, other = (dataset.load(seed) for seed in (1, 1, 2))
     assert (len(first.train), len(first.test)) == (8, 3)
-    assert torch.equal(first.train.inputs, again.train.inputs)
-    assert not torch.equal(first.train.inputs, other.train.inputs)
+    assert torch.equal(whole(first.train.inputs), whole(again.train.inputs))
+    assert not torch.equal(whole(first.train.inputs), whole(other.train.inputs))
 
 
 def test_a_subset_larger_than_the_set_is_refused():

@@ -180,8 +180,9 @@ def test_building_leaves_the_global_generator_alone():
         (Vit(), (3, 32, 24), "model vit: patch 16 does not divide images of 32 x 24"),
         (
             Transformer(),
-            (8,),
-            "model transformer takes ids of source and target, shape (2, length); the dataset gives (8,)",
+            (3, 8),
+            "model transformer takes ids of source and target, in two fields or in shape (2, length); the "
+            "dataset gives samples of shape (3, 8)",
         ),
         (
             MatrixFactorization(),

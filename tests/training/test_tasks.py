@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.datasets import samples
 from decentnode.datasets.base import IGNORED, Batch, LoadedDataset, Samples
 from decentnode.errors import BadInput
 from decentnode.node.experiment import Experiment, vector_test
@@ -139,6 +140,12 @@ EXPERIMENTS = {
         "model: {name: gpt2, layers: 1, heads: 1, width: 2, context: 8}\n",
         ["loss", "accuracy", "perplexity"],
     ),
+    "translation": (
+        "dataset: {name: parallel, path: ., vocabulary: 280, documents: document, partition: natural}\n"
+        "task: {name: translation, bleu: 4, beams: 2, longer: 3}\n"
+        "model: {name: transformer, layers: 1, heads: 2, width: 8, hidden: 8, dropout: 0.0, padding: 0}\n",
+        ["loss", "accuracy", "perplexity", "bleu"],
+    ),
     "movielens": (
         "dataset: {name: movielens, path: ., partition: natural}\n"
         "model: {name: matrix_factorization, users: 4, items: 9, start: 0.5}\n",
@@ -153,6 +160,7 @@ def folder(tmp_path_factory):
     (folder / "book.txt").write_text(TEXT, encoding="utf-8")
     for name, count in (("train.bin", 400), ("val.bin", 60)):
         (65532 + np.arange(count) % 4).astype("<u2").tofile(folder / name)
+    samples.parallel(folder, pairs=16, words=3)
     rows = [
         f"{user},{film * 100},{(user + film) % 10 / 2 + 0.5},9" for user in (1, 2, 5, 9) for film in range(9)
     ]
@@ -164,7 +172,8 @@ def folder(tmp_path_factory):
 def test_a_task_trains_from_its_files(folder, name, tmp_path):
     config, metrics = EXPERIMENTS[name]
     path = folder / f"{name}.yaml"
-    training = "training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, steps_per_round: 12}\n"
+    batches = "batch_tokens: 64" if name == "translation" else "batch_size: 4"
+    training = f"training: {{optimizer: {{name: SGD, lr: 0.1}}, {batches}, steps_per_round: 12}}\n"
     path.write_text(COMMON + config + training)
     experiment = Experiment.from_yaml(path)
     assert [metric.name for metric in experiment.metrics] == metrics

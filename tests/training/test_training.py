@@ -14,8 +14,9 @@ from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.models import LeNet, Mlp, ResNet18, initial_model
+from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.settings import Factory, TrainingSettings
-from decentnode.training.training import Hooks, Minibatches, Shard, Training
+from decentnode.training.training import Hooks, Training
 
 SGD = Factory(torch.optim.SGD, {"lr": 0.1})
 SEED, RANK = 7, 3

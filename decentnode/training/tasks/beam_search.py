@@ -12,7 +12,8 @@ class BeamSearch:
     """Keeps the best `beams` beginnings of each text (Wu et al., 2016, section 7, without coverage).
 
     The result maximizes log P(Y) / lp(Y) with lp(Y) = ((5 + |Y|) / 6)^alpha among the finished texts that
-    were found; |Y| counts `end`. With one beam the search is greedy.
+    were found; |Y| counts `end`. A search ends with `beams` of these, or where none can become better. With
+    one beam it is greedy.
     """
 
     beams: int
@@ -35,18 +36,20 @@ class BeamSearch:
         total = torch.full((texts, self.beams), -torch.inf, dtype=torch.float64)
         total[:, 0] = 0
         found = [(-torch.inf, list[int]())] * texts
-        rows = torch.arange(texts)
+        rows, count = torch.arange(texts), torch.zeros(texts, dtype=torch.int64)
         while len(rows):
             length = ids.shape[2]
             scores = step(rows.repeat_interleave(self.beams), ids.flatten(0, 1))
             total, ids = self._extended(scores.log_softmax(1), total, ids)
             is_finished = (ids[..., -1] == self.end) | (length >= most[rows])[:, None]
-            self._note(found, rows, total.where(is_finished, -torch.inf) / self._penalty(length), ids)
+            ended = total.where(is_finished, -torch.inf)[:, : self.beams]
+            self._note(found, rows, ended / self._penalty(length), ids)
+            count[rows] += ended.isfinite().sum(1)
             total = total.where(~is_finished, -torch.inf)
             # The highest that any beginning can still reach, because log P only falls.
             highest = total.amax(1) / self._penalty(most[rows])
             best = torch.tensor([found[row][0] for row in rows.tolist()])
-            goes_on = highest > best
+            goes_on = (highest > best) & (count[rows] < self.beams)
             rows, ids, total = rows[goes_on], ids[goes_on], total[goes_on]
             ids, total = self._narrowed(ids, total)
             beat()

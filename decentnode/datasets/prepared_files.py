@@ -23,7 +23,7 @@ MAKING = ".making"
 
 
 @dataclass(frozen=True)
-class LineFile:
+class TextFile:
     """A file of UTF-8 text with one text in each line."""
 
     path: Path
@@ -32,7 +32,7 @@ class LineFile:
     """A hash of its content."""
 
     @classmethod
-    def at(cls, path: Path) -> "LineFile":
+    def at(cls, path: Path) -> "TextFile":
         """Reads the file once; raises DatasetError where it is missing or empty."""
         content, lines, last = xxhash.xxh3_128(), 0, b"\n"
         try:
