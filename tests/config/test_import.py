@@ -417,7 +417,7 @@ NONE = "in decentralizepy an argument of the driver; add"
         ),
         ("SGD", "SDG", "config.ini:15 training.optimizer.name: unknown optimizer 'SDG'; did you mean 'SGD'?"),
         ("lr =", "lrr =", "config.ini:16 training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"),
-        ("= 8", "= a", "config.ini:23 training.batch_size: must be a whole number > 0, not 'a'"),
+        ("= 8", "= a", "config.ini:23 training.batch_size: must be a whole number > 0 or null, not 'a'"),
         (
             SHARINGS["plain"],
             "sharing_class = Choco\nalpha = 0.1\n",

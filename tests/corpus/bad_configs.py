@@ -3,8 +3,8 @@
 from decentnode.config.removed import TEST_FAULTS
 
 DATASETS = (
-    "celeba, cifar10, digits, femnist, idx, movielens, quadratic, reddit, sent140, shakespeare, synthetic, "
-    "text, tokens"
+    "celeba, cifar10, digits, femnist, idx, movielens, parallel, quadratic, reddit, sent140, shakespeare, "
+    "synthetic, text, tokens"
 )
 
 EDITS: dict[str, tuple[str, str, list[str]]] = {
@@ -1004,17 +1004,22 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "batch_size 0": (
         "batch_size: 16",
         "batch_size: 0",
-        ["12 training.batch_size: must be a whole number > 0, not 0"],
+        ["12 training.batch_size: must be a whole number > 0 or null, not 0"],
     ),
     "batch_size, negative": (
         "batch_size: 16",
         "batch_size: -1",
-        ["12 training.batch_size: must be a whole number > 0, not -1"],
+        ["12 training.batch_size: must be a whole number > 0 or null, not -1"],
     ),
     "batch_size, a fraction": (
         "batch_size: 16",
         "batch_size: 16.5",
-        ["12 training.batch_size: must be a whole number > 0, not 16.5"],
+        ["12 training.batch_size: must be a whole number > 0 or null, not 16.5"],
+    ),
+    "batch_size and batch_tokens": (
+        "batch_size: 16",
+        "batch_size: 16\n  batch_tokens: 64",
+        ["10 training: give one of batch_size and batch_tokens, not both"],
     ),
     "epochs, negative": (
         "steps_per_round: 5",
@@ -2140,6 +2145,11 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "{name: mlp, hidden: [8]}",
         "quadratic",
         ["9 model: quadratic takes the samples of dataset quadratic, and no other"],
+    ),
+    "batch_tokens of images": (
+        "batch_size: 16",
+        "batch_tokens: 64",
+        ["12 training.batch_tokens: the samples of the dataset are no tokens; use batch_size"],
     ),
     "batches that batch norm cannot take": (
         "model: {name: mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n"
