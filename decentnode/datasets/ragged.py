@@ -114,3 +114,9 @@ class Vocabulary:
         """The text before the first `end`; bytes that are no UTF-8 become U+FFFD."""
         kept = ids[: ids.index(self.end)] if self.end in ids else ids
         return b"".join(self.pieces[id] for id in kept).decode(errors="replace")
+
+
+def dense(rows: Tensor | Ragged) -> Tensor:
+    """Rows that were checked to be of equal length."""
+    assert isinstance(rows, Tensor)
+    return rows

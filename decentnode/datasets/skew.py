@@ -18,6 +18,7 @@ from torch import Tensor
 from decentnode.core.registry import SKEWS, is_own, name_of
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples, defects_of
+from decentnode.datasets.ragged import dense
 from decentnode.errors import DatasetError
 from decentnode.options import PositiveFloat, Probability
 
@@ -159,7 +160,7 @@ class Rotation(Skew):
         (angle,) = rank.levels
         if not angle:
             return samples
-        return replace(samples, inputs=rotated(samples.inputs, angle))
+        return replace(samples, inputs=rotated(dense(samples.inputs), angle))
 
 
 def rotated(images: Tensor, angle: float) -> Tensor:
@@ -209,7 +210,7 @@ class Noise(Skew):
         return (self.std * (rank.place + 1) / rank.count,)
 
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
-        inputs = samples.inputs
+        inputs = dense(samples.inputs)
         unit = VALUES - 1 if inputs.dtype == torch.uint8 else samples.std.double().numpy()
         noise = rng.standard_normal(tuple(inputs.shape)) * rank.levels[0] * unit
         return replace(samples, inputs=_rounded(inputs.double().numpy() + noise, inputs))
@@ -236,7 +237,7 @@ class Color(Skew):
         return tuple(rng.uniform(1 - self.strength, 1 + self.strength, COLORS).tolist())
 
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
-        inputs, factors = samples.inputs, np.array(rank.levels)
+        inputs, factors = dense(samples.inputs), np.array(rank.levels)
         if inputs.dtype != torch.uint8:
             return replace(samples, inputs=_rounded(inputs.double().numpy() * factors[:, None, None], inputs))
         tables = _rounded(np.arange(VALUES) * factors[:, None], inputs)
@@ -264,7 +265,7 @@ class LabelNoise(Skew):
         return (float(self.rate[rank.place] if isinstance(self.rate, tuple) else self.rate),)
 
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
-        labels = samples.labels.numpy()
+        labels = dense(samples.labels).numpy()
         # 1..classes-1 further on, modulo the classes: every other class, never the same.
         steps = rng.integers(1, rank.num_classes, len(labels))
         steps *= rng.random(len(labels)) < rank.levels[0]

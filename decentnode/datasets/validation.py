@@ -11,6 +11,7 @@ from decentnode.core.registry import is_own
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.datasets.partition import Partition
+from decentnode.datasets.ragged import Ragged
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
@@ -68,7 +69,9 @@ def split_rows(
 def _outline(samples: Samples, rows: Tensor) -> Samples:
     """What the built-in partitions read: labels and groups, without a copy of what may be large."""
 
-    def repeated(values: Tensor) -> Tensor:
+    def repeated(values: Tensor | Ragged) -> Tensor | Ragged:
+        if isinstance(values, Ragged):
+            return values[rows]
         return values[:1].expand(len(rows), *values.shape[1:])
 
     labels = samples.labels[rows] if samples.labels.dim() == 1 else repeated(samples.labels)

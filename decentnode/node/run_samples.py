@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 import xxhash
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class RunSamples:
                 continue
             for tensor in samples.tensors():
                 # In blocks, because a view of a mapped file may be larger than the memory.
-                for block in tensor.split(HASHED_ROWS):
+                for block in torch.split(tensor, HASHED_ROWS):
                     state.update(block.contiguous().numpy().data.cast("B"))
         for part in self.parts:
             state.update(part.numpy().tobytes())

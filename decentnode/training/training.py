@@ -20,7 +20,7 @@ from decentnode.core.rng import key
 from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.datasets.base import Batch
 from decentnode.errors import RunFailed
-from decentnode.training.augmentation.base import augmented
+from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
 from decentnode.training.minibatches import Shard
@@ -79,6 +79,10 @@ class Training:
         self.tie = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
+        self.minibatches = settings.minibatches(shard)
+        self.objective = settings.objective(module, vector.layout.channels_last)
+        self.scaler = settings.scaler()
+        self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
