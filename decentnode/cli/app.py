@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, plot, report, watch
@@ -239,7 +240,7 @@ def list_plugins(
     print_lines(describe_all(word))
 
 
-for command in (plot, compare, report, watch, export):
+for command in (plot, compare, report, watch, export, download):
     app.command()(command)
 
 

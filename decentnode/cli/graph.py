@@ -11,9 +11,9 @@ from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
-from decentnode.graph.base import Graph, StaticGraph
+from decentnode.graph.base import StaticGraph
 from decentnode.graph.declared import check_declared
-from decentnode.graph.mixing import Mixing, WeightedGraph, default_weights
+from decentnode.graph.mixing import WeightedGraph, default_weights
 from decentnode.graph.spectrum import GraphFigures, measure
 
 _FILE = re.compile(r".*/.*|.*\.\w+")
@@ -32,10 +32,10 @@ def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterato
 
 def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name selects the plug-in that reads files."""
-    is_file = bool(_FILE.fullmatch(name)) and ":" not in name
+    is_file = registry in (GRAPHS, MIXINGS) and bool(_FILE.fullmatch(name)) and ":" not in name
     import_from(Path.cwd())
     cls = registry.find("file" if is_file else name)
-    base = Graph if registry is GRAPHS else Mixing
+    base = registry.bases[0]
     if not issubclass(cls, base):
         wanted = f"{base.__module__}.{base.__qualname__}"
         raise BadInput(f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")

@@ -5,10 +5,12 @@ them, or make a float copy of a whole image set.
 """
 
 import math
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +27,8 @@ from decentnode.options import Positive
 ID_TYPES = (torch.uint16, torch.int16, torch.int32, torch.int64)
 IGNORED = -100
 """The label of a position that does not count, as in torch's losses; only where a sample has several."""
+COUNTED_IMAGES = 1024
+"""Images whose pixels are counted at a time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,7 +55,7 @@ class Samples:
     """Inputs with labels; inputs stay in their compact type and are normalized batch by batch."""
 
     inputs: Rows
-    """Shape (n, *shape); uint8 images, float features, or ids (may be Ragged) of another integer type."""
+    """Shape (n, *shape); uint8 images, float features, or ids (may be Ragged; see `ids`)."""
     labels: Rows
     """Shape (n,), or (n, *label_shape) such as one for each token; int64, 0..num_classes-1.
 
@@ -70,6 +74,8 @@ class Samples:
     """Shape (n,), positive: what each sample counts in the loss; None: all count the same."""
     vocabulary: Vocabulary | None = None
     """How ids become text; None: unknown."""
+    ids: bool = False
+    """Inputs of 8 bits are ids, not images: a text of at most 256 characters takes half the memory so."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -105,8 +111,8 @@ class Samples:
 
     @property
     def has_ids(self) -> bool:
-        """Whether inputs are ids, for an embedding: integers of more than 8 bits."""
-        return self.inputs.dtype in ID_TYPES
+        """Whether inputs are ids, for an embedding: integers of more than 8 bits, or of 8 by `ids`."""
+        return self.inputs.dtype in ID_TYPES or (self.ids and self.inputs.dtype == torch.uint8)
 
     def batch(self, indices: Tensor) -> Batch:
         """Samples with normalized inputs, or ids unchanged, in int64."""
@@ -161,6 +167,21 @@ class LoadedDataset:
         return replace(self, train=train, test=test, validation=held_out)
 
 
+@dataclass(frozen=True)
+class Source:
+    """A file that `decentnode download` fetches."""
+
+    url: str
+    size: int
+    """Bytes; for messages and the check of free space, not for that of the content."""
+    checksum: str
+    """md5:... or sha256:..., of the file as it is fetched."""
+    folder: str = ""
+    """Where the file goes, below the folder of all datasets."""
+    unpack: bool = False
+    """Whether it is an archive (.tar.gz, .zip) or a packed file (.gz) whose content is needed."""
+
+
 @dataclass(kw_only=True)
 class Dataset(ABC):
     """A source of samples; the fields of a subclass are its YAML options."""
@@ -169,15 +190,46 @@ class Dataset(ABC):
     """The number of training samples, drawn by the seed; null: all."""
     test_size: Positive | None = None
     """The number of test samples, drawn by the seed; null: all."""
+    sample: bool = False
+    """Read a tiny generated sample in the format of the files instead of the files, so that the experiment
+    runs on any machine. Sizes beyond it are lowered to it. Without effect where no files are needed."""
 
     task: ClassVar[str] = "classification"
     """The task that the samples are for, unless the configuration names another."""
     uses_seed: ClassVar[bool] = True
     """Whether `read` returns other samples for another seed."""
+    reads_files: ClassVar[bool] = True
+    """Whether `read` needs files that may be missing; without them, `sample` changes nothing."""
+    licence: ClassVar[str] = ""
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """What `decentnode download` fetches; empty where that takes steps of your own."""
+        return ()
+
+    @property
+    def steps(self) -> str:
+        """How to get the files where there are no sources, with `{folder}` for the folder of datasets."""
+        return "no place is known from which its files can be fetched"
 
     @abstractmethod
     def read(self, seed: int) -> LoadedDataset:
         """All samples; raises DatasetError when they are missing or broken."""
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        """Writes a tiny sample, in the format that `read` reads, into an empty directory.
+
+        Returns the options with which `read` finds it. The files are equal on all machines, made in less than
+        two seconds, and have samples and groups for 96 nodes. They are deleted once they are read.
+        """
+        raise DatasetError(
+            f"dataset.sample: {name_of(self)} makes none; add a method write_sample(directory) to the class"
+        )
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether `read` gets a generated sample instead of the files."""
+        return self.sample and self.reads_files
 
     def load(self, seed: int) -> LoadedDataset:
         """The samples of the experiment: all, or as many as `train_size` and `test_size` specify.
@@ -195,17 +247,28 @@ class Dataset(ABC):
 
     def drawn(self, whole: LoadedDataset, seed: int) -> LoadedDataset:
         """As many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
-        train = draw(whole.train, self.train_size, "train", seed)
-        test = draw(whole.test, self.test_size, "test", seed)
+        train = draw(whole.train, self.available(self.train_size, whole.train), "train", seed)
+        test = draw(whole.test, self.available(self.test_size, whole.test), "test", seed)
         return replace(whole, train=train, test=test)
 
+    def available(self, size: int | None, samples: Samples) -> int | None:
+        """A number of samples that is asked for; of a generated sample at most all."""
+        return min(size, len(samples)) if size is not None and self.is_sample else size
+
     def _read(self, seed: int) -> LoadedDataset:
+        step = "read"
         try:
+            if self.is_sample:
+                step = "write_sample"
+                with tempfile.TemporaryDirectory(prefix="decentnode-sample-") as folder:
+                    # Deleted afterwards: what is mapped from it stays, and no run finds another's sample.
+                    options = dict(self.write_sample(Path(folder)))
+                    return replace(self, **options, sample=False)._read(seed)
             found = self.read(seed)
         except Exception as error:  # the user's own class may raise anything
             if isinstance(error, BadInput) or is_out_of_memory(error):
                 raise
-            raise DatasetError(f"dataset: {name_of(self)}.read raises {explained(error)}") from error
+            raise DatasetError(f"dataset: {name_of(self)}.{step} raises {explained(error)}") from error
         if not isinstance(found, LoadedDataset):
             what = f"{name_of(self)}.read returns {type(found).__name__}; it must return a LoadedDataset"
             raise DatasetError(f"dataset: {what}")
@@ -330,8 +393,12 @@ def image_dataset(
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Exact mean and deviation of each channel of uint8 images, shape (channels, 1, 1), from histograms."""
     values = torch.arange(256, dtype=torch.float64)
-    channels = range(images.shape[1])
-    counts = torch.stack([torch.bincount(images[:, c].reshape(-1), minlength=256) for c in channels]).double()
+    counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
+    # In blocks, because a view of a mapped file may be larger than the memory.
+    for start in range(0, len(images), COUNTED_IMAGES):
+        block = images[start : start + COUNTED_IMAGES]
+        for channel, count in enumerate(counts):
+            count += torch.bincount(block[:, channel].reshape(-1), minlength=256)
     frequency = counts / counts.sum(1, keepdim=True)
     mean = frequency @ values
     variance = (frequency * (values - mean[:, None]) ** 2).sum(1)

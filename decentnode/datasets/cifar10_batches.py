@@ -40,15 +40,20 @@ DEFECTS = (KeyError, IndexError, TypeError, AttributeError, StopIteration, Overf
 """Exceptions, beside ValueError, for input that is not a batch."""
 
 
-def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The images (n, 3072) and labels of a batch file; raises ValueError when it is anything else."""
+def read_batch(
+    content: bytes, labels: str = "labels", title: str = "CIFAR-10"
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The images (n, 3072) and labels of a batch file; raises ValueError when it is anything else.
+
+    `labels`: the key of the labels.
+    """
     try:
         batch = {as_text(key): value for key, value in walk(content).items()}
-        return as_array(batch["data"]), np.array(batch["labels"], dtype=np.int64)
+        return as_array(batch["data"]), np.array(batch[labels], dtype=np.int64)
     except UnknownOpcode as error:
-        raise ValueError(f"not a CIFAR-10 batch ({error})") from error
+        raise ValueError(f"not a {title} batch ({error})") from error
     except DEFECTS as error:
-        raise ValueError(f"not a CIFAR-10 batch ({type(error).__name__}: {error})") from error
+        raise ValueError(f"not a {title} batch ({type(error).__name__}: {error})") from error
 
 
 def walk(content: bytes) -> Any:

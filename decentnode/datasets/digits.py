@@ -24,6 +24,7 @@ class Digits(Dataset):
     """
 
     uses_seed: ClassVar[bool] = False
+    reads_files: ClassVar[bool] = False  # of the user
 
     def read(self, seed: int) -> LoadedDataset:
         images, labels = read_pair(

@@ -2,17 +2,18 @@
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Literal, cast
+from typing import Any, BinaryIO, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
 from decentnode.core.registry import DATASETS
-from decentnode.datasets.base import LoadedDataset, image_dataset
+from decentnode.datasets import samples
+from decentnode.datasets.base import LoadedDataset, Source, image_dataset
 from decentnode.datasets.locate import FileDataset
 from decentnode.errors import DatasetError
 
@@ -34,19 +35,43 @@ FOLDERS = {
 }
 CLASSES = {"emnist-balanced": 47, "emnist-bymerge": 47, "emnist-byclass": 62, "emnist-letters": 26}
 """The other variants have ten classes."""
-DOWNLOAD = (
-    "fetch them with: for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; "
-    "do curl -f --create-dirs -o {{folder}}/{name}/$f-ubyte.gz {url}/$f-ubyte.gz; done"
-)
-REMEDIES = {
-    "fashion-mnist": "fetch them with: apt-get install dataset-fashion-mnist",
-    "mnist": DOWNLOAD.format(name="mnist", url="https://ossci-datasets.s3.amazonaws.com/mnist"),
-    "kmnist": DOWNLOAD.format(name="kmnist", url="http://codh.rois.ac.jp/kmnist/dataset/kmnist"),
-}
-EMNIST_REMEDY = (
-    "fetch them with: curl -fO https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip && "
-    "unzip gzip.zip -d {folder}"
-)
+NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the files of a variant are, as in torchvision's list, in the order of `NAMES`."""
+
+    url: str
+    licence: str
+    sizes: tuple[int, ...]
+    md5: tuple[str, ...]
+
+
+ORIGINS = {
+    "fashion-mnist": _Origin(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", "MIT",
+        (26421880, 29515, 4422102, 5148),
+        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+         "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    "mnist": _Origin(
+        "https://ossci-datasets.s3.amazonaws.com/mnist", "CC BY-SA 3.0",
+        (9912422, 28881, 1648877, 4542),
+        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+         "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    "kmnist": _Origin(
+        "http://codh.rois.ac.jp/kmnist/dataset/kmnist", "CC BY-SA 4.0",
+        (18165135, 29497, 3041136, 5120),
+        ("bdb82020997e1d708af4cf47b453dcf7", "e144d726b3acfaa3e44228e80efcd344",
+         "5c965bf0a639b31b8f53240b1b52f4d7", "7320c461ea6c1c855c0b718fb2a4b134"),
+    ),
+}  # fmt: skip
+EMNIST = Source(
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", 561753746, "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+    unpack=True,
+)  # fmt: skip
 
 
 @DATASETS.register("idx")
@@ -71,9 +96,28 @@ class Idx(FileDataset):
         return FOLDERS.get(self.variant, EMNIST_FOLDERS)
 
     @property
-    def remedy(self) -> str:
-        found = REMEDIES.get(self.variant, EMNIST_REMEDY)
-        return f"{found}, and leave out path" if self.path and "{folder}" not in found else found
+    def licence(self) -> str:  # type: ignore[override]
+        return "none stated; made by NIST" if self._is_emnist else ORIGINS[self.variant].licence
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        if self._is_emnist:
+            return [EMNIST]
+        origin, folder = ORIGINS[self.variant], FOLDERS[self.variant][0]
+        return [
+            Source(f"{origin.url}/{name}-ubyte.gz", size, f"md5:{md5}", folder)
+            for name, size, md5 in zip(NAMES, origin.sizes, origin.md5, strict=True)
+        ]
+
+    @property
+    def download_words(self) -> Sequence[str]:
+        return ("idx", f"variant={self.variant}")
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        prefix = f"{self.variant}-" if self._is_emnist else ""
+        classes = CLASSES.get(self.variant, 10)
+        samples.idx(directory, self.variant, prefix, self._test_name, classes, self._first_label)
+        return {"path": str(directory)}
 
     def read(self, seed: int) -> LoadedDataset:
         directory = self.directory()
@@ -85,6 +129,10 @@ class Idx(FileDataset):
     @property
     def _is_emnist(self) -> bool:
         return self.variant.startswith("emnist")
+
+    @property
+    def _first_label(self) -> int:
+        return 1 if self.variant == "emnist-letters" else 0
 
     @property
     def _test_name(self) -> str:
@@ -111,7 +159,7 @@ class Idx(FileDataset):
         images, labels = read_pair(images_path, labels_path)
         if self._is_emnist:
             images = images.transpose(2, 3).contiguous()
-        first = 1 if self.variant == "emnist-letters" else 0
+        first = self._first_label
         last = first + CLASSES.get(self.variant, 10) - 1
         wrong = labels[(labels < first) | (labels > last)]
         if len(wrong):

@@ -1,7 +1,9 @@
 """The file format of LEAF: JSON files with the samples of users, in `train` and `test`."""
 
+import mmap
+import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decentnode.datasets import samples
 from decentnode.datasets.base import LoadedDataset, Samples
-from decentnode.datasets.locate import FileDataset
+from decentnode.datasets.locate import ClientDataset
 from decentnode.errors import UNDECODABLE, DatasetError
 
-PARTS = ("train", "test")
 ADDRESS = "https://github.com/TalwalkarLab/leaf"
+RELEASED_BYTES = 1 << 24
+"""Of a file that are released at a time."""
+GROWTH = 16
+"""Rows grow by this part where they are full."""
 
 Arrays = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -52,22 +58,21 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class Leaf(FileDataset):
+class Leaf(ClientDataset):
     """A dataset of LEAF (Caldas et al., 2018, "LEAF: A benchmark for federated settings").
 
     `train` and `test` have JSON files, one for each user as decentralizepy writes them or of many users as
     LEAF does. Users are the groups of partition `natural`.
     """
 
-    train_path: str | None = None
-    """The directory of the training files; null: `train` in the directory of the dataset."""
-    test_path: str | None = None
-    """The directory of the test files; null: `test` in the directory of the dataset."""
-
     uses_seed: ClassVar[bool] = False
     user: ClassVar[type[User]]
     name: ClassVar[str]
     """Its folder in LEAF."""
+    places: ClassVar[tuple[str, ...]] = ("train_path", "test_path")
+    """Options that name other places of some files."""
+    suffix: ClassVar[str] = ".json"
+    content: ClassVar[str] = "JSON files of LEAF"
 
     @property
     def title(self) -> str:
@@ -78,30 +83,18 @@ class Leaf(FileDataset):
         return f"{self.name}/data", self.name, f"leaf/data/{self.name}/data"
 
     @property
-    def remedy(self) -> str:
+    def steps(self) -> str:
         make = f"cd {{folder}}/leaf/data/{self.name} && ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample"
         return f"make them with: git clone {ADDRESS} {{folder}}/leaf && {make}"
 
-    def is_complete(self, directory: Path) -> bool:
-        """Whether both directories, apart from those with an option of their own, have JSON files."""
-        given = (self.train_path, self.test_path)
-        return all(path or json_files(directory / part) for part, path in zip(PARTS, given, strict=True))
-
-    def directories(self) -> dict[str, Path]:
-        """Those of the training and the test files; raises DatasetError."""
-        given = {"train": self.train_path, "test": self.test_path}
-        root = Path() if all(given.values()) else self._root()
-        found = {part: root / part if path is None else Path(path) for part, path in given.items()}
-        for part, directory in found.items():
-            if not json_files(directory):
-                option = "path" if given[part] is None else f"{part}_path"
-                raise DatasetError(f"dataset.{option}: {directory}: no directory with JSON files of LEAF")
-        return found
-
-    def _root(self) -> Path:
-        if self.path is not None and any(json_files(Path(self.path) / part) for part in PARTS):
-            return Path(self.path)
-        return self.directory()
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        """A sample of 100 users."""
+        write = getattr(samples, self.name, None)
+        if write is None:
+            return super().write_sample(directory)
+        # Two levels deep, as in LEAF: Reddit's vocabulary is beside the parent of `train`.
+        write(directory / "data", users=samples.CLIENTS)
+        return {"path": str(directory / "data"), **dict.fromkeys(self.places)}
 
     @abstractmethod
     def arrays(self, user: Any) -> Arrays:
@@ -114,9 +107,10 @@ class Leaf(FileDataset):
         return train, test
 
     def _part(self, directory: Path, numbers: dict[str, int]) -> Part:
-        inputs, labels, groups = [], [], []
+        inputs, labels, groups = _Rows(), _Rows(), _Rows()
         file_of: dict[str, Path] = {}
-        for file in json_files(directory):
+        files = self.files(directory)
+        for file in files:
             for user, content in read_file(file):
                 if user in file_of:
                     raise DatasetError(f"dataset.path: {file}: user {user!r} is also in {file_of[user]}")
@@ -126,9 +120,9 @@ class Leaf(FileDataset):
                     inputs.append(x)
                     labels.append(y)
                     groups.append(np.full(len(y), numbers.setdefault(user, len(numbers)), dtype=np.int64))
-        if not labels:
-            raise DatasetError(f"dataset.path: {directory}: no sample in {len(json_files(directory))} files")
-        return Part(joined(inputs), joined(labels), joined(groups))
+        if not len(labels):
+            raise DatasetError(f"dataset.path: {directory}: no sample in {len(files)} files")
+        return Part(inputs.tensor(), labels.tensor(), groups.tensor())
 
     def _arrays(self, file: Path, user: str, content: msgspec.Raw) -> Arrays:
         place = f"dataset.path: {file}: user {user!r}"
@@ -144,15 +138,15 @@ class Leaf(FileDataset):
             raise DatasetError(f"{place}: {error}") from error
 
 
-def json_files(directory: Path) -> list[Path]:
-    """The JSON files of a directory in the order of their names; none where there is no directory."""
-    return sorted(directory.glob("*.json"))
-
-
 def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
-    """The users of a file with their samples, not yet decoded; raises DatasetError."""
+    """The users of a file with their samples, not yet decoded; raises DatasetError.
+
+    The file is mapped, and what was read of it is released, so that it and its samples are never in memory
+    both in whole.
+    """
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_File)
+        content = _mapped(file)
+        found = msgspec.json.decode(content, type=_File)
     except UNDECODABLE as error:
         raise DatasetError(f"dataset.path: {file}: no JSON file of LEAF: {error}") from error
     except OSError as error:
@@ -161,27 +155,55 @@ def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
     for user in found.user_data:
         if user not in named:
             raise DatasetError(f"dataset.path: {file}: user {user!r} of user_data is not in users")
+    read = released = 0
     for user in found.users:
         if user not in found.user_data:
             raise DatasetError(f"dataset.path: {file}: user {user!r} has no samples in user_data")
-        yield user, found.user_data[user]
+        raw = found.user_data[user]
+        yield user, raw
+        # Users are in this order in the file, usually; pages that are needed again are read again.
+        read += memoryview(raw).nbytes
+        if read - released >= RELEASED_BYTES and isinstance(content, mmap.mmap):
+            end = read - read % mmap.PAGESIZE
+            content.madvise(mmap.MADV_DONTNEED, released, end - released)
+            released = end
 
 
-def joined(pieces: list[NDArray[Any]]) -> Tensor:
-    """All rows in one tensor; empties the list, so that at no time all are there twice.
+def _mapped(file: Path) -> mmap.mmap | bytes:
+    with file.open("rb") as opened:
+        if not os.fstat(opened.fileno()).st_size or not hasattr(mmap, "MADV_DONTNEED"):
+            return opened.read()
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 
-    Small integers are ids, which have 16 bits at least; images stay in 8.
-    """
-    first = pieces[0]
-    dtype = np.dtype(np.int16) if first.dtype == np.int8 else first.dtype
-    rows = np.empty((sum(map(len, pieces)), *first.shape[1:]), dtype=dtype)
-    start = 0
-    pieces.reverse()
-    while pieces:
-        piece = pieces.pop()
-        rows[start : start + len(piece)] = piece
-        start += len(piece)
-    return torch.from_numpy(rows)
+
+class _Rows:
+    """Rows that are appended; the memory grows in place, so that at no time all are there twice."""
+
+    def __init__(self) -> None:
+        self._rows: NDArray[Any] = np.empty(0)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Adds rows, all of the shape and type of the first."""
+        if not self._count:
+            self._rows = np.empty((0, *rows.shape[1:]), dtype=rows.dtype)
+        end = self._count + len(rows)
+        if end > len(self._rows):
+            self._resize(end + len(self._rows) // GROWTH)
+        self._rows[self._count : end] = rows
+        self._count = end
+
+    def tensor(self) -> Tensor:
+        """All rows, without a copy."""
+        self._resize(self._count)
+        return torch.from_numpy(self._rows)
+
+    def _resize(self, count: int) -> None:
+        # Nobody else has the array; where it is large, the system moves pages and copies nothing.
+        self._rows.resize((count, *self._rows.shape[1:]), refcheck=False)
 
 
 def check_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
@@ -193,6 +215,6 @@ def check_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
 
 
 def dataset_of(parts: tuple[Part, Part], classes: int) -> LoadedDataset:
-    """Samples that are not normalized, as a dataset."""
-    train, test = (part.samples() for part in parts)
+    """Samples of ids, as a dataset."""
+    train, test = (replace(part.samples(), ids=True) for part in parts)
     return LoadedDataset(train, test, classes, tuple(parts[0].inputs.shape[1:]))

@@ -76,6 +76,7 @@ class Celeba(Leaf):
 
     user: ClassVar[type[User]] = _Names
     name: ClassVar[str] = "celeba"
+    places: ClassVar[tuple[str, ...]] = (*Leaf.places, "images_path")
 
     def read(self, seed: int) -> LoadedDataset:
         if find_spec("PIL") is None:

@@ -66,7 +66,7 @@ class Shakespeare(Leaf):
         return inputs, character_ids("y", user.y, 1)[:, 0].astype(np.int64)
 
 
-def character_ids(name: str, texts: list[str], length: int) -> NDArray[np.int8]:
+def character_ids(name: str, texts: list[str], length: int) -> NDArray[np.uint8]:
     """Ids of texts of one length, shape (texts, length); raises ValueError with the first that is wrong."""
     if set(map(len, texts)) - {length}:
         row = next(row for row, text in enumerate(texts) if len(text) != length)
@@ -82,7 +82,7 @@ def character_ids(name: str, texts: list[str], length: int) -> NDArray[np.int8]:
         raise ValueError(
             f"{name}[{row}] has {character!r}, which is none of the {len(CHARACTERS)} characters"
         )
-    return ids.view(np.int8).reshape(-1, length)
+    return ids.reshape(-1, length)
 
 
 class _Comment(msgspec.Struct):
@@ -111,6 +111,7 @@ class Reddit(Leaf):
     task: ClassVar[str] = "next_token"
     user: ClassVar[type[User]] = _Comments
     name: ClassVar[str] = "reddit"
+    places: ClassVar[tuple[str, ...]] = (*Leaf.places, "vocabulary_path")
 
     def read(self, seed: int) -> LoadedDataset:
         # The vocabulary first, because the files are long.

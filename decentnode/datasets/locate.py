@@ -6,8 +6,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from decentnode.core.registry import name_of
 from decentnode.datasets.base import Dataset
+from decentnode.datasets.samples import PARTS
 from decentnode.errors import DatasetError
 
 ENVIRONMENT = "DECENTNODE_DATASETS"
@@ -34,9 +37,16 @@ class FileDataset(Dataset):
         """The usual names of the directory with its files."""
 
     @property
-    @abstractmethod
     def remedy(self) -> str:
         """How to get the files: a command with `{folder}` for their directory."""
+        if not self.sources:
+            return self.steps
+        return f"fetch them with: decentnode download {' '.join(self.download_words)} --to {{folder}}"
+
+    @property
+    def download_words(self) -> Sequence[str]:
+        """The dataset in `decentnode download`: its name, and options that choose other files."""
+        return (name_of(self),)
 
     @abstractmethod
     def is_complete(self, directory: Path) -> bool:
@@ -65,6 +75,46 @@ class FileDataset(Dataset):
         return found
 
 
+@dataclass(kw_only=True)
+class ClientDataset(FileDataset):
+    """A dataset in `train` and `test`, two directories with the files of clients."""
+
+    train_path: str | None = None
+    """The directory of the training files; null: `train` in the directory of the dataset."""
+    test_path: str | None = None
+    """The directory of the test files; null: `test` in the directory of the dataset."""
+
+    suffix: ClassVar[str]
+    """That of the files."""
+    content: ClassVar[str]
+    """The files in messages."""
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether both directories, apart from those with an option of their own, have files."""
+        given = (self.train_path, self.test_path)
+        return all(path or self.files(directory / part) for part, path in zip(PARTS, given, strict=True))
+
+    def files(self, directory: Path) -> list[Path]:
+        """The files of a directory in the order of their names; none where there is no directory."""
+        return sorted(directory.glob(f"*{self.suffix}"))
+
+    def directories(self) -> dict[str, Path]:
+        """Those of the training and the test files; raises DatasetError."""
+        given = {"train": self.train_path, "test": self.test_path}
+        root = Path() if all(given.values()) else self._root()
+        found = {part: root / part if path is None else Path(path) for part, path in given.items()}
+        for part, directory in found.items():
+            if not self.files(directory):
+                option = "path" if given[part] is None else f"{part}_path"
+                raise DatasetError(f"dataset.{option}: {directory}: no directory with {self.content}")
+        return found
+
+    def _root(self) -> Path:
+        if self.path is not None and any(self.files(Path(self.path) / part) for part in PARTS):
+            return Path(self.path)
+        return self.directory()
+
+
 def own_roots() -> list[Path]:
     """The directories of the user's environment variable, which are searched first."""
     named = os.environ.get(ENVIRONMENT)
@@ -76,7 +126,7 @@ def path_beside(dataset: Dataset, folder: Path) -> str | None:
 
     None where there is none, where `path` is set, and for a dataset without files. Raises DatasetError.
     """
-    if not isinstance(dataset, FileDataset) or dataset.path is not None:
+    if not isinstance(dataset, FileDataset) or dataset.path is not None or dataset.is_sample:
         return None
     found = dataset.find([*own_roots(), *(folder / name for name in FOLDERS)])
     return None if found is None else str(found)

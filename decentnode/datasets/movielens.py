@@ -1,10 +1,10 @@
 """Ratings of films."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import DATASETS
 from decentnode.core.rng import generator
-from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.datasets import samples
+from decentnode.datasets.base import LoadedDataset, Samples, Source
 from decentnode.datasets.locate import FileDataset
 from decentnode.errors import DatasetError
 
 FILE = "ratings.csv"
+SMALL = Source(
+    "https://files.grouplens.org/datasets/movielens/ml-latest-small.zip", 978202,
+    "sha256:696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436", unpack=True,
+)  # fmt: skip
 COLUMNS = ("userId", "movieId", "rating")
 
 
@@ -33,6 +38,7 @@ class MovieLens(FileDataset):
     test_fraction: float = 0.3
 
     task: ClassVar[str] = "rating"
+    licence: ClassVar[str] = "for research, not to be passed on; README.txt in it has the terms"
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
@@ -47,12 +53,15 @@ class MovieLens(FileDataset):
         return ("ml-latest-small", "ml-latest", "ml-25m", "movielens")
 
     @property
-    def remedy(self) -> str:
-        url = "https://files.grouplens.org/datasets/movielens/ml-latest-small.zip"
-        return f"fetch them with: curl -fO {url} && unzip ml-latest-small.zip -d {{folder}}"
+    def sources(self) -> Sequence[Source]:
+        return [SMALL]
 
     def is_complete(self, directory: Path) -> bool:
         return (directory / FILE).is_file()
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        samples.movielens(directory / FILE)
+        return {"path": str(directory)}
 
     def read(self, seed: int) -> LoadedDataset:
         users, films, ratings = read_ratings(self.directory() / FILE)

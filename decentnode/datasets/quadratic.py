@@ -1,7 +1,7 @@
 """One quadratic function per node, with an optimum in closed form."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import MinLen
@@ -30,6 +30,8 @@ class Quadratic(Dataset):
     """Repeated until there is one for each node."""
     b: Literal["rank", "normal"] | Annotated[tuple[float, ...], MinLen(1)] = "rank"
     """rank: b_i = i; normal: each coordinate drawn from N(0, 1); numbers: repeated, one for each node."""
+
+    reads_files: ClassVar[bool] = False
 
     def read(self, seed: int) -> LoadedDataset:
         inputs = torch.empty(self.nodes, 2, self.dimension, dtype=torch.float64)

@@ -1,21 +1,34 @@
 """Tiny samples of datasets in their real formats, for tests and first runs. The numbers are random."""
 
+import csv
+import gzip
+import itertools
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from decentnode.core.rng import generator
-from decentnode.datasets.leaf import PARTS
 
+PARTS = ("train", "test")
+CLIENTS = 100
+"""Of a sample in place of a dataset's files: enough for 96 nodes."""
+IMAGES, TEST_IMAGES = 24 * CLIENTS, 5 * CLIENTS
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer; "
 LENGTH = 80
 WORDS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>", "the", "a", "of", "cat", "dog", "sat", "ran", "well")
 """Ids are places."""
 
+VERSE = (
+    TEXT + "The slings and arrows of outrageous fortune, or to take arms against a sea of troubles;"
+).split()
+Array = NDArray[Any]
+Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 Users = dict[str, dict[str, list[Any]]]
 """x and y of each user."""
 
@@ -61,7 +74,8 @@ def shakespeare(directory: Path, users: int = 4, samples: int = 12, seed: int = 
             "y": [text[start + LENGTH] for start in starts],
         }
 
-    roles = [f"THE_TRAGEDY_OF_HAMLET_{letter}" for letter in string.ascii_uppercase[:users]]
+    letters = string.ascii_uppercase
+    roles = [f"THE_TRAGEDY_OF_HAMLET_{letters[n // 26]}{letters[n % 26]}" for n in range(users)]
     return _written(directory, roles, drawn)
 
 
@@ -102,20 +116,21 @@ def _vocabulary() -> bytes:
     return b"\x80\x02}(" + text("vocab") + words + sizes + b"u."
 
 
-def celeba(directory: Path, users: int = 4, samples: int = 4, seed: int = 1) -> dict[str, Users]:
+def celeba(directory: Path, users: int = 4, samples: int = 3, seed: int = 1) -> dict[str, Users]:
     """Writes and returns a sample of CelebA with its images, where bright ones smile. Needs Pillow."""
     from PIL import Image
 
     rng = generator(seed, "celeba")
     folder = directory / "raw" / "img_align_celeba"
     folder.mkdir(parents=True, exist_ok=True)
+    numbers = itertools.count(1)
 
     def drawn() -> dict[str, list[Any]]:
         labels = rng.integers(0, 2, samples).tolist()
         names = []
         for label in labels:
-            names.append(f"{len(list(folder.iterdir())) + 1:06}.jpg")
-            pixels = rng.integers(0, 56, (109, 89, 3)) + 200 * label
+            names.append(f"{next(numbers):06}.jpg")
+            pixels = rng.integers(0, 56, (55, 45, 3)) + 200 * label
             Image.fromarray(pixels.astype(np.uint8)).save(folder / names[-1])
         # LEAF writes the labels of CelebA as floats.
         return {"x": names, "y": [float(label) for label in labels]}
@@ -168,3 +183,126 @@ def _written(
     parts = {part: {name: drawn() for name in names} for part in PARTS}
     write_leaf(directory, parts)
     return parts
+
+
+# Images. Each class is a pattern of its own, in noise.
+
+
+def patterned(kind: str, count: int, classes: int, shape: tuple[int, ...], seed: int = 1) -> Labelled:
+    """So many uint8 images of a shape, with the labels 0, 1, 2, ... in turn."""
+    labels = np.arange(count) % classes
+    patterns = generator(1, kind).integers(0, 128, (classes, *shape), dtype=np.uint8)
+    noise = generator(seed, kind).integers(0, 128, (count, *shape), dtype=np.uint8)
+    return patterns[labels] + noise, labels.astype(np.uint8)
+
+
+def idx(directory: Path, variant: str, prefix: str, test: str, classes: int, first: int) -> None:
+    """Writes a sample of MNIST or a relative: gzipped IDX files; `first` is the least label."""
+    for part, count, seed in (("train", IMAGES, 1), (test, TEST_IMAGES, 2)):
+        images, labels = patterned(variant, count, classes, (28, 28), seed)
+        for content, values in (("images-idx3", images), ("labels-idx1", (labels + first).astype(np.uint8))):
+            header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">u4").tobytes()
+            packed = gzip.compress(header + values.tobytes(), compresslevel=1, mtime=0)
+            (directory / f"{prefix}{part}-{content}-ubyte.gz").write_bytes(packed)
+
+
+def cifar(directory: Path, kind: str, files: dict[str, int], label_bytes: Callable[[Array], Array]) -> None:
+    """Writes a sample of CIFAR's binary batches, `files` with so many images each."""
+    for seed, (file, count) in enumerate(files.items()):
+        images, labels = patterned(kind, count, 10 if kind == "cifar10" else 100, (3 * 32 * 32,), seed)
+        (directory / file).write_bytes(np.concatenate([label_bytes(labels), images], axis=1).tobytes())
+
+
+def image_folder(directory: Path, side: int = 40, classes: int = 12) -> None:
+    """Writes a sample in the layout of ImageNet: JPEG files of several sizes. Needs Pillow."""
+    from PIL import Image
+
+    for part, count, seed in (("train", 8 * CLIENTS, 1), ("val", 2 * CLIENTS, 2)):
+        images, labels = patterned("image_folder", count, classes, (side, side + 8, 3), seed)
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            folder = directory / part / f"n{label:08}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[:, : side + number % 9]).save(folder / f"{number:05}.jpg")
+
+
+# Texts.
+
+
+def sentence(rng: np.random.Generator, words: int) -> str:
+    """Words of a small vocabulary, in which the next one depends on the last."""
+    place, found = int(rng.integers(len(VERSE))), []
+    for step in rng.integers(1, 4, words):
+        place = (place + int(step)) % len(VERSE)
+        found.append(VERSE[place])
+    return " ".join(found)
+
+
+def text(file: Path, length: int, pieces: int) -> None:
+    """Writes a text of 100 documents, each of so many pieces of `length` characters.
+
+    A document starts with a line such as `# Document 7`.
+    """
+    rng = generator(1, "text")
+    story = "\n".join(sentence(rng, 9) for _ in range(200))
+    size = length * pieces
+    documents = []
+    for number in range(CLIENTS):
+        first = 37 * number % len(story)
+        body = (story[first:] + story * (1 + size // len(story)))[:size]
+        documents.append(f"# Document {number}\n{body}\n")
+    file.write_text("".join(documents), encoding="utf-8")
+
+
+def tokens(directory: Path, length: int, vocabulary: int) -> None:
+    """Writes a sample of nanoGPT's files: steps of 1 to 3 through the ids."""
+    for name, pieces, seed in (("train.bin", 8 * CLIENTS, 1), ("val.bin", CLIENTS, 2)):
+        steps = generator(seed, "tokens").integers(1, 4, pieces * length + 1)
+        (np.cumsum(steps) % min(vocabulary, 1 << 16)).astype("<u2").tofile(directory / name)
+
+
+def movielens(file: Path, films: int = 60, ratings: int = 24) -> None:
+    """Writes a sample of ratings.csv, in which users and films have a taste."""
+    rng = generator(1, "movielens")
+    good, kind = rng.normal(0, 1, films), rng.normal(0, 0.5, CLIENTS)
+    rows = ["userId,movieId,rating,timestamp"]
+    for user in range(CLIENTS):
+        for film in np.sort(rng.choice(films, ratings, replace=False)).tolist():
+            stars = float(np.clip(np.round(2 * (3 + good[film] + kind[user])) / 2, 0.5, 5))
+            rows.append(f"{user + 1},{film + 1},{stars},964982703")
+    file.write_text("\n".join(rows) + "\n")
+
+
+def amazon(directory: Path, text_column: str, label_column: str) -> None:
+    """Writes a sample of reviews, one CSV file for each client, in which good ones have other words."""
+    rng = generator(1, "amazon")
+    moods = ("awful waste", "poor", "fair enough", "good", "great, love it")
+    for part in PARTS:
+        (directory / part).mkdir()
+        for client in range(CLIENTS):
+            with (directory / part / f"A{client:06}.csv").open("w", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file)
+                rows.writerow([text_column, label_column])
+                for stars in rng.integers(1, 6, 10).tolist():
+                    rows.writerow([f'{moods[stars - 1]}: "{sentence(rng, 6)}"', stars])
+
+
+# Tables.
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows of a table, by column."""
+
+    values: Array
+    """Shape (n, features), float32."""
+    labels: Array
+    groups: Array
+
+
+def columns(count: int, features: int, is_number: bool = False, seed: int = 1) -> Columns:
+    """Rows around a center for each of five classes, or with the mean of their features as label."""
+    rng = generator(seed, "columns")
+    labels = np.arange(count) % 5
+    centers = generator(1, "centers").normal(0, 2, (5, features))
+    values = (centers[labels] + rng.normal(0, 1, (count, features))).astype(np.float32)
+    return Columns(values, values.mean(1) if is_number else labels, np.arange(count) // 5 % CLIENTS)

@@ -1,7 +1,7 @@
 """Data with a known amount of heterogeneity between nodes."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ class Synthetic(Dataset):
     """One W, b ~ N(0, 1) for all nodes and v_k = 0; alpha and beta have no effect."""
     features: Positive = 60
     classes: Positive = 10
+
+    reads_files: ClassVar[bool] = False
 
     def read(self, seed: int) -> LoadedDataset:
         parts = [self._node(seed, k) for k in range(self.nodes)]

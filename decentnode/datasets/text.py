@@ -1,10 +1,11 @@
 """Characters of a text file, and files of token ids."""
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.registry import DATASETS
+from decentnode.datasets import samples
 from decentnode.datasets.base import Dataset, LoadedDataset, Samples
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
+MOST_PIECES = 200
+"""Of a document of a sample."""
 TOKEN = np.dtype("<u2")
 
 
@@ -29,7 +33,8 @@ class Text(Dataset):
     the text, are for testing.
     """
 
-    path: Path
+    path: Path | None = None
+    """The file; not needed for a sample."""
     length: Positive = 80
     document: str | None = None
     """A regular expression that a line at the start of a document matches; documents are the groups of
@@ -43,10 +48,22 @@ class Text(Dataset):
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {self.test_fraction:g}")
+        check_path(self.path, self)
         try:
             re.compile(self.document or "")
         except re.error as error:
             raise DatasetError(f"dataset.document: is no regular expression: {error}") from error
+
+    @property
+    def steps(self) -> str:
+        return "any UTF-8 file serves; name it as dataset.path"
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        file = directory / "sample.txt"
+        # Each document has pieces in both parts.
+        pieces = 12 + math.ceil(max(1 / self.test_fraction, 1 / (1 - self.test_fraction)))
+        samples.text(file, self.length, min(pieces, MOST_PIECES))
+        return {"path": file, "document": self.document and "^# Document"}
 
     def read(self, seed: int) -> LoadedDataset:
         text = self._text()
@@ -69,7 +86,7 @@ class Text(Dataset):
 
     def _text(self) -> str:
         try:
-            return self.path.read_text(encoding="utf-8")
+            return Path(self.path or "").read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise DatasetError(
                 f"dataset: {self.path}: is no UTF-8 text: {error.reason} at byte {error.start}"
@@ -93,6 +110,12 @@ class Text(Dataset):
         return Samples(inputs, windows[:, 1:].contiguous(), groups=torch.from_numpy(groups.copy()))
 
 
+def check_path(path: Path | None, dataset: Dataset) -> None:
+    """Raises DatasetError where a dataset without usual places has neither a path nor a sample."""
+    if path is None and not dataset.sample:
+        raise DatasetError(f"dataset.path: missing; {dataset.steps}")
+
+
 def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
@@ -106,8 +129,8 @@ class Tokens(Dataset):
     piece of `length` tokens; its labels are the tokens after each of them.
     """
 
-    path: Path
-    """The directory of both files."""
+    path: Path | None = None
+    """The directory of both files; not needed for a sample."""
     length: Positive = 1024
     vocabulary: Positive = 50257
     """Ids are below it; the default is that of GPT-2."""
@@ -115,8 +138,20 @@ class Tokens(Dataset):
     task: ClassVar[str] = "next_token"
     uses_seed: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        check_path(self.path, self)
+
+    @property
+    def steps(self) -> str:
+        made = "nanoGPT's data/openwebtext/prepare.py makes train.bin and val.bin"
+        return f"{made}; name their folder as dataset.path"
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        samples.tokens(directory, self.length, self.vocabulary)
+        return {"path": directory}
+
     def read(self, seed: int) -> LoadedDataset:
-        train, test = (self._part(self.path / name) for name in ("train.bin", "val.bin"))
+        train, test = (self._part(Path(self.path or "") / name) for name in ("train.bin", "val.bin"))
         return LoadedDataset(train, test, self.vocabulary, (self.length,))
 
     def _part(self, file: Path) -> Samples:

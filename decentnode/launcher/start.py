@@ -10,7 +10,7 @@ import torch
 
 from decentnode.config.error_locations import with_locations
 from decentnode.config.settings import Settings
-from decentnode.datasets.base import LoadedDataset
+from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.declared import doubts
 from decentnode.launcher import preflight
@@ -41,7 +41,7 @@ def run_here(
         preflight.check_ports(settings, machine)
         preflight.check_writers(settings, machine)
         shortage = preflight.file_shortage(settings, machine)
-        for line in filter(None, [shortage, *doubts(settings.graph.make())]):
+        for line in filter(None, [shortage, sample_notice(settings), *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, whole)
         settings.training.prepare()
@@ -55,3 +55,11 @@ def run_here(
     importlib.import_module("torch._dynamo")
 
     return launcher.run()
+
+
+def sample_notice(settings: Settings) -> str:
+    """The line that says that nodes train on a generated sample; empty where they do not."""
+    dataset: Dataset = settings.dataset.make()
+    if not dataset.is_sample:
+        return ""
+    return f"dataset.sample: a generated sample in the format of {settings.dataset.name}, not its files"

@@ -131,11 +131,11 @@ class Experiment:
     def plan(self) -> EvaluationPlan:
         """When models are evaluated, which ones, and on which samples."""
         tests, samples = self.settings.evaluation, self.dataset.test
-        if (size := tests.samples) is not None and size > len(samples):
+        source: Dataset = self.settings.dataset.make()
+        size = source.available(tests.samples, samples)
+        if size is not None and size > len(samples):
             raise BadInput(f"evaluation.samples: {size} samples asked for, the test set has {len(samples)}")
-        drawn = (
-            None if tests.samples is None else draw(samples, tests.samples, "evaluation", self.settings.seed)
-        )
+        drawn = None if size is None else draw(samples, size, "evaluation", self.settings.seed)
         return EvaluationPlan(
             samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
             tests.final, drawn, tests.tested(self.graph.num_nodes), self.dataset.validation,

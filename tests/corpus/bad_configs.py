@@ -725,8 +725,8 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: digits",
         "name: digits, path: x",
         [
-            "8 dataset.path: unknown option of digits (known: train_size, test_size, partition, skew, "
-            "validation)"
+            "8 dataset.path: unknown option of digits (known: train_size, test_size, sample, partition, "
+            "skew, validation)"
         ],
     ),
     "train_size 0": (
@@ -2220,7 +2220,7 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "name: idx, path: nowhere",
         [
             "8 dataset.path: no complete set of fashion-mnist files in {here}/nowhere; "
-            "fetch them with: apt-get install dataset-fashion-mnist, and leave out path"
+            "fetch them with: decentnode download idx variant=fashion-mnist --to {here}/nowhere"
         ],
     ),
     "a file instead of a data set": (
@@ -2228,8 +2228,7 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "name: cifar10, path: ring.edges",
         [
             "8 dataset.path: no complete set of cifar10 files in {here}/ring.edges; "
-            "fetch them with: mkdir -p {here}/ring.edges && "
-            "curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar xz -C {here}/ring.edges"
+            "fetch them with: decentnode download cifar10 --to {here}/ring.edges"
         ],
     ),
     "a path that is too long": (

@@ -377,9 +377,7 @@ IDX: dict[str, list[str]] = {
     ],
     "one file missing": [
         ".path: no complete set of mnist files in {here}/set; fetch them with: "
-        "for f in train-images-idx3 train-labels-idx1 t10k-images-idx3 t10k-labels-idx1; "
-        "do curl -f --create-dirs -o {here}/set/mnist/$f-ubyte.gz "
-        "https://ossci-datasets.s3.amazonaws.com/mnist/$f-ubyte.gz; done"
+        "decentnode download idx variant=mnist --to {here}/set"
     ],
     "labels for images": [
         ": {here}/set/train-images-idx3-ubyte: starts with 0x00000801, an IDX file "
@@ -435,8 +433,7 @@ CIFAR: dict[str, list[str]] = {
     "empty": [": {here}/set/data_batch_2.bin: images of shape (0, 3072), expected (n, 3072) with n > 0"],
     "one file missing": [
         ".path: no complete set of cifar10 files in {here}/set; fetch them with: "
-        "mkdir -p {here}/set && curl -f https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | "
-        "tar xz -C {here}/set"
+        "decentnode download cifar10 --to {here}/set"
     ],
     "cut": [
         ": {here}/set/test_batch.bin: 24583 bytes are not a whole number of records "

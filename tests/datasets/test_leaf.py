@@ -47,7 +47,7 @@ def test_characters_have_the_ids_of_decentralizepy_and_one_label(tmp_path):
         assert ["".join(CHARACTERS[i] for i in row) for row in part.inputs.tolist()] == in_order(users, "x")
         assert [CHARACTERS[i] for i in part.labels.tolist()] == in_order(users, "y")
     # A dictionary from a list with two braces of each kind keeps the last of both.
-    assert (loaded.num_classes, loaded.train.inputs.dtype) == (92, torch.int16)
+    assert (loaded.num_classes, loaded.train.inputs.dtype, loaded.train.has_ids) == (92, torch.uint8, True)
     assert [Shakespeare().arrays(_user(c))[1].item() for c in "d{}>"] == [0, 87, 89, 91]
 
 

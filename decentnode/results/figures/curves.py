@@ -203,7 +203,9 @@ def _dataset(config: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"{config}: {NOT_OURS}: {str(error).splitlines()[0]}") from error
     section = content.get("dataset") if isinstance(content, dict) else None
-    return {k: v for k, v in section.items() if k not in PLACES} if isinstance(section, dict) else {}
+    # Runs of earlier releases have no such option as `sample`.
+    options = section.items() if isinstance(section, dict) else ()
+    return {k: v for k, v in options if k not in PLACES and v is not False}
 
 
 def _misfits(row: EvaluationRow) -> Iterator[str]:
