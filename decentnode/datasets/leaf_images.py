@@ -1,7 +1,6 @@
 """The images of LEAF: characters of many writers, and faces."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import DATASETS
 from decentnode.datasets.base import LoadedDataset, channel_statistics
+from decentnode.datasets.image_folder import check_pillow
 from decentnode.datasets.leaf import Arrays, Leaf, Part, User, check_labels
 from decentnode.errors import DatasetError
 
@@ -79,8 +79,7 @@ class Celeba(Leaf):
     places: ClassVar[tuple[str, ...]] = (*Leaf.places, "images_path")
 
     def read(self, seed: int) -> LoadedDataset:
-        if find_spec("PIL") is None:
-            raise DatasetError("dataset: celeba needs Pillow; run: pip install 'decentnode[tasks]'")
+        check_pillow("celeba")
         if not self._images().is_dir():
             raise DatasetError(f"dataset.images_path: {self._images()}: no directory with images")
         return image_parts(self.parts(), 2)

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import itertools
 import string
 from collections.abc import Callable, Sequence
@@ -217,12 +218,24 @@ def image_folder(directory: Path, side: int = 40, classes: int = 12) -> None:
     """Writes a sample in the layout of ImageNet: JPEG files of several sizes. Needs Pillow."""
     from PIL import Image
 
-    for part, count, seed in (("train", 8 * CLIENTS, 1), ("val", 2 * CLIENTS, 2)):
+    for part, count, seed in (("train", 4 * CLIENTS, 1), ("val", CLIENTS, 2)):
         images, labels = patterned("image_folder", count, classes, (side, side + 8, 3), seed)
         for number, (image, label) in enumerate(zip(images, labels, strict=True)):
             folder = directory / part / f"n{label:08}"
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image[:, : side + number % 9]).save(folder / f"{number:05}.jpg")
+
+
+def pngs(count: int, seed: int) -> list[bytes]:
+    """The content of so many PNG files, with the labels 0 to 4 in turn. Needs Pillow."""
+    from PIL import Image
+
+    found = []
+    for image in patterned("pngs", count, 5, (36, 36, 3), seed)[0]:
+        content = io.BytesIO()
+        Image.fromarray(image).save(content, "PNG", compress_level=1)
+        found.append(content.getvalue())
+    return found
 
 
 # Texts.

@@ -3,8 +3,8 @@
 from decentnode.config.removed import TEST_FAULTS
 
 DATASETS = (
-    "celeba, cifar10, digits, femnist, idx, movielens, parallel, quadratic, reddit, sent140, shakespeare, "
-    "synthetic, text, tokens"
+    "amazon, celeba, cifar10, cifar100, digits, femnist, hugging_face, idx, image_folder, movielens, "
+    "parallel, quadratic, reddit, sent140, shakespeare, synthetic, table, text, tokens"
 )
 
 EDITS: dict[str, tuple[str, str, list[str]]] = {

@@ -111,7 +111,7 @@ def test_faces_are_read_from_jpeg_or_png(tmp_path, monkeypatch):
     assert message_of(Celeba(path=str(tmp_path))).endswith(f"user '1000': no image {name!r} in {folder}")
     elsewhere = Celeba(path=str(tmp_path), images_path="nowhere")
     assert message_of(elsewhere) == "dataset.images_path: nowhere: no directory with images"
-    monkeypatch.setattr("decentnode.datasets.leaf_images.find_spec", lambda name: None)
+    monkeypatch.setattr("decentnode.datasets.image_folder.find_spec", lambda name: None)
     expected = "dataset: celeba needs Pillow; run: pip install 'decentnode[tasks]'"
     assert message_of(elsewhere) == expected and util.find_spec("PIL")
 

@@ -1,0 +1,339 @@
+"""Datasets of the Hugging Face library, as `save_to_disk` leaves them: Arrow streams and two JSON files."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decentnode.core.registry import DATASETS, guess
+from decentnode.datasets import samples
+from decentnode.datasets.base import IGNORED, LoadedDataset, Samples, image_dataset
+from decentnode.datasets.image_folder import Images, check_pillow
+from decentnode.datasets.table import check_pyarrow, loaded, numbered, numbers, places
+from decentnode.errors import UNDECODABLE, DatasetError
+from decentnode.options import Positive
+
+SAMPLE_FEATURES = 8
+SAMPLE_LENGTH = 16
+SAMPLE_IDS = 40
+SPLIT_FILE = "state.json"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError)
+"""Errors of pyarrow, whose own derive from these."""
+
+Array = NDArray[Any]
+
+
+class _File(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    """What is in state.json."""
+
+    data_files: list[_File] = msgspec.field(name="_data_files")
+    indices: list[_File] | None = msgspec.field(name="_indices_data_files", default=None)
+
+
+class _Feature(msgspec.Struct):
+    names: list[str] | None = None
+
+
+class _Description(msgspec.Struct):
+    """What is in dataset_info.json; other kinds of features are lists or have no names."""
+
+    features: dict[str, _Feature | list[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of a part."""
+
+    folder: Path
+    table: Any
+    """A table of pyarrow, whose memory is the mapped files."""
+
+    def column(self, name: str, option: str) -> Any:
+        """A column; raises DatasetError."""
+        if name not in self.table.column_names:
+            known = f"{guess(name, self.table.column_names)} (columns: {', '.join(self.table.column_names)})"
+            raise DatasetError(f"dataset.{option}: {self.folder} has no column {name!r}{known}")
+        column = self.table.column(name)
+        if column.null_count:
+            row = column.is_null().to_pylist().index(True)
+            raise DatasetError(f"dataset.path: {self.folder}: column {name!r} has no value in row {row}")
+        return column
+
+    def values(self, name: str, option: str) -> Array:
+        """The values of a column, of shape (n,), or (n, length) for lists of one length."""
+        column = self.column(name, option).combine_chunks()
+        if not is_list(column):
+            return np.asarray(column)
+        lengths = np.unique(list_lengths(column)).tolist()
+        if len(lengths) > 1:
+            raise DatasetError(
+                f"dataset.{option}: {self.folder}: rows of {name!r} have {lengths[0]} to {lengths[-1]} "
+                "values; all must have as many"
+            )
+        return np.asarray(column.flatten()).reshape(len(column), -1)
+
+
+@DATASETS.register("hugging_face")
+@dataclass(kw_only=True)
+class HuggingFace(Images):
+    """A dataset that `save_to_disk` of the library datasets wrote (Lhoest et al., 2021, "Datasets").
+
+    One of `image`, `features` and `ids` names what models get. The Arrow files are mapped and read with
+    pyarrow; the library itself is not needed. Images need Pillow, and are decoded as in `image_folder`.
+    """
+
+    image: str | None = None
+    """The column of images."""
+    features: tuple[str, ...] | None = None
+    """Columns of numbers, or of lists of so many numbers in each row."""
+    ids: str | None = None
+    """The column of lists of ids, such as those of a tokenizer; use task `next_token` for its next ids."""
+    label: str | None = None
+    """The column of the classes; null with `ids`: the label of each id is the next id."""
+    group: str | None = None
+    """The column of the groups, for the partition `natural`; null: there are none."""
+    train_split: str = "train"
+    test_split: str = "test"
+    length: Positive = 128
+    """Ids of a sample: longer rows are cut, in shorter ones id 0 fills up, whose labels do not count."""
+    vocabulary: Positive | None = None
+    """Ids are below it; null: the largest id of the training rows decides."""
+
+    title = "hugging_face"
+    folders = ("hugging_face",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("image", "features", "ids") if getattr(self, name) is not None]
+        if len(given) != 1 and not self.sample:
+            found = " and ".join(given) or "none"
+            raise DatasetError(f"dataset: name one of image, features and ids, not {found}")
+        if self.label is None and self.ids is None and not self.sample:
+            raise DatasetError("dataset.label: missing; it names the column of the classes")
+
+    @property
+    def steps(self) -> str:
+        load = "from datasets import load_dataset; load_dataset('NAME').save_to_disk('{folder}/hugging_face')"
+        return f'write one with: pip install datasets && python -c "{load}"'
+
+    def is_complete(self, directory: Path) -> bool:
+        return all((directory / split / SPLIT_FILE).is_file() for split in self._splits)
+
+    @property
+    def _splits(self) -> tuple[str, str]:
+        return self.train_split, self.test_split
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        check_pyarrow("hugging_face")
+        features = self.features or (() if self.image or self.ids else ("features",))
+        label = self.label or (None if self.ids else "label")
+        for seed, split in enumerate(self._splits, 1):
+            count = samples.IMAGES // 4 if seed == 1 else samples.TEST_IMAGES // 2
+            made = samples.columns(count, SAMPLE_FEATURES, seed=seed)
+            columns: dict[str, Any] = {name: made.values.tolist() for name in features}
+            if self.image:
+                columns[self.image] = [{"bytes": png, "path": None} for png in samples.pngs(count, seed)]
+            if self.ids:
+                starts = np.arange(count)[:, None] + np.arange(SAMPLE_LENGTH)
+                columns[self.ids] = (1 + starts % SAMPLE_IDS).tolist()
+            names = {label: made.labels, self.group: made.groups}
+            columns |= {name: values.tolist() for name, values in names.items() if name}
+            write_split(directory / "saved" / split, columns)
+        chosen = None if self.image or self.ids else features
+        cache = str(directory / "cache")
+        return {"path": str(directory / "saved"), "features": chosen, "label": label, "cache_path": cache}
+
+    def read(self, seed: int) -> LoadedDataset:
+        check_pyarrow("hugging_face")
+        directory = self.directory()
+        splits = [read_split(directory / name) for name in self._splits]
+        if self.ids is not None:
+            return self._read_ids(self.ids, splits)
+        labels, classes = self._labels(splits)
+        groups = self._groups(splits)
+        if self.image is None:
+            features = [np.concatenate(self._columns(split), axis=1) for split in splits]
+            if len({one.shape[1] for one in features}) > 1:
+                raise DatasetError(f"dataset.features: {splits[1].folder}: its rows have another length")
+            return loaded(features, labels, groups, classes)
+        images = [self._images(split, self.image) for split in splits]
+        train, test = ((image, torch.from_numpy(of)) for image, of in zip(images, labels, strict=True))
+        return with_groups(image_dataset(train, test, classes), groups)
+
+    def _columns(self, split: Split) -> list[Array]:
+        names = self.features or ()
+        found = (numbers(split.values(n, "features"), f"{split.folder}: column {n!r}") for n in names)
+        return [column.reshape(len(column), -1) for column in found]
+
+    def _images(self, split: Split, name: str) -> Tensor:
+        check_pillow("hugging_face")
+        column = split.column(name, "image")
+        states = [(file.resolve(), file.stat()) for file in _files(split.folder)]
+        contents = [f"{file} {state.st_size} {state.st_mtime_ns}" for file, state in states]
+
+        def square(row: int) -> NDArray[np.uint8]:
+            cell, what = column[row].as_py(), f"{split.folder}: {name!r} of row {row}"
+            content = cell.get("bytes") if isinstance(cell, dict) else cell
+            path = cell.get("path") if isinstance(cell, dict) else None
+            if not isinstance(content, bytes) and not path:
+                raise DatasetError(f"dataset.image: {what} is no image, but {type(cell).__name__}")
+            return self.square(io.BytesIO(content) if content else path, what)
+
+        return self.decoded(len(column), square, [*contents, name])
+
+    def _labels(self, splits: Sequence[Split]) -> tuple[list[Array], int]:
+        name = self.label or ""
+        given = [split.values(name, "label") for split in splits]
+        described = class_names(splits[0].folder, name)
+        if described is None or any(one.dtype.kind not in "iu" or one.ndim > 1 for one in given):
+            return numbered(given, f"column {name!r}")
+        # Classes keep the numbers that the dataset itself has given them.
+        for split, one in zip(splits, given, strict=True):
+            if one.min() < 0 or one.max() >= len(described):
+                wrong = int(one.min()) if one.min() < 0 else int(one.max())
+                allowed = f"0..{len(described) - 1}"
+                found = f"{split.folder}: {name!r} has {wrong}"
+                raise DatasetError(f"dataset.label: {found}; it must be one of {allowed}")
+        return [one.astype(np.int64) for one in given], len(described)
+
+    def _groups(self, splits: Sequence[Split]) -> list[Array] | None:
+        if self.group is None:
+            return None
+        return places([split.values(self.group, "group") for split in splits])[0]
+
+    def _read_ids(self, name: str, splits: Sequence[Split]) -> LoadedDataset:
+        more = 1 if self.label is None else 0
+        rows = [self._padded(split, name, self.length + more) for split in splits]
+        vocabulary = self.vocabulary or int(rows[0].max()) + 1
+        for split, one in zip(splits, rows, strict=True):
+            if one.max() >= vocabulary:
+                found = f"{split.folder}: {name!r} has the id {one.max()}"
+                raise DatasetError(f"dataset.vocabulary: {found}; ids must be below {vocabulary}")
+        inputs = [torch.from_numpy(one[:, : self.length].clip(0).astype(np.int32)) for one in rows]
+        if self.label is not None:
+            labels, classes = self._labels(splits)
+        else:
+            labels, classes = [np.where(one[:, 1:] < 0, IGNORED, one[:, 1:]) for one in rows], vocabulary
+        groups = self._groups(splits)
+        train, test = (
+            Samples(part, torch.from_numpy(label), ids=True)
+            for part, label in zip(inputs, labels, strict=True)
+        )
+        return with_groups(LoadedDataset(train, test, classes, (self.length,)), groups)
+
+    def _padded(self, split: Split, name: str, length: int) -> NDArray[np.int64]:
+        """Rows of ids, cut to a length; -1 fills up."""
+        column = split.column(name, "ids").combine_chunks()
+        if not is_list(column):
+            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has {column.type}, not lists of ids")
+        values = np.asarray(column.flatten())
+        if values.dtype.kind not in "iu" or (len(values) and values.min() < 0):
+            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has values that are no ids from 0 on")
+        lengths = list_lengths(column)
+        starts = np.cumsum(lengths) - lengths
+        short = np.flatnonzero(lengths < length - self.length + 1)
+        if len(short):
+            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has too few ids in row {short[0]}")
+        inside = np.arange(length) < lengths[:, None]
+        # Places beyond the end of a row are those of other rows, or of none: they are not used.
+        found = values[np.minimum(starts[:, None] + np.arange(length), max(0, len(values) - 1))]
+        return np.where(inside, found.astype(np.int64), -1)
+
+
+def is_list(column: Any) -> bool:
+    """Whether each row of a column of pyarrow is a list."""
+    return str(column.type).partition("<")[0] in ("list", "large_list", "fixed_size_list")
+
+
+def list_lengths(column: Any) -> NDArray[np.int64]:
+    """How many values each row has."""
+    if str(column.type).startswith("fixed_size_list"):
+        return np.full(len(column), column.type.list_size)
+    return np.asarray(column.value_lengths()).astype(np.int64)
+
+
+def with_groups(found: LoadedDataset, groups: Sequence[Array] | None) -> LoadedDataset:
+    """The same samples in groups."""
+    if groups is None:
+        return found
+    train, test = (
+        replace(part, groups=torch.from_numpy(of))
+        for part, of in zip((found.train, found.test), groups, strict=True)
+    )
+    return replace(found, train=train, test=test)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The Arrow files of a split; raises DatasetError."""
+    state = folder / SPLIT_FILE
+    try:
+        found = msgspec.json.decode(state.read_bytes(), type=_State)
+    except UNDECODABLE as error:
+        raise DatasetError(f"dataset.path: {state}: not written by save_to_disk: {error}") from error
+    except OSError as error:
+        raise DatasetError(f"dataset.path: {state}: {error.strerror}") from error
+    if found.indices:
+        raise DatasetError(f"dataset.path: {folder}: its rows are selected; call flatten_indices() first")
+    names = [file.filename for file in found.data_files]
+    if outside := [name for name in names if Path(name).name != name]:
+        raise DatasetError(f"dataset.path: {state}: {outside[0]!r} is no file of its folder")
+    return [folder / name for name in names]
+
+
+def read_split(folder: Path) -> Split:
+    """The rows of a split, mapped; raises DatasetError."""
+    import pyarrow
+
+    tables = []
+    for file in _files(folder):
+        try:
+            with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_stream(mapped) as stream:
+                tables.append(stream.read_all())
+        except UNREADABLE as error:
+            reason = str(error).splitlines()[0]
+            raise DatasetError(f"dataset.path: {file}: no Arrow stream, or cut off: {reason}") from error
+    try:
+        table = pyarrow.concat_tables(tables)
+    except UNREADABLE as error:
+        raise DatasetError(f"dataset.path: {folder}: its files do not fit together: {error}") from error
+    if not len(table):
+        raise DatasetError(f"dataset.path: {folder}: has no rows")
+    return Split(folder, table)
+
+
+def class_names(folder: Path, column: str) -> list[str] | None:
+    """The names of the classes of a column, where dataset_info.json has them; raises DatasetError."""
+    file = folder / "dataset_info.json"
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Description)
+    except FileNotFoundError:
+        return None
+    except UNDECODABLE as error:
+        raise DatasetError(f"dataset.path: {file}: not written by save_to_disk: {error}") from error
+    feature = (found.features or {}).get(column)
+    return feature.names if isinstance(feature, _Feature) else None
+
+
+def write_split(folder: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Writes columns as `save_to_disk` does, apart from what is not read."""
+    import pyarrow
+
+    folder.mkdir(parents=True)
+    table = pyarrow.table(dict(columns))
+    name = "data-00000-of-00001.arrow"
+    with pyarrow.ipc.new_stream(str(folder / name), table.schema) as stream:
+        stream.write_table(table, max_chunksize=1000)
+    (folder / SPLIT_FILE).write_text(json.dumps({"_data_files": [{"filename": name}], "_fingerprint": "0"}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))

@@ -1,0 +1,261 @@
+"""Rows of tables: CSV, Parquet and NPZ files."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decentnode.core.registry import DATASETS, guess
+from decentnode.core.rng import generator
+from decentnode.datasets import samples
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.text import check_path
+from decentnode.errors import DatasetError
+
+NPZ = ".npz"
+PARQUET = (".parquet", ".pq")
+SAMPLE_FEATURES = 8
+
+Array = NDArray[Any]
+ByName = Mapping[str, Array]
+"""Columns by name; those of NPZ files may have several numbers in a row."""
+
+
+@DATASETS.register("table")
+@dataclass(kw_only=True)
+class Table(Dataset):
+    """Rows of a CSV, Parquet or NPZ file, one sample each ("tidy data"; Wickham, 2014).
+
+    Features are numbers, normalized by the training rows. Classes are numbered in the order of their names or
+    numbers. Needs pyarrow, apart from NPZ files.
+    """
+
+    path: Path | None = None
+    """The file; not needed for a sample."""
+    label: str = "label"
+    """The column of the labels."""
+    features: tuple[str, ...] | None = None
+    """The columns of the features; null: all others. One array of an NPZ file keeps its shape."""
+    group: str | None = None
+    """The column of the groups, for the partition `natural`; null: there are none."""
+    predict: Literal["class", "number"] = "class"
+    """number: the label is a number; use a task such as `rating`."""
+    test_path: Path | None = None
+    """A file with the rows to test with; null: a fraction of the rows of `path`."""
+    test_fraction: float = 0.2
+    """The rows to test with, drawn by the seed, where there is no test file."""
+
+    def __post_init__(self) -> None:
+        check_path(self.path, self)
+        check_fraction(self.test_fraction)
+
+    @property
+    def steps(self) -> str:
+        return "any CSV, Parquet or NPZ file serves; name it as dataset.path"
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        suffix = (self.path or Path("x.csv")).suffix.lower()
+        files = {"path": directory / f"train{suffix}"}
+        if self.test_path is not None:
+            files["test_path"] = directory / f"test{self.test_path.suffix.lower()}"
+        names = self.features or tuple(f"feature_{i}" for i in range(SAMPLE_FEATURES))
+        for seed, file in enumerate(files.values(), 1):
+            made = samples.columns(samples.IMAGES, len(names), self.predict == "number", seed)
+            table = dict(zip(names, made.values.T, strict=True)) | {self.label: made.labels}
+            write_table(file, table | ({self.group: made.groups} if self.group else {}))
+        return files
+
+    def read(self, seed: int) -> LoadedDataset:
+        tables = [self._table(path) for path in (self.path, self.test_path) if path is not None]
+        labels, classes = self._labels([self._column(*one, self.label, "label") for one in tables])
+        groups = self._groups(tables)
+        features = [self._features(*one) for one in tables]
+        if len({one.shape[1:] for one in features}) > 1:
+            raise DatasetError(f"dataset.test_path: {self.test_path}: its rows have another shape")
+        if len(tables) == 1:
+            is_test = drawn(len(labels[0]), self.test_fraction, seed)
+            split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
+            features, labels = ([one[0][rows] for rows in split] for one in (features, labels))
+            groups = groups and [groups[0][rows] for rows in split]
+        return loaded(features, labels, groups, classes)
+
+    def _table(self, path: Path) -> tuple[Path, ByName]:
+        table = read_table(path)
+        rows = {len(column) for column in table.values()}
+        if not rows or rows == {0}:
+            raise DatasetError(f"dataset.path: {path}: has no rows")
+        if len(rows) > 1:
+            raise DatasetError(f"dataset.path: {path}: its arrays have different numbers of rows")
+        return path, table
+
+    def _column(self, path: Path, table: ByName, name: str, option: str) -> Array:
+        if name not in table:
+            known = f"{guess(name, list(table))} (columns: {', '.join(table)})"
+            raise DatasetError(f"dataset.{option}: {path} has no column {name!r}{known}")
+        return table[name]
+
+    def _features(self, path: Path, table: ByName) -> NDArray[np.float32]:
+        others = [name for name in table if name not in (self.label, self.group)]
+        names = self.features or others
+        if not names:
+            raise DatasetError(f"dataset.features: {path} has no columns but label and group")
+        columns = [
+            numbers(self._column(path, table, name, "features"), f"{path}: column {name!r}") for name in names
+        ]
+        if len(columns) == 1 and columns[0].ndim > 1:
+            return columns[0]
+        return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+
+    def _labels(self, given: Sequence[Array]) -> tuple[list[Array], int]:
+        """The labels of each file, and the number of classes."""
+        if self.predict == "number":
+            return [numbers(one, f"column {self.label!r}") for one in given], 1
+        return numbered(given, f"column {self.label!r}")
+
+    def _groups(self, tables: Sequence[tuple[Path, ByName]]) -> list[Array] | None:
+        if self.group is None:
+            return None
+        return places([self._column(*one, self.group, "group") for one in tables])[0]
+
+
+def check_fraction(fraction: float) -> None:
+    """Raises DatasetError for a part for testing that leaves nothing, or is nothing."""
+    if not 0 < fraction < 1:
+        raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {fraction:g}")
+
+
+def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which rows are for testing; at least one is, and one is not. Raises DatasetError."""
+    if count < 2:
+        raise DatasetError("dataset: one row is too few to train and to test")
+    found = np.zeros(count, dtype=bool)
+    chosen = min(max(1, round(count * fraction)), count - 1)
+    found[generator(seed, "test_fraction").permutation(count)[:chosen]] = True
+    return found
+
+
+def loaded(
+    features: Sequence[NDArray[np.float32]], labels: Sequence[Array], groups: Sequence[Array] | None,
+    classes: int,
+) -> LoadedDataset:  # fmt: skip
+    """Training and test rows, normalized by the training rows."""
+    mean, std = features[0].mean(0, dtype=np.float64), features[0].std(0, dtype=np.float64)
+    std[std == 0] = 1
+    center, scale = (torch.from_numpy(np.asarray(of, dtype=np.float32)) for of in (mean, std))
+    train, test = (
+        Samples(
+            torch.from_numpy(np.ascontiguousarray(features[part])), torch.from_numpy(labels[part]),
+            center, scale, groups=None if groups is None else torch.from_numpy(groups[part]),
+        )
+        for part in (0, 1)
+    )  # fmt: skip
+    return LoadedDataset(train, test, classes, tuple(train.inputs.shape[1:]))
+
+
+def numbers(column: Array, what: str) -> NDArray[np.float32]:
+    """The values as floats; raises DatasetError with the first row that has none."""
+    if column.dtype.kind not in "biuf":
+        row, value = next(filter(_is_no_number, enumerate(column.tolist(), 1)), (1, column.tolist()[0]))
+        raise DatasetError(f"dataset.path: {what} has {value!r} in row {row}, which is no number")
+    found = column.astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1))
+    if len(wrong):
+        raise DatasetError(
+            f"dataset.path: {what} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
+        )
+    return found
+
+
+def _is_no_number(cell: tuple[int, Any]) -> bool:
+    try:
+        float(cell[1])
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def places(given: Sequence[Array]) -> tuple[list[Array], Array]:
+    """Each value by its place among all distinct ones of the first array, then of the others; and these."""
+    try:
+        values, found = np.unique(np.concatenate(given), return_inverse=True)
+    except TypeError as error:
+        raise DatasetError("dataset.test_path: texts in one file are numbers in the other") from error
+    edges = np.cumsum([len(one) for one in given])[:-1]
+    return [part.astype(np.int64) for part in np.split(found, edges)], values
+
+
+def numbered(given: Sequence[Array], what: str) -> tuple[list[Array], int]:
+    """Classes by the order of their names or numbers, and how many there are; raises DatasetError."""
+    for one in given:
+        if one.ndim > 1 or (one.dtype.kind == "f" and (one % 1 != 0).any()):
+            found = "several values in a row" if one.ndim > 1 else one[one % 1 != 0].tolist()[0]
+            raise DatasetError(f"dataset.label: {what} has {found}, which is no class; see dataset.predict")
+    labels, values = places(given)
+    missing = np.setdiff1d(np.arange(len(values)), labels[0])
+    if len(missing):
+        raise DatasetError(f"dataset.test_path: {what} has {values[missing[0]]!s}, which no training row has")
+    return labels, len(values)
+
+
+def read_table(path: Path) -> ByName:
+    """The columns of a file; raises DatasetError."""
+    try:
+        if path.suffix.lower() == NPZ:
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is no zip file; it may be cut off")
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: np.atleast_1d(arrays[name]) for name in arrays.files}
+        return _read_with_pyarrow(path)
+    except OSError as error:
+        raise DatasetError(f"dataset.path: {path}: {error.strerror or error}") from error
+    except (
+        ValueError,
+        KeyError,
+        EOFError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+    ) as error:  # pyarrow's are ValueErrors
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"dataset.path: {path}: cannot be read: {reason}") from error
+
+
+def _read_with_pyarrow(path: Path) -> ByName:
+    check_pyarrow("table")
+    from pyarrow import csv, parquet
+
+    is_parquet = path.suffix.lower() in PARQUET
+    # Without threads, because nodes are forked from this process.
+    if is_parquet:
+        table = parquet.read_table(path, use_threads=False)
+    else:
+        table = csv.read_csv(path, read_options=csv.ReadOptions(use_threads=False))
+    for name in table.column_names:
+        if table.column(name).null_count:
+            row = table.column(name).is_null().to_pylist().index(True) + 1
+            raise DatasetError(f"dataset.path: {path}: column {name!r} has no value in row {row}")
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def check_pyarrow(name: str) -> None:
+    """Raises DatasetError where pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        raise DatasetError(f"dataset: {name} needs pyarrow; run: pip install 'decentnode[tasks]'")
+
+
+def write_table(file: Path, table: ByName) -> None:
+    """Writes columns in the format that the suffix names."""
+    if file.suffix == NPZ:
+        arrays: dict[str, Any] = dict(table)
+        np.savez(file, **arrays)
+        return
+    check_pyarrow("table")
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    (parquet.write_table if file.suffix in PARQUET else csv.write_csv)(pyarrow.table(table), file)
