@@ -17,12 +17,12 @@ from decentnode.datasets.quadratic import Quadratic
 from decentnode.datasets.ragged import Ragged, Vocabulary
 from decentnode.datasets.skew import Skew
 from decentnode.datasets.synthetic import Synthetic
-from decentnode.datasets.table import Table
+from decentnode.datasets.table import TableFile
 from decentnode.datasets.text import Text, Tokens
 
 __all__ = [
     "Amazon", "Celeba", "Cifar10", "Cifar100", "Dataset", "Digits", "Femnist", "HuggingFace", "Idx",
     "ImageFolder", "Leaf", "LoadedDataset", "MovieLens", "Parallel", "Partition", "Quadratic", "Ragged",
-    "Reddit", "Samples", "Sent140", "Shakespeare", "Skew", "Source", "Synthetic", "Table", "Text", "Tokens",
-    "Vocabulary", "label_histogram",
+    "Reddit", "Samples", "Sent140", "Shakespeare", "Skew", "Source", "Synthetic", "TableFile", "Text",
+    "Tokens", "Vocabulary", "label_histogram",
 ]  # fmt: skip

@@ -31,15 +31,15 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError)
 Array = NDArray[Any]
 
 
-class _File(msgspec.Struct):
+class _ArrowFile(msgspec.Struct):
     filename: str
 
 
 class _State(msgspec.Struct):
     """What is in state.json."""
 
-    data_files: list[_File] = msgspec.field(name="_data_files")
-    indices: list[_File] | None = msgspec.field(name="_indices_data_files", default=None)
+    data_files: list[_ArrowFile] = msgspec.field(name="_data_files")
+    indices: list[_ArrowFile] | None = msgspec.field(name="_indices_data_files", default=None)
 
 
 class _Feature(msgspec.Struct):

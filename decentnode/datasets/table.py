@@ -29,7 +29,7 @@ ByName = Mapping[str, Array]
 
 @DATASETS.register("table")
 @dataclass(kw_only=True)
-class Table(Dataset):
+class TableFile(Dataset):
     """Rows of a CSV, Parquet or NPZ file, one sample each ("tidy data"; Wickham, 2014).
 
     Features are numbers, normalized by the training rows. Classes are numbered in the order of their names or

@@ -395,8 +395,8 @@ NONE = "in decentralizepy an argument of the driver; add"
         ),
         (
             "class = CIFAR10",
-            "class = AmazonReview",
-            "config.ini:3 DATASET.dataset_class: no counterpart of 'AmazonReview' (those with one: CIFAR10, ",
+            "class = Coursera",
+            "config.ini:3 DATASET.dataset_class: no counterpart of 'Coursera' (those with one: CIFAR10, ",
         ),
         (
             "class = Sharing",

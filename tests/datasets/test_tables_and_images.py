@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -11,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from decentnode.datasets import Amazon, Cifar100, HuggingFace, ImageFolder, Table, samples
+from decentnode.datasets import Amazon, Cifar100, HuggingFace, ImageFolder, TableFile, samples
 from decentnode.datasets.base import IGNORED
 from decentnode.datasets.hugging_face import write_split
 from decentnode.datasets.table import write_table
@@ -136,7 +137,7 @@ def test_rows_of_a_table_are_samples(tmp_path, suffix):
     path, test = tmp_path / f"rows.{suffix}", tmp_path / f"test.{suffix}"
     write_table(path, ROWS)
     write_table(test, {name: column[1:3] for name, column in ROWS.items()})
-    make = partial(Table, path=path, label="kind", group="who")
+    make = partial(TableFile, path=path, label="kind", group="who")
     loaded = make(test_path=test).load(0)
     assert loaded.train.inputs.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1], [5, 0]]
     assert (loaded.train.labels.tolist(), loaded.test.labels.tolist()) == ([2, 0, 2, 1, 0], [0, 2])
@@ -175,24 +176,26 @@ def test_other_mistakes_with_tables_are_one_line(tmp_path):
         ("label\nx\ny\n", f"dataset.features: {path} has no columns but label and group"),
     ):
         path.write_text(content)
-        assert message_of(Table(path=path)).startswith(message), content
+        assert message_of(TableFile(path=path)).startswith(message), content
     path.write_text("a,label\n1,x\n2,y\n")
     test = tmp_path / "test.csv"
     test.write_text("a,label\n1,z\n")
     expected = "dataset.test_path: column 'label' has z, which no training row has"
-    assert message_of(Table(path=path, test_path=test)) == expected
+    assert message_of(TableFile(path=path, test_path=test)) == expected
     np.savez(tmp_path / "images.npz", x=np.arange(48).reshape(4, 1, 3, 4), label=[0, 1, 0, 1])
-    assert Table(path=tmp_path / "images.npz").load(0).shape == (1, 3, 4)
+    assert TableFile(path=tmp_path / "images.npz").load(0).shape == (1, 3, 4)
     np.savez(tmp_path / "odd.npz", x=np.arange(3), label=[0, 1])
-    assert message_of(Table(path=tmp_path / "odd.npz")).endswith("its arrays have different numbers of rows")
+    assert message_of(TableFile(path=tmp_path / "odd.npz")).endswith(
+        "its arrays have different numbers of rows"
+    )
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), label=[0])
-    assert "Object arrays cannot be loaded" in message_of(Table(path=tmp_path / "objects.npz"))
+    assert "Object arrays cannot be loaded" in message_of(TableFile(path=tmp_path / "objects.npz"))
     for options, message in (
         ({"path": path, "test_fraction": 1.5}, "dataset.test_fraction: must be between 0 and 1, not 1.5"),
         ({}, "dataset.path: missing; any CSV, Parquet or NPZ file serves"),
     ):
         with pytest.raises(DatasetError, match=message):
-            Table(**options)
+            TableFile(**options)
 
 
 # Reviews
@@ -309,19 +312,22 @@ def test_files_that_save_to_disk_did_not_write_are_named(tmp_path):
 @pytest.mark.parametrize(
     "dataset",
     [
-        Table(sample=True, path="x.npz", test_path="y.parquet", group="g", features=("p", "q"), label="c"),
-        Table(sample=True, predict="number"),
+        TableFile(
+            sample=True,
+            path=Path("x.npz"),
+            test_path=Path("y.parquet"),
+            group="g",
+            features=("p", "q"),
+            label="c",
+        ),
+        TableFile(sample=True, predict="number"),
         HuggingFace(sample=True, image="photo", label="kind", group="who", size=8),
         HuggingFace(sample=True, ids="tokens", length=12),
         Amazon(sample=True, words="vocabulary", text_column="t", stars_column="s"),
     ],
-    ids=str,
+    ids=lambda dataset: type(dataset).__name__,
 )
 def test_a_sample_has_the_columns_that_the_options_name(dataset):
-    if isinstance(dataset, Table) and dataset.path:
-        from pathlib import Path
-
-        dataset.path, dataset.test_path = Path(dataset.path), Path(dataset.test_path)
     loaded = dataset.load(0)
     assert len(loaded.train) >= 192 and len(loaded.test) >= 96
     if getattr(dataset, "group", None):

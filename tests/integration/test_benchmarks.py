@@ -13,8 +13,8 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 BENCHMARKS = (
-    "evaluation", "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep", "transforms",
-    "wrapper", "wrapper_memory",
+    "data", "evaluation", "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep",
+    "transforms", "wrapper", "wrapper_memory",
 )  # fmt: skip
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -157,7 +157,14 @@ def check_wrapper_memory(figures: dict) -> None:
     assert buckets < 1 if figures["transport"] == "shared_memory" else 0.5 < buckets < 6
 
 
+def check_data(figures: dict) -> None:
+    assert figures["samples"] == 4000
+    assert 0 < figures["load_of_published_run"] < figures["load_of_one_round"]
+    assert figures["node_private_mb"] > 0 and 0.3 < figures["file_mb"] < 0.4
+
+
 CHECKS = {
+    "data": check_data,
     "exchange": check_exchange,
     "experiment": check_experiment,
     "idle": check_idle,

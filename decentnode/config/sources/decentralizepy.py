@@ -13,6 +13,7 @@ from decentnode.config.sources.decentralizepy_keys import (
     KEYS,
     LOSSES,
     MODELS,
+    NATURAL,
     OF_USERS,
     PARTITIONS,
     SCHEMES,
@@ -96,7 +97,7 @@ def _dataset(made: Conversion, section: Section) -> None:
             if entry.key not in KEYS["DATASET"]:
                 made.set(entry, "dataset", entry.key)
         _files(made, section, name)
-        _partition(made, section, "natural" if name in OF_USERS else "iid")
+        _partition(made, section, "natural" if name in NATURAL else "iid")
         _validation(made, section)
     if model := made.class_of(section, "model", list(MODELS), "model"):
         ours = CNNS.get(name, "cnn") if model == "CNN" else MODELS.get(model, model)

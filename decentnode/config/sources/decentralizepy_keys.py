@@ -50,7 +50,7 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "shards": _to("dataset.partition.labels_per_node"),
         "validation_source": _to("dataset.validation.source"),
         "validation_size": _to("dataset.validation.size"),
-        "tokenizer": _none("`read` of your own dataset returns ids"),
+        "tokenizer": _none("`amazon` hashes words, and `read` of your own dataset returns ids"),
     },
     "OPTIMIZER_PARAMS": {
         "optimizer_package": _to("training.optimizer.name"),
@@ -138,9 +138,13 @@ DATASETS: dict[str, Options] = {
     "Celeba": {"name": "celeba"},
     "Shakespeare": {"name": "shakespeare"},
     "Reddit": {"name": "reddit"},
+    "MovieLens": {"name": "movielens"},
+    "AmazonReview": {"name": "amazon"},
 }
-OF_USERS = ("Femnist", "Celeba", "Shakespeare", "Reddit")
-"""Datasets of LEAF, whose users are distributed and whose parts have a directory each."""
+OF_USERS = ("Femnist", "Celeba", "Shakespeare", "Reddit", "AmazonReview")
+"""Datasets whose users are distributed and whose parts have a directory each."""
+NATURAL = (*OF_USERS, "MovieLens")
+"""Datasets whose users stay whole."""
 MODELS = {
     "LeNet": "lenet",
     "LogisticRegression": "logistic_regression",
