@@ -1,7 +1,7 @@
 """Sentences with their translations."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import DATASETS
-from decentnode.datasets import byte_pairs
+from decentnode.datasets import byte_pairs, samples
 from decentnode.datasets.base import IGNORED, Dataset, LoadedDataset, Samples
 from decentnode.datasets.byte_pairs import BEGIN, END, LEAST, PADDING
 from decentnode.datasets.prepared_files import TextFile, in_groups, prepared
 from decentnode.datasets.ragged import Ragged, Vocabulary
+from decentnode.datasets.text import check_path
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
@@ -26,6 +27,8 @@ CACHE = "decentnode-cache"
 FORMAT = 1
 """Part of the name of prepared files."""
 LINES_AT_A_TIME = 4096
+SAMPLE_PAIRS = 480
+SAMPLE_DOCUMENTS = 120
 TOKENIZER = "tokenizer.json"
 
 
@@ -39,7 +42,7 @@ class Parallel(Dataset):
     with an empty sentence are left out.
     """
 
-    path: Path
+    path: Path | None = None
     """The directory with `train` and `valid` in both languages, such as train.en and train.de."""
     source: str = "en"
     """The suffix of the files to translate from."""
@@ -66,13 +69,31 @@ class Parallel(Dataset):
     def __post_init__(self) -> None:
         if self.vocabulary < LEAST:
             raise DatasetError(f"dataset.vocabulary: must be at least {LEAST}, not {self.vocabulary}")
+        check_path(self.path, self)
+
+    @property
+    def steps(self) -> str:
+        return (
+            "fetch a corpus, such as WMT 2014 (statmt.org/wmt14), and write its two languages as train.en, "
+            "train.de, valid.en and valid.de into {folder}"
+        )
+
+    def write_sample(self, directory: Path) -> Mapping[str, Any]:
+        samples.parallel(directory, SAMPLE_PAIRS, documents=SAMPLE_DOCUMENTS)
+        names = {"source": "en", "target": "de", "train": "train", "valid": "valid"}
+        documents = self.documents and "document"
+        return {"path": directory, **names, "documents": documents, "cache_path": None}
+
+    @property
+    def _directory(self) -> Path:
+        return Path(self.path or "")
 
     def read(self, seed: int) -> LoadedDataset:
         pairs = [self._pair(name) for name in (self.train, self.valid)]
         content = xxhash.xxh3_128(f"{FORMAT} {self.vocabulary}".encode())
         for file in chain.from_iterable(pair[:2] for pair in pairs):
             content.update(file.digest)
-        cache = self.cache_path or self.path / CACHE
+        cache = self.cache_path or self._directory / CACHE
         folder = prepared(cache, content.hexdigest(), lambda empty: self._prepare(empty, pairs))
         try:
             vocabulary = byte_pairs.vocabulary_of((folder / TOKENIZER).read_bytes(), self.vocabulary)
@@ -85,7 +106,7 @@ class Parallel(Dataset):
     def _pair(self, name: str) -> list[TextFile]:
         """The files of both languages, and of documents if there are any."""
         suffixes = [self.source, self.target, *([self.documents] if self.documents else [])]
-        files = [TextFile.at(self.path / f"{name}.{suffix}") for suffix in suffixes]
+        files = [TextFile.at(self._directory / f"{name}.{suffix}") for suffix in suffixes]
         for other in files[1:]:
             if other.lines != files[0].lines:
                 raise DatasetError(

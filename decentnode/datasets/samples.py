@@ -160,8 +160,8 @@ DICTIONARY = {
 """Of `parallel`, whose second language has the words in reverse."""
 
 
-def parallel(directory: Path, pairs: int = 64, words: int = 5, seed: int = 1) -> None:
-    """Writes a parallel corpus with two documents: up to so many words, whose translations are reversed."""
+def parallel(directory: Path, pairs: int = 64, words: int = 5, documents: int = 2, seed: int = 1) -> None:
+    """Writes a parallel corpus: up to so many words, whose translations are reversed."""
     rng, known = generator(seed, "parallel"), list(DICTIONARY)
     directory.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", pairs), ("valid", max(1, pairs // 4))):
@@ -172,7 +172,7 @@ def parallel(directory: Path, pairs: int = 64, words: int = 5, seed: int = 1) ->
         files = {
             "en": [" ".join(sentence) for sentence in sentences],
             "de": [" ".join(DICTIONARY[word] for word in sentence[::-1]) for sentence in sentences],
-            "document": [f"letter {2 * index // count}" for index in range(count)],
+            "document": [f"letter {documents * index // count}" for index in range(count)],
         }
         for suffix, lines in files.items():
             (directory / f"{part}.{suffix}").write_text("\n".join([*lines, ""]), encoding="utf-8")

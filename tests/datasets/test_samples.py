@@ -34,7 +34,7 @@ def test_a_sample_serves_96_nodes_and_is_the_same_everywhere(name, monkeypatch, 
     assert not list(tmp_path.iterdir())
     samples = loaded.train
     for one, other in ((samples, again.train), (loaded.test, again.test)):
-        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.labels, other.labels)
+        assert all(torch.equal(*pair) for pair in zip(one.tensors(), other.tensors(), strict=True))
     fits = [Iid()]
     if samples.labels.dim() == 1 and not samples.labels.is_floating_point():
         fits.append(Shards())
