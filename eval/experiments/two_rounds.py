@@ -1,0 +1,84 @@
+"""Runs every published experiment for two rounds on its generated sample, one after the other.
+
+    python eval/experiments/two_rounds.py [NAME...]
+
+Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
+four nodes and small batches. Ends with exit code 1 where a run failed.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from decentnode.config import loader
+from decentnode.config.settings import Settings
+from decentnode.config.sources import extends
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "configs" / "experiments"
+LARGE = 10_000_000
+LIMIT = 900.0
+"""Seconds of one run."""
+
+
+def main() -> int:
+    names = sys.argv[1:]
+    paths = [
+        path for path in sorted(FOLDER.rglob("*.yaml")) if not names or any(n in str(path) for n in names)
+    ]
+    failed = 0
+    for path in paths:
+        status, seconds, text = run(path)
+        failed += status != 0
+        print(
+            f"{'failed' if status else 'ran':8}{seconds:7.1f} s  {path.relative_to(FOLDER)}{text}", flush=True
+        )
+    print(f"{len(paths) - failed} of {len(paths)} experiments ran")
+    return 1 if failed or not paths else 0
+
+
+def run(path: Path) -> tuple[int, float, str]:
+    """Exit code, seconds, and what it said where it failed."""
+    words = [
+        "rounds=2",
+        "dataset.sample=true",
+        "communication.name=zeromq",
+        "evaluation.figures=false",
+        "device=cpu",
+    ]
+    if parameters(path) > LARGE:
+        words += smaller(loader.load(path))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="experiment-") as folder:
+        command = [sys.executable, "-m", "decentnode", "run", str(path), f"run_dir={folder}/run", *words]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return 1, LIMIT, f": not done within {LIMIT:.0f} s"
+    said = "".join(f"\n    {line}" for line in ended.stderr.splitlines()[-3:]) if ended.returncode else ""
+    return ended.returncode, time.monotonic() - began, said
+
+
+def smaller(settings: Settings) -> list[str]:
+    """Four nodes, on two machines where the graph counts them, and small batches."""
+    options = settings.graph.options
+    words = ["graph.dimension=2"] if "dimension" in options else ["graph.nodes=4"]
+    words += ["graph.per_machine=2"] if "per_machine" in options else []
+    batches = (
+        "training.batch_size=2" if settings.training.batch_tokens is None else "training.batch_tokens=200"
+    )
+    return [*words, batches]
+
+
+def parameters(path: Path) -> int:
+    """What the head of a file, or of its base, states."""
+    files = [path, *map(Path, extends.read(path).bases)]
+    found = [re.search(r"([\d,]+) parameters", file.read_text()) for file in files]
+    return next(int(one[1].replace(",", "")) for one in found if one)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
