@@ -3,7 +3,7 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-four nodes and small batches. Ends with exit code 1 where a run failed.
+four nodes and single steps of small batches. Ends with exit code 1 where a run failed.
 """
 
 import re
@@ -63,14 +63,12 @@ def run(path: Path) -> tuple[int, float, str]:
 
 
 def smaller(settings: Settings) -> list[str]:
-    """Four nodes, on two machines where the graph counts them, and small batches."""
-    options = settings.graph.options
-    words = ["graph.dimension=2"] if "dimension" in options else ["graph.nodes=4"]
-    words += ["graph.per_machine=2"] if "per_machine" in options else []
-    batches = (
-        "training.batch_size=2" if settings.training.batch_tokens is None else "training.batch_tokens=200"
-    )
-    return [*words, batches]
+    """Four nodes, two per machine where the graph counts machines, and single steps of small batches."""
+    machines = ["graph.per_machine=2"] if "per_machine" in settings.graph.options else []
+    steps = ["training.epochs_per_round=null", "training.steps_per_round=1"]
+    by_tokens = settings.training.batch_tokens is not None
+    batches = "training.batch_tokens=200" if by_tokens else "training.batch_size=2"
+    return ["graph.nodes=4", *machines, *steps, batches]
 
 
 def parameters(path: Path) -> int:
