@@ -20,7 +20,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
-from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, lengths_of
+from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
 from decentnode.options import Positive
 
@@ -135,6 +135,15 @@ class Samples:
             self._argument(torch.zeros(count, *values.shape[1:], dtype=values.dtype)) for values in self.more
         )
         return inputs, *more
+
+    def largest_ids(self) -> tuple[Tensor, ...]:
+        """The arguments of a network for one sample: the largest id at each place, and zeros elsewhere."""
+        are_ids = [self.has_ids, *(not values.is_floating_point() for values in self.more)]
+        fields = zip(self.zeros(1), (self.inputs, *self.more), are_ids, strict=True)
+        return tuple(
+            torch.from_numpy(largest(values)).long().expand_as(zero) if is_id else zero
+            for zero, values, is_id in fields
+        )
 
     def _argument(self, values: Tensor) -> Tensor:
         return values.to(self.dtype) if values.is_floating_point() else values.long()

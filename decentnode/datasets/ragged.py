@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -114,6 +116,15 @@ class Vocabulary:
         """The text before the first `end`; bytes that are no UTF-8 become U+FFFD."""
         kept = ids[: ids.index(self.end)] if self.end in ids else ids
         return b"".join(self.pieces[id] for id in kept).decode(errors="replace")
+
+
+def largest(rows: Tensor | Ragged) -> NDArray[Any]:
+    """The largest id at each place of a row; of rows of unequal length the largest of all."""
+    # By numpy, because torch compares no ids of 16 bits without sign.
+    found: NDArray[Any] = np.asarray(
+        rows.values.numpy().max() if isinstance(rows, Ragged) else rows.numpy().max(0)
+    )
+    return found
 
 
 def dense(rows: Tensor | Ragged) -> Tensor:

@@ -111,6 +111,23 @@ def check_scores(
         raise BadInput(f"model {name} gives {given} for {count} samples; it must give {wanted}")
 
 
+def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
+    """Raises BadInput unless the network takes these ids, the largest of the samples, if there are any.
+
+    Computes, like `check_scores`.
+    """
+    ids = [field for field in largest if not field.is_floating_point()]
+    if not ids:
+        return
+    try:
+        with torch.no_grad():
+            copy.deepcopy(network).eval()(*largest)
+    except Exception as error:  # the user's own class may raise anything
+        most = max(int(field.max()) for field in ids)
+        what = f"model {type(network).__name__} does not take the ids of the samples, which go up to {most}"
+        raise _of_user(error, what) from error
+
+
 def check_padding(
     network: nn.Module, alone: tuple[torch.Tensor, ...], padded: tuple[torch.Tensor, ...]
 ) -> None:

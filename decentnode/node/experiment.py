@@ -23,7 +23,7 @@ from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
-from decentnode.models.base import check_padding, check_scores, initial_model, least_batch
+from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
@@ -97,6 +97,8 @@ class Experiment:
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
+        for part in (dataset.train, dataset.test):
+            check_ids(network, part.largest_ids())
         if dataset.train.is_ragged:
             check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:

@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from decentnode.core.registry import MODELS, name_of
+from decentnode.datasets import Ragged, Samples
 from decentnode.errors import BadInput
 from decentnode.models import (
     CelebaCnn,
@@ -17,6 +19,7 @@ from decentnode.models import (
     Gpt2,
     LeNet,
     LogisticRegression,
+    Lstm,
     MatrixFactorization,
     Mlp,
     Model,
@@ -32,6 +35,7 @@ from decentnode.models import (
     initial_model,
     model_of,
 )
+from decentnode.models.base import check_ids
 
 SMALL_RESNETS = [ResNet18(norm="group", groups=2, width=4), ResNet18(norm="batch", width=4)]
 FOR_IMAGES = [LogisticRegression(), Mlp((5, 4)), Cnn((2, 3), 4), LeNet(), *SMALL_RESNETS]
@@ -265,3 +269,17 @@ def test_options_are_checked_by_their_types(name, right, wrong):
     check_scores(options.validate_python(right).build((1, 8, 8), 3), zeros(1, 8, 8), 3)
     with pytest.raises(ValidationError):
         options.validate_python(wrong)
+
+
+def test_ids_that_a_network_has_no_room_for_are_refused_before_the_start():
+    pairs = Samples(torch.tensor([[2, 0], [0, 7]], dtype=torch.int32), torch.ones(2))
+    assert torch.equal(pairs.largest_ids()[0], torch.tensor([[2, 7]]))
+    check_ids(MatrixFactorization(users=3, items=8).build((2,), 1), pairs.largest_ids())
+    with pytest.raises(BadInput, match="Factors does not take the ids of the samples, which go up to 7: "):
+        check_ids(MatrixFactorization(users=3, items=7).build((2,), 1), pairs.largest_ids())
+    mapped = torch.from_numpy(np.array([[1, 65_000]], dtype=np.uint16))
+    ragged = Ragged(torch.tensor([5, 6, 9]), torch.tensor([0, 2]), torch.tensor([2, 1]))
+    images = Samples(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    assert Samples(mapped, torch.zeros(1, 2)).largest_ids()[0].tolist() == [[1, 65_000]]
+    assert Samples(ragged, torch.zeros(2)).largest_ids()[0].tolist() == [[9, 9]]
+    check_ids(Lstm(), images.largest_ids())  # no ids: nothing to check
