@@ -193,7 +193,8 @@ class SectionParser:
         self.made["coupling"] = self.made.pop("training", None)
         own = {name: value for name, value in section.items() if name in parameters}
         options = self.reader.options(key, own, parameters, "key", list(parameters))
-        if options is None:
+        # Without a key that is misspelt, what the others say together may be wrong for that reason alone.
+        if options is None or coupling is None:
             return {}
         mix_buffers = options.pop("mix_buffers")
         if task:
