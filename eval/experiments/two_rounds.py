@@ -3,7 +3,7 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-four nodes and single steps of small batches. Ends with exit code 1 where a run failed.
+four nodes and single steps of small batches; what torch.compile would compile is only captured. Ends with exit code 1 where a run failed.
 """
 
 import re
@@ -68,7 +68,8 @@ def smaller(settings: Settings) -> list[str]:
     steps = ["training.epochs_per_round=null", "training.steps_per_round=1"]
     by_tokens = settings.training.batch_tokens is not None
     batches = "training.batch_tokens=200" if by_tokens else "training.batch_size=2"
-    return ["graph.nodes=4", *machines, *steps, batches]
+    captured = ["training.compile=eager"] if settings.training.compile else []
+    return ["graph.nodes=4", *machines, *steps, batches, *captured]
 
 
 def parameters(path: Path) -> int:
