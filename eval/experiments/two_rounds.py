@@ -3,7 +3,8 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-four nodes and single steps of small batches; what torch.compile would compile is only captured. Ends with exit code 1 where a run failed.
+four nodes and single steps of small batches; what torch.compile would compile is only captured. Ends with
+exit code 1 where a run failed.
 """
 
 import re
