@@ -3,8 +3,8 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-four nodes and single steps of small batches; what torch.compile would compile is only captured. Ends with
-exit code 1 where a run failed.
+four nodes, single steps of small batches, and four test samples; what torch.compile would compile is only
+captured. Ends with exit code 1 where a run failed.
 """
 
 import re
@@ -64,13 +64,14 @@ def run(path: Path) -> tuple[int, float, str]:
 
 
 def smaller(settings: Settings) -> list[str]:
-    """Four nodes, two per machine where the graph counts machines, and single steps of small batches."""
+    """Four nodes, two per machine where the graph counts machines, single steps, small batches and tests."""
     machines = ["graph.per_machine=2"] if "per_machine" in settings.graph.options else []
     steps = ["training.epochs_per_round=null", "training.steps_per_round=1"]
     by_tokens = settings.training.batch_tokens is not None
     batches = "training.batch_tokens=200" if by_tokens else "training.batch_size=2"
     captured = ["training.compile=eager"] if settings.training.compile else []
-    return ["graph.nodes=4", *machines, *steps, batches, *captured]
+    tests = ["dataset.test_size=4", "evaluation.samples=null"]
+    return ["graph.nodes=4", *machines, *steps, batches, *captured, *tests]
 
 
 def parameters(path: Path) -> int:
