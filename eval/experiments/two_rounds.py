@@ -3,8 +3,8 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-four nodes, single steps of small batches, and four test samples; what torch.compile would compile is only
-captured. Ends with exit code 1 where a run failed.
+two or four nodes, single steps of small batches, and four test samples; torch.compile only captures them.
+Ends with exit code 1 where a run failed.
 """
 
 import re
@@ -21,6 +21,8 @@ from decentnode.config.sources import extends
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "experiments"
 LARGE = 10_000_000
+VERY_LARGE = 100_000_000
+"""Parameters of which a machine with 24 GB has room for two nodes, not four."""
 LIMIT = 900.0
 """Seconds of one run."""
 
@@ -51,7 +53,8 @@ def run(path: Path) -> tuple[int, float, str]:
         "device=cpu",
     ]
     if parameters(path) > LARGE:
-        words += smaller(loader.load(path))
+        nodes = 2 if parameters(path) > VERY_LARGE else 4
+        words += smaller(loader.load(path), nodes)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="experiment-") as folder:
         command = [sys.executable, "-m", "decentnode", "run", str(path), f"run_dir={folder}/run", *words]
@@ -63,15 +66,15 @@ def run(path: Path) -> tuple[int, float, str]:
     return ended.returncode, time.monotonic() - began, said
 
 
-def smaller(settings: Settings) -> list[str]:
-    """Four nodes, two per machine where the graph counts machines, single steps, small batches and tests."""
+def smaller(settings: Settings, nodes: int) -> list[str]:
+    """So many nodes, two for each machine of the graph, single steps of small batches, and small tests."""
     machines = ["graph.per_machine=2"] if "per_machine" in settings.graph.options else []
     steps = ["training.epochs_per_round=null", "training.steps_per_round=1"]
     by_tokens = settings.training.batch_tokens is not None
-    batches = "training.batch_tokens=200" if by_tokens else "training.batch_size=2"
+    batches = "training.batch_tokens=200" if by_tokens else f"training.batch_size={nodes // 2}"
     captured = ["training.compile=eager"] if settings.training.compile else []
     tests = ["dataset.test_size=4", "evaluation.samples=null"]
-    return ["graph.nodes=4", *machines, *steps, batches, *captured, *tests]
+    return [f"graph.nodes={nodes}", *machines, *steps, batches, *captured, *tests]
 
 
 def parameters(path: Path) -> int:
