@@ -174,7 +174,9 @@ def loaded(request, tmp_path):
 def message_of(dataset):
     with pytest.raises(DatasetError) as caught:
         dataset.load(0)
-    return str(caught.value)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 # Every dataset

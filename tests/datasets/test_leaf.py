@@ -15,6 +15,7 @@ from decentnode.datasets.leaf_texts import CHARACTERS
 from decentnode.datasets.partition import Natural
 from decentnode.errors import DatasetError
 from decentnode.node.experiment import Experiment, vector_test
+from tests.datasets.test_datasets import message_of
 from tests.support.in_process import Nodes
 
 
@@ -131,14 +132,6 @@ def test_tweets_are_hashed_words(tmp_path):
         json.dumps({"users": ["u"], "user_data": {"u": {"x": [["", "", "", "", "word"]] * 2, "y": [4, 0]}}})
     )
     assert Sent140(path=str(tmp_path)).load(0).test.labels.tolist() == [1, 0]
-
-
-def message_of(dataset):
-    with pytest.raises(DatasetError) as caught:
-        dataset.load(0)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 IMAGE = [0.0] * 784

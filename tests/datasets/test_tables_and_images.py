@@ -17,15 +17,7 @@ from decentnode.datasets.base import IGNORED
 from decentnode.datasets.hugging_face import write_split
 from decentnode.datasets.table import write_table
 from decentnode.errors import DatasetError
-
-
-def message_of(dataset):
-    with pytest.raises(DatasetError) as caught:
-        dataset.load(0)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
+from tests.datasets.test_datasets import message_of
 
 # CIFAR-100
 

@@ -18,7 +18,16 @@ from decentnode.training.evaluation import evaluate
 from decentnode.training.settings import Factory, TrainingSettings
 from decentnode.training.training import Hooks
 from tests.support.in_process import Nodes
-from tests.training.test_training import SGD, batches_of, dropout_net, run, toy_net, toy_samples, training_of
+from tests.training.test_training import (
+    SGD,
+    batches_of,
+    dropout_net,
+    resumed_like_straight,
+    run,
+    toy_net,
+    toy_samples,
+    training_of,
+)
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -102,15 +111,7 @@ def test_everything_random_or_remembered_resumes_bit_for_bit():
             augmentation=(Factory(Crop, {"padding": 2}), Factory(Mixup)),
         )  # fmt: skip
 
-    straight, resumed = fresh(), fresh()
-    run(straight, range(2))
-    state, values = copy.deepcopy(straight.state_dict()), straight.vector.values.clone()
-    run(straight, range(2, 4))
-    resumed.vector.values.copy_(values)
-    resumed.load_state_dict(state)
-    torch.rand(3)
-    run(resumed, range(2, 4))
-    assert torch.equal(straight.vector.values, resumed.vector.values)
+    straight, resumed = resumed_like_straight(fresh)
     assert straight.learning_rate == resumed.learning_rate
     assert straight.scaler.state_dict() == resumed.scaler.state_dict()
     assert straight.loss == resumed.loss

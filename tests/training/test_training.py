@@ -59,6 +59,20 @@ def run(training, rounds, flip=False):
     return reports
 
 
+def resumed_like_straight(fresh):
+    """Two trainings of four rounds, one straight and one resumed after two, whose models are the same."""
+    straight, resumed = fresh(), fresh()
+    run(straight, range(2))
+    state, values = copy.deepcopy(straight.state_dict()), straight.vector.values.clone()
+    run(straight, range(2, 4))
+    resumed.vector.values.copy_(values)
+    resumed.load_state_dict(state)
+    torch.rand(3)
+    run(resumed, range(2, 4))
+    assert torch.equal(straight.vector.values, resumed.vector.values)
+    return straight, resumed
+
+
 def batches_of(samples, batch_size):
     """The minibatches as the docstrings promise them, drawn without the code under test."""
     epoch = 0
@@ -324,14 +338,7 @@ def test_a_resumed_node_continues_bit_for_bit(mix_buffers, schedule):
         options = {"scheduler": schedule, "steps_per_round": 2, "mix_buffers": mix_buffers}
         return training_of(module, optimizer, samples, **options)
 
-    straight, resumed = fresh(), fresh()
-    run(straight, range(2))
-    state, values = copy.deepcopy(straight.state_dict()), straight.vector.values.clone()
-    run(straight, range(2, 4))
-    resumed.vector.values.copy_(values)
-    resumed.load_state_dict(state)
-    run(resumed, range(2, 4))
-    assert torch.equal(straight.vector.values, resumed.vector.values)
+    straight, resumed = resumed_like_straight(fresh)
     buffers = zip(straight.module.buffers(), resumed.module.buffers(), strict=True)
     assert all(torch.equal(a, b) for a, b in buffers)
     assert straight.learning_rate == resumed.learning_rate
