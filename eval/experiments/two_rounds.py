@@ -3,7 +3,8 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-two or four nodes, single steps of small batches, and four test samples; torch.compile only captures them.
+two or four nodes, single steps of small batches, and four test samples, without mixed precision; torch.compile only
+captures them.
 Ends with exit code 1 where a run failed.
 """
 
@@ -73,8 +74,9 @@ def smaller(settings: Settings, nodes: int) -> list[str]:
     by_tokens = settings.training.batch_tokens is not None
     batches = "training.batch_tokens=200" if by_tokens else f"training.batch_size={nodes // 2}"
     captured = ["training.compile=eager"] if settings.training.compile else []
+    exact = ["training.amp=null"]  # most processors compute half precision slowly
     tests = ["dataset.test_size=4", "evaluation.samples=null"]
-    return [f"graph.nodes={nodes}", *machines, *steps, batches, *captured, *tests]
+    return [f"graph.nodes={nodes}", *machines, *steps, batches, *captured, *exact, *tests]
 
 
 def parameters(path: Path) -> int:
