@@ -3,9 +3,8 @@
     python eval/experiments/two_rounds.py [NAME...]
 
 Names select files of configs/experiments by a part of their path. Networks above ten million parameters have
-two or four nodes, single steps of small batches, and four test samples, without mixed precision; torch.compile only
-captures them.
-Ends with exit code 1 where a run failed.
+two or four nodes, single steps of small batches, and four test samples, all in float32, and torch.compile
+only captures them. Ends with exit code 1 where a run failed.
 """
 
 import re
