@@ -6,7 +6,7 @@ It fits transports that must know the sender first (NCCL), too.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -23,11 +23,13 @@ from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import ProtocolError, StartError
 
 
-def receivers_of(outgoing: Mapping[int, Payload], gone: Container[int]) -> list[tuple[Payload, list[int]]]:
-    """Each payload once, with all of its targets that are not lost."""
+def receivers_of(
+    outgoing: Mapping[int, Payload], error: Callable[[int], object]
+) -> list[tuple[Payload, list[int]]]:
+    """Each payload once, with all targets for which there is no `error`."""
     groups: dict[int, tuple[Payload, list[int]]] = {}
     for target, payload in outgoing.items():
-        if target not in gone:
+        if error(target) is None:
             # By identity: one encoded payload is sent to many targets, and is checksummed once.
             groups.setdefault(id(payload), (payload, []))[1].append(target)
     return list(groups.values())

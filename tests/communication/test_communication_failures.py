@@ -168,7 +168,7 @@ def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
         sockets.__dict__.pop("dispatch", None)
         await actor.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
         await asyncio.sleep(actor.rank * 1.5 * LONG)  # whoever leaves is not waited for
-        return endpoint.mailbox.gone.keys() - endpoint.mailbox.left
+        return set(endpoint.mailbox.lost())
 
     assert play(GLOO, 2, part, MEMORY, tick=0.05).results == {0: set(), 1: set()}
 
@@ -309,7 +309,7 @@ async def flooded(actor: Actor):
     if actor.rank == 1:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
         limit = time.monotonic() + 22.0
-        while not sockets.mailboxes[1].gone and time.monotonic() < limit:
+        while not sockets.mailboxes[1].lost() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
         flood.kill()
         return flood.wait()
@@ -370,7 +370,7 @@ async def insatiable(actor: Actor):
     """Rank 1 asks rank 0 for its model again and again."""
     sockets, given = actor.communication._sockets, []
     mailbox = sockets.mailboxes[actor.rank]
-    mailbox.give_model = lambda: given.extend(mailbox.wanted) or mailbox.wanted.clear()
+    mailbox.give_model = lambda: given.extend(mailbox.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(actor)
     for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
@@ -477,7 +477,7 @@ def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, mo
     began = time.monotonic()
     transport.open([1], RUN_ID, 10.0)
     assert time.monotonic() - began < 5.0
-    assert str(mailbox.gone[1]) == "rank 1: connection lost"
+    assert str(mailbox.peers[1].error) == "rank 1: connection lost"
     transport.close(0.5)
 
 

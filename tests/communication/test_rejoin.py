@@ -6,8 +6,8 @@ import time
 import pytest
 
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peer import SETTLED
 from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
-from decentnode.communication.peers.rejoin_backoff import SETTLED
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
@@ -52,7 +52,7 @@ class Town:
 
     def first(self, rank, peer):
         """From which round on a node counts on a lost peer; None when it does not."""
-        return self.boxes[rank]._returning.get(peer)
+        return self.boxes[rank].returns_in(peer)
 
 
 def test_both_ends_agree_on_a_round_that_neither_has_begun():
@@ -320,7 +320,7 @@ def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
     town.carry()
     assert coming.round == 8
     assert town.first(2, 0) is None
-    assert 2 in town.boxes[0].left
+    assert town.boxes[0].peers.has_left(2)
 
 
 @pytest.mark.parametrize("enough", [None, 98])
@@ -363,7 +363,7 @@ def test_a_peer_that_was_lost_keeps_its_reason_until_it_is_back():
     box = Mailbox(0, lambda source, message: None)
     box.lose(1, PeerLost(1, "its link broke"))
     assert box.readmit(1, 6)
-    assert box.gone[1].reason == "its link broke"
+    assert box.peers[1].error.reason == "its link broke"
 
 
 def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
@@ -373,7 +373,7 @@ def test_who_has_ended_says_so_to_a_running_peer_that_proposes():
     town.boxes[1].ended = True
     town.propose()
     town.carry()
-    assert town.boxes[0].left == {1}
+    assert town.boxes[0].peers.has_left(1)
 
 
 def gives_up(town, rank, peer, deadline=10.0):
@@ -436,8 +436,8 @@ def test_another_process_is_not_held_to_what_the_one_before_did():
     town.go_to(0, 3)
     town.go_to(1, 2)
     gives_up(town, 0, 1)
-    town.edges[0].meet_anew([1])
-    town.edges[1].meet_anew([0])
+    town.boxes[0].peers[1].forget_timeouts()
+    town.boxes[1].peers[0].forget_timeouts()
     town.propose()
     town.carry()
     assert town.first(0, 1) == town.first(1, 0) is not None

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
 from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message
-from decentnode.communication.exchange.peer_progress import PeerProgress
 from decentnode.communication.exchange.send_window import SendWindow
+from decentnode.communication.peers.peer import PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLost, left
 
 MOST_PARKED = 4
@@ -35,12 +35,8 @@ class Mailbox(ExchangeOwner):
         """Invalidates, for a peer that timed out, the memory it may still read."""
         self.give_model: Callable[[], None] = lambda: None
         """Sends this node's model to the peers that requested it."""
-        self.wanted: set[int] = set()
-        """Peers that have requested this node's model."""
         self.rank = rank
-        self.gone: dict[int, PeerError] = {}
-        self.left: set[int] = set()
-        """Peers that finished; they rejoin only as a new process."""
+        self.peers = Peers()
         self.ended = False
         """Whether this node has done its last exchange."""
         self.parts = 1
@@ -49,21 +45,11 @@ class Mailbox(ExchangeOwner):
         """The round to continue in because the peers are there already; 0: the next one."""
         self.sent_last: Key | None = None
         """The exchange that was opened last; None before the first."""
-        self.asked: dict[int, Key] = {}
-        """By peer the latest exchange whose payload was requested: it may arrive twice."""
-        self.rejoined: dict[int, int] = {}
-        """By rejoining peer the round from which both ends start with empty state of each other."""
-        self._returning: dict[int, int] = {}
-        self._agreed: dict[int, int] = {}
-        """By peer the round of the last agreement to rejoin."""
-        self._leaving: dict[int, Key] = {}
-        """By leaving peer its last exchange, while some of its payloads are still on the way."""
         self._open: dict[Key, ExchangeHandle] = {}
         self._parked = EarlyMessages(acknowledge)
         self._unread = SendWindow()
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
-        self._signs = PeerProgress()
 
     @property
     def position(self) -> Key:
@@ -77,7 +63,7 @@ class Mailbox(ExchangeOwner):
         return self._last[0] + 1
 
     @property
-    def spot(self) -> tuple[int, Key | None]:
+    def spot(self) -> Spot:
         """Changes whenever the node makes progress: starts a round, or an exchange."""
         return self.upcoming, self.sent_last
 
@@ -86,11 +72,13 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
-            for peer in [peer for peer, first in self._returning.items() if first <= round]:
-                del self._returning[peer], self.gone[peer]
-            met = [peer for peer, first in self.rejoined.items() if first <= round and peer not in self.gone]
-            for peer in met:
-                del self.rejoined[peer]
+            met = []
+            for peer in self.peers.known():
+                if peer.state is PeerState.REJOINING and peer.round <= round:
+                    peer.step(PeerEvent.ADMIT)
+                if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
+                    peer.fresh_from = None
+                    met.append(peer.rank)
             return met
 
     def start_at(self, round: int) -> None:
@@ -99,44 +87,52 @@ class Mailbox(ExchangeOwner):
             self._last = max(self._last, (round - 1, -1, -1))
 
     def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
-        """Agrees that a lost peer, which starts `theirs` next, rejoins in `round`; False if too late."""
+        """Agrees that a lost peer, which starts `theirs` next, rejoins in `round`.
+
+        False if that is too late, or if the peer has left.
+        """
         with self.lock:
+            entry = self.peers[peer]
             if round < self.upcoming:
                 # The peer repeats its proposal if our REJOIN_ACCEPT was lost: the agreement still holds.
-                return peer not in self.gone and self._agreed.get(peer) == round
+                return entry.error is None and entry.round == round
+            if self.peers.has_left(peer):
+                return False
             # The peer may rejoin in an earlier round than the one it was last seen in.
-            self._signs.forget(peer)
+            entry.forget_progress()
             self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
-            self._returning[peer] = self._agreed[peer] = round
-            self.rejoined[peer] = max(round, theirs)
-            self.left.discard(peer)
+            entry.step(PeerEvent.AGREE)
+            entry.round, entry.fresh_from = round, max(round, theirs)
             return True
 
     def returns_in(self, peer: int) -> int | None:
         """The round in which a lost peer rejoins; None without an agreement."""
         with self.lock:
-            return self._returning.get(peer)
+            entry = self.peers[peer]
+            return entry.round if entry.state is PeerState.REJOINING else None
 
     def skip_to(self, round: int, peers: Iterable[int]) -> set[int]:
         """Returns the peers that expect this node in a round before `round`; they rejoin with empty state
         there.
         """
         with self.lock:
-            waiting = set(peers) - self.gone.keys() - {self.rank}
-            waiting |= {peer for peer, first in self._returning.items() if first < round}
-            self.rejoined |= dict.fromkeys(waiting, round)
-            return waiting
+            others = [self.peers[rank] for rank in peers if rank != self.rank]
+            waiting = [p for p in others if p.error is None or self.returns_in(p.rank) in range(round)]
+            for peer in waiting:
+                peer.fresh_from = round
+            return {peer.rank for peer in waiting}
 
     def has_dropped(self, peer: int, round: int) -> bool:
         """Whether the edge to a peer that has not left is dropped in this round."""
         with self.lock:
-            back = self._returning.get(peer, round + 1)
-            return peer in self.gone and peer not in self.left and back > round
+            entry = self.peers[peer]
+            is_later = entry.state is PeerState.REJOINING and entry.round > round
+            return entry.state is PeerState.LOST or is_later
 
     def lost(self) -> list[int]:
         """Lost peers that have neither left nor agreed to rejoin."""
         with self.lock:
-            return [peer for peer in self.gone if peer not in self.left and peer not in self._returning]
+            return [peer.rank for peer in self.peers.known() if peer.state is PeerState.LOST]
 
     def is_unread(self, reader: int, seq: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
@@ -157,18 +153,19 @@ class Mailbox(ExchangeOwner):
             for source, (message, is_late) in early.items():
                 if not is_late:
                     self._settle(handle, source, message)
-            for source, last in list(self._leaving.items()):
-                if last < key:
-                    self.lose(source, left(source, last[0]))
-            for source in handle.awaited & self.gone.keys():
-                self._miss(handle, source, self.gone[source])
+            for peer in self.peers.known():
+                if peer.state is PeerState.LEAVING and peer.last < key:
+                    self._exclude(peer.rank, PeerEvent.FINISH, left(peer.rank, peer.last[0]))
+                if peer.error is not None and peer.rank in handle.awaited:
+                    self._miss(handle, peer.rank, peer.error)
             for source, (message, is_late) in early.items():
                 if is_late:
                     self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
-            self._unread.add(key[2], seq, set(targets) - self.gone.keys() - self.left)
+            readers = {target for target in targets if self.peers[target].state is PeerState.LIVE}
+            self._unread.add(key[2], seq, readers)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -178,7 +175,7 @@ class Mailbox(ExchangeOwner):
     def deliver(self, source: int, key: Key, message: Message) -> None:
         """Accepts a message for an open exchange, or keeps it for a later one; drops any other."""
         with self.lock:
-            self._signs.reach(source, key[0], time.monotonic())
+            self.peers[source].reach(key[0], time.monotonic())
             handle = self._open.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
@@ -189,7 +186,7 @@ class Mailbox(ExchangeOwner):
                 self._note_surplus(source, key, "repeated")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif self._parked.count(source) < MOST_PARKED * self.parts:
-                self._parked.add(source, key, message, source in self.gone)
+                self._parked.add(source, key, message, self.peers.error(source) is not None)
                 self._infer_loss(source, key)
             else:
                 self.refuse("too many ahead")
@@ -206,15 +203,24 @@ class Mailbox(ExchangeOwner):
 
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer in this and every later exchange; what it had sent still counts."""
+        self._exclude(peer, PeerEvent.LOSE, error)
+
+    def replace(self, peer: int, error: PeerError) -> None:
+        """Records that a new process has taken a peer's place: old payloads must not count for it."""
         with self.lock:
-            # Before the check: another loss of a lost peer cancels an agreement to rejoin.
-            self._returning.pop(peer, None)
-            self._leaving.pop(peer, None)
-            if peer in self.gone:
+            self._exclude(peer, PeerEvent.RESTART, error)
+            self.peers[peer].forget_timeouts()
+            self._parked.drop_from(peer, NEVER)
+
+    def _exclude(self, peer: int, event: PeerEvent, error: PeerError) -> None:
+        """Moves a peer to a state in which it exchanges nothing."""
+        with self.lock:
+            was_exchanging = self.peers.error(peer) is None
+            self.peers[peer].step(event, error)
+            if not was_exchanging:
                 return
             # First, because `strike` may finish an exchange whose memory the peer is still reading.
             self.make_void(peer)
-            self.gone[peer] = error
             self._unread.strike(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
@@ -229,11 +235,6 @@ class Mailbox(ExchangeOwner):
         """
         with self.lock:
             self.lose(peer, error)
-            self.forget(peer, until)
-
-    def forget(self, peer: int, until: int = NEVER) -> None:
-        """Drops early messages of a peer for rounds before `until`."""
-        with self.lock:
             self._parked.drop_from(peer, until)
 
     def want_model(self, peer: int) -> None:
@@ -241,9 +242,17 @@ class Mailbox(ExchangeOwner):
         sends it then.
         """
         with self.lock:
-            self.wanted.add(peer)
+            self.peers[peer].wants_model = True
             if self._open:
                 self.give_model()
+
+    def take_wanting(self) -> list[int]:
+        """Peers that have requested this node's model since the last call."""
+        with self.lock:
+            wanting = [peer for peer in self.peers.known() if peer.wants_model]
+            for peer in wanting:
+                peer.wants_model = False
+            return [peer.rank for peer in wanting]
 
     def depart(self, peer: int, last: Key | None) -> None:
         """Records that a peer finished after exchange `last`; None: it has sent nothing.
@@ -251,17 +260,17 @@ class Mailbox(ExchangeOwner):
         What it sent until then is still awaited.
         """
         with self.lock:
-            self.left.add(peer)
             awaited = [handle.key for handle in self._open.values() if peer in handle.awaited]
             # Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
             # exchange that has not opened.
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
-            if owes and last is not None and peer not in self.gone:
-                self._leaving[peer] = last
+            if owes and last is not None and self.peers.error(peer) is None:
+                self.peers[peer].step(PeerEvent.LEAVE)
+                self.peers[peer].last = last
                 self._unread.strike(peer)
                 self._finish_complete()
             else:
-                self.lose(peer, left(peer, last[0] if last else -1))
+                self._exclude(peer, PeerEvent.FINISH, left(peer, last[0] if last else -1))
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, open or future, with an error of the transport itself."""
@@ -274,14 +283,14 @@ class Mailbox(ExchangeOwner):
     def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
         """Records that `peer` is alive and waits in exchange `key`; `for_us`: for this node."""
         with self.lock:
-            self._signs.wait(peer, key, time.monotonic())
+            self.peers[peer].wait(key, time.monotonic())
             # Two nodes that wait for each other in the same exchange would otherwise request without a pause.
             self._infer_loss(peer, key if for_us else (*key[:2], key[2] + 1))
 
     def note_progress(self, peer: int, key: Key) -> None:
         """Records that `peer` is behind, in exchange `key`, and whether it made progress."""
         with self.lock:
-            self._signs.get_on(peer, key, time.monotonic())
+            self.peers[peer].advance(key, time.monotonic())
             behind = [handle for handle in self._open.values() if peer in handle.awaited and key < handle.key]
             self.timer.was_needless = self.timer.was_needless or bool(behind)
 
@@ -293,12 +302,13 @@ class Mailbox(ExchangeOwner):
     def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """The time from which the deadline of a peer counts in this exchange."""
         with self.lock:
-            return self._signs.silent_since(peer, handle)
+            return self.peers[peer].silent_since(handle.key, handle.opened, handle.timeout)
 
     def forgive(self, seconds: float) -> None:
         """Extends every deadline by the seconds for which this process was suspended."""
         with self.lock:
-            self._signs.forgive(seconds)
+            for peer in self.peers.known():
+                peer.forgive(seconds)
             for handle in self._open.values():
                 handle.opened += seconds
 
@@ -317,7 +327,7 @@ class Mailbox(ExchangeOwner):
 
     def _note_surplus(self, source: int, key: Key, reason: str) -> None:
         """Counts a message without use, unless this node requested it."""
-        if key > self.asked.get(source, (-1, 0, 0)):
+        if key > self.peers[source].requested:
             self.refuse(reason)
 
     def _miss(self, handle: ExchangeHandle, source: int, error: PeerError) -> None:

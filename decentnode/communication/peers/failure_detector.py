@@ -49,7 +49,7 @@ class FailureDetector:
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.timeout):
                 # The awaited peers have received RESEND, which is the same sign of life.
-                for peer in sorted(linked - mailbox.gone.keys() - peers):
+                for peer in sorted(p for p in linked - peers if mailbox.peers.error(p) is None):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 
     def ask(self, mailbox: Mailbox) -> None:
@@ -62,7 +62,7 @@ class FailureDetector:
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Requests from a peer what it has sent in an exchange."""
         # Recorded first: the answer may be a duplicate, which must not count as a refused message.
-        mailbox.asked[peer] = max(key, mailbox.asked.get(peer, key))
+        mailbox.peers[peer].requested = max(key, mailbox.peers[peer].requested)
         self._tell(Kind.RESEND, mailbox.rank, peer, key, 0)
 
 
@@ -70,7 +70,7 @@ def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
     """Peers past their deadline in some open exchange, each with that exchange.
 
     A peer that waits in an *earlier* exchange is only behind and gets more time, within a limit
-    (`peer_progress.py`). A peer that waits in this exchange or a later one has sent its payload, so that was
+    (`peer.py`). A peer that waits in this exchange or a later one has sent its payload, so that was
     lost on the way. In any circle of waiting nodes one is in the earliest exchange, so one times out, and no
     peer times out for another's delay.
     """

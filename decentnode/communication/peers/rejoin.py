@@ -4,7 +4,7 @@ One end proposes a round that neither has started (REJOIN_PROPOSE). The other ac
 answers with the round that it starts next (POSITION), and the first proposes a later one. If one of these
 messages is lost, one end expects payloads over an edge that the other has dropped. It requests what is
 missing, receives DROP_EDGE, and the procedure starts again; in such a round neither end mixes the model of
-the other. Peers that are too slow: `rejoin_backoff.py`.
+the other. States of a peer, and peers that are too slow: `peer.py`.
 
 W is symmetric in all rounds but one of each loss. An end i that times out on j has not received its payload,
 and cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
@@ -14,20 +14,20 @@ changes once by w_ij (x_i - x_j). Correcting this would need a copy of every nei
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from math import inf
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.rejoin_backoff import Pair, RejoinBackoff
+from decentnode.communication.peers.peer import PeerState
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
 
 Tell = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
+Pair = tuple[int, int]
+"""(local rank, peer)."""
 FIRST_MARGIN, MOST_MARGIN = 1, 64
 """Rounds from the next round to the proposed one; doubled when the proposal arrives too late."""
 FAR_AHEAD = 8
@@ -52,11 +52,6 @@ class EdgeProtocol:
         self._mailboxes = mailboxes
         self._tell = tell
         self._is_reachable = is_reachable
-        self._backoff = RejoinBackoff()
-        self._margins: dict[Pair, int] = {}
-        self._proposals: dict[Pair, int] = {}
-        self._requests: Counter[Pair] = Counter()
-        """Requests for models by this incarnation of the peer."""
 
     @property
     def is_seeking(self) -> bool:
@@ -65,17 +60,18 @@ class EdgeProtocol:
 
     def has_lost(self) -> bool:
         """Whether some lost peer must be sent proposals."""
-        return any(box.gone and self._to_be_offered(box) for box in self._mailboxes.values())
+        return any(self._to_be_offered(box) for box in self._mailboxes.values())
 
     def propose(self) -> None:
         """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so."""
-        self._proposals.clear()
         # A node without a round of its own has nothing to propose.
         if self.is_seeking:
             return
         for mailbox in self._mailboxes.values():
-            for peer in filter(partial(self._may_return, mailbox), self._to_be_offered(mailbox)):
-                self._propose(mailbox, peer, 0)
+            for peer in self._to_be_offered(mailbox):
+                mailbox.peers[peer].proposals = 0
+                if self._may_return(mailbox, peer):
+                    self._propose(mailbox, peer, 0)
 
     def _to_be_offered(self, mailbox: Mailbox) -> list[int]:
         peers = [] if mailbox.ended else mailbox.lost()
@@ -83,22 +79,14 @@ class EdgeProtocol:
 
     def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer past its deadline, and informs the peer."""
-        pair = mailbox.rank, error.peer
-        self._backoff.give_up(pair, key[0], error.seconds, now)
+        mailbox.peers[error.peer].time_out(key[0], error.seconds, now)
         mailbox.give_up(error.peer, error)
-        self._tell(Kind.DROP_EDGE, *pair, key, TOO_SLOW)
-
-    def meet_anew(self, peers: Iterable[int]) -> None:
-        """Forgets the history of peers whose process was replaced by a new one."""
-        for peer in peers:
-            self._backoff.forget(peer)
-            for rank in self._mailboxes:
-                del self._requests[rank, peer]
+        self._tell(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
 
     def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
         """Whether an agreement with the peer is allowed and can be sent."""
-        pair = mailbox.rank, peer
-        return self._is_reachable(peer) and not self._backoff.holds(pair, mailbox.spot, time.monotonic())
+        is_held = mailbox.peers[peer].is_held(mailbox.spot, time.monotonic())
+        return self._is_reachable(peer) and not is_held
 
     def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Processes a control message about an edge."""
@@ -113,9 +101,9 @@ class EdgeProtocol:
             case Kind.DROP_EDGE:
                 # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
                 # since.
-                is_new = peer not in mailbox.gone or mailbox.returns_in(peer) is not None
+                is_new = mailbox.peers[peer].state in (PeerState.LIVE, PeerState.LEAVING, PeerState.REJOINING)
                 if header.seq == TOO_SLOW and is_new:
-                    self._backoff.blame((mailbox.rank, peer), mailbox.spot)
+                    mailbox.peers[peer].blame(mailbox.spot)
                 mailbox.give_up(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
@@ -135,19 +123,19 @@ class EdgeProtocol:
 
     def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
         # Bounds the copies of the model that one peer can cause.
-        self._requests[mailbox.rank, peer] += 1
-        if self._requests[mailbox.rank, peer] > MOST_REQUESTS:
+        mailbox.peers[peer].model_requests += 1
+        if mailbox.peers[peer].model_requests > MOST_REQUESTS:
             mailbox.refuse("fetch")
         else:
             mailbox.want_model(peer)
 
     def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
-        pair = mailbox.rank, peer
+        entry = mailbox.peers[peer]
         # POSITION answers trigger proposals, so without a limit two nodes could exchange them without a
         # pause.
-        self._proposals[pair] = self._proposals.get(pair, 0) + 1
-        if self._proposals[pair] <= MOST_PROPOSALS:
-            round = max(mailbox.upcoming, theirs) + self._margins.get(pair, FIRST_MARGIN)
+        entry.proposals += 1
+        if entry.proposals <= MOST_PROPOSALS:
+            round = max(mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
             self._tell(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
@@ -164,19 +152,19 @@ class EdgeProtocol:
         self._tell(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        self._margins.pop((mailbox.rank, peer), None)
+        mailbox.peers[peer].margin = 0
         if mailbox.readmit(peer, round, theirs):
             self._agree(mailbox, peer, round, theirs)
-        elif peer in mailbox.gone:
+        elif mailbox.peers.error(peer) is not None:
             # This node has passed the round since it proposed it; without DROP_EDGE the peer waits for it
             # there.
             self._tell(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
 
     def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
-        pair = mailbox.rank, peer
-        if peer in mailbox.lost() and self._proposals.get(pair):
+        entry = mailbox.peers[peer]
+        if entry.state is PeerState.LOST and entry.proposals:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.
-            self._margins[pair] = min(MOST_MARGIN, 2 * self._margins.get(pair, FIRST_MARGIN))
+            entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
@@ -187,7 +175,7 @@ class EdgeProtocol:
         self._follow(mailbox, round, round)
 
     def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        self._backoff.take_back((mailbox.rank, peer), round)
+        mailbox.peers[peer].rejoin(round)
         self._follow(mailbox, round, theirs)
 
     def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
@@ -300,11 +288,12 @@ class RejoinProtocol:
             mailbox.start_at(round)
         for (rank, peer), theirs in self._agreed.items():
             self._mailboxes[rank].readmit(peer, round)
-            self._mailboxes[rank].rejoined[peer] = max(round, theirs)
+            self._mailboxes[rank].peers[peer].fresh_from = max(round, theirs)
         if self._agreed or self._silent or self._ended:
             # Nodes of one process may have loaded checkpoints of different rounds.
             for rank, mailbox in self._mailboxes.items():
-                mailbox.rejoined |= dict.fromkeys(self._mailboxes.keys() - {rank}, round)
+                for sibling in self._mailboxes.keys() - {rank}:
+                    mailbox.peers[sibling].fresh_from = round
         self.found.set()
 
     def _forget(self, pair: Pair) -> None:

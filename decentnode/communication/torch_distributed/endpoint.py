@@ -99,14 +99,17 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _is_due(self, source: int, part: int, key: Key) -> bool:
         """Whether a source needs an acknowledgement now, because no payload through the group carries it."""
         # Peers that have left keep serving until all their payloads are read.
-        return source in self.mailbox.left or (part == key[2] and source not in self._carried.get(key, ()))
+        return self.mailbox.peers.has_left(source) or (
+            part == key[2] and source not in self._carried.get(key, ())
+        )
 
     def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:
         """By source the size expected through the group; None: not known yet."""
         layout = self._layout
         if layout is None or not layout.max_bytes:
             return {}
-        fixed, here = not layout.variable, set(group.members) - self.mailbox.gone.keys()
+        fixed = not layout.variable
+        here = {rank for rank in group.members if self.mailbox.peers.error(rank) is None}
         known = {s: self._known.get(s, {}).get(layout.hash) for s in sorted(here & set(sources))}
         return known if fixed else dict.fromkeys(known)
 
@@ -158,7 +161,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         source = transfer.peer
-        if source in self.mailbox.gone:
+        if self.mailbox.peers.error(source) is not None:
             return
         self._arrived[source, key[2]] = key
         self.mailbox.deliver(source, key, GroupMessage(source, THROUGH_THE_GROUP, layout, transfer.buffer))
@@ -171,12 +174,12 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         # A gloo connection to a peer that has left may fail while the others still work.
-        harmless = bool(peers) and not group.gathers and peers <= self.mailbox.left
+        harmless = bool(peers) and not group.gathers and all(map(self.mailbox.peers.has_left, peers))
         if not harmless and not self.mailbox.ended:
             self.formation.break_up(group, why)
 
     def is_gone(self, peer: int) -> bool:
-        return peer in self.mailbox.gone or peer in self.mailbox.left
+        return self.mailbox.peers.error(peer) is not None or self.mailbox.peers.has_left(peer)
 
     # Notes of peers, in the socket thread.
 
@@ -194,7 +197,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def lose(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
-        left = {rank for rank in ranks if rank in self.mailbox.left}
+        left = set(filter(self.mailbox.peers.has_left, ranks))
         self.formation.lose(set(ranks) - left)
 
     def _hear_size(self, source: int, key: Key, size: Size) -> None:
@@ -214,7 +217,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         group = self.formation.group
         if group is None or peer not in group.index or self.mailbox.ended:
             return
-        if peer not in self.mailbox.left or self.transfer_queue.awaits(peer):
+        if not self.mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
             self.formation.break_up(group, f"rank {peer} is lost")
 
     def _send_again(self, peer: int, key: Key) -> bool:

@@ -87,7 +87,7 @@ class ZeroMQEndpoint(Endpoint):
         self._sent = with_last(self._sent, key, {})
         self._staged = 0
         messages: list[wire.Outgoing] = []
-        for payload, targets in receivers_of(outgoing, self.mailbox.gone):
+        for payload, targets in receivers_of(outgoing, self.mailbox.peers.error):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
         # Sources that are no targets of this exchange need a message of their own.
@@ -150,8 +150,7 @@ class ZeroMQEndpoint(Endpoint):
         self.mailbox.give_model()
 
     def _give(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
-        while self.mailbox.wanted:
-            peer = self.mailbox.wanted.pop()
+        for peer in self.mailbox.take_wanting():
             if not may_have(peer):
                 # A model is sent only to neighbors, and only if no stage of the chain protects it.
                 self.mailbox.refuse("fetch")

@@ -321,9 +321,7 @@ class IoThread(threading.Thread):
     def _restarted(self, process: int) -> None:
         """Replaces a process that may not have been detected as lost by its successor."""
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
-            # The successor takes part again, and its rounds start over: old payloads must not count for it.
-            mailbox.left.discard(rank)
-            mailbox.forget(rank)
+            mailbox.replace(rank, PeerLost(rank, "connection lost"))
         self._lose_process(process)
         self._links.renew(process)
 
@@ -365,7 +363,7 @@ class IoThread(threading.Thread):
     def _has_left(self, process: int) -> bool:
         """Whether no node of that process needs anything more from here."""
         ranks = self.place.processes[process].ranks
-        return all(rank in mailbox.gone for mailbox in self.mailboxes.values() for rank in ranks)
+        return all(box.peers.error(rank) is not None for box in self.mailboxes.values() for rank in ranks)
 
     def _close(self) -> None:
         linger = int(self._linger * 1000)

@@ -158,7 +158,6 @@ class Receiver:
             # All traces of the old process go before the first message of the new one is used.
             self.incarnations[process] = header.incarnation
             self.forget(process)
-            self.edges.meet_anew(self.place.processes[process].ranks)
             self.restarted(process)
             return
         knows_us = header.kind == Kind.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS

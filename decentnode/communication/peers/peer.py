@@ -1,0 +1,211 @@
+"""One peer of one node: its state, and everything else that is known about it.
+
+States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
+(Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
+payloads while it is LIVE or LEAVING; in all other states `error` gives the reason why it does not.
+"""
+
+from enum import Enum, auto
+
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import PeerError
+
+Key = tuple[int, int, int]
+"""(round, phase, part) of an exchange."""
+Spot = tuple[int, Key | None]
+"""The position of a node: the next round that it starts, and its latest exchange."""
+BEFORE_ALL: Key = (-1, 0, 0)
+SETTLED = 20
+"""Rounds after rejoining within which another timeout counts as repeated."""
+
+
+class PeerState(Enum):
+    """What a node knows about a peer."""
+
+    LIVE = auto()
+    LEAVING = auto()
+    """It has finished; payloads of its last exchange are still on the way."""
+    LEFT = auto()
+    """It has finished; only a new process in its place may rejoin."""
+    LOST = auto()
+    """The edge is dropped: its link broke, or one end timed out on the other."""
+    REJOINING = auto()
+    """Both ends have agreed on the round from which they exchange again."""
+
+
+class PeerEvent(Enum):
+    """What changes the state of a peer."""
+
+    LOSE = auto()
+    LEAVE = auto()
+    """LEAVE has overtaken payloads."""
+    FINISH = auto()
+    """LEAVE and everything sent before it have arrived."""
+    RESTART = auto()
+    """A new process has taken the peer's place."""
+    AGREE = auto()
+    ADMIT = auto()
+    """The round of the agreement starts."""
+
+
+TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
+    (PeerState.LIVE, PeerEvent.LOSE): PeerState.LOST,
+    (PeerState.LIVE, PeerEvent.LEAVE): PeerState.LEAVING,
+    (PeerState.LIVE, PeerEvent.FINISH): PeerState.LEFT,
+    (PeerState.LIVE, PeerEvent.RESTART): PeerState.LOST,
+    (PeerState.LEAVING, PeerEvent.LOSE): PeerState.LEFT,
+    (PeerState.LEAVING, PeerEvent.LEAVE): PeerState.LEAVING,
+    (PeerState.LEAVING, PeerEvent.FINISH): PeerState.LEFT,
+    (PeerState.LEAVING, PeerEvent.RESTART): PeerState.LOST,
+    (PeerState.LEFT, PeerEvent.LOSE): PeerState.LEFT,
+    (PeerState.LEFT, PeerEvent.FINISH): PeerState.LEFT,
+    (PeerState.LEFT, PeerEvent.RESTART): PeerState.LOST,
+    (PeerState.LOST, PeerEvent.LOSE): PeerState.LOST,
+    (PeerState.LOST, PeerEvent.FINISH): PeerState.LEFT,
+    (PeerState.LOST, PeerEvent.RESTART): PeerState.LOST,
+    (PeerState.LOST, PeerEvent.AGREE): PeerState.REJOINING,
+    (PeerState.REJOINING, PeerEvent.LOSE): PeerState.LOST,
+    (PeerState.REJOINING, PeerEvent.FINISH): PeerState.LEFT,
+    (PeerState.REJOINING, PeerEvent.RESTART): PeerState.LOST,
+    (PeerState.REJOINING, PeerEvent.ADMIT): PeerState.LIVE,
+}
+"""Every pair that may occur; any other is an error in this program."""
+EXCHANGING = frozenset({PeerState.LIVE, PeerState.LEAVING})
+
+
+class Peer:
+    """Guarded by the lock of the mailbox that has it."""
+
+    __slots__ = (
+        "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "fresh_from",
+        "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state", "wants_model",
+    )  # fmt: skip
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.state = PeerState.LIVE
+        self.error: PeerError | None = None
+        """Why it exchanges nothing; None while it does."""
+        self.round = -1
+        """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
+        self.last = BEFORE_ALL
+        """Its last exchange, in state LEAVING."""
+        self.fresh_from: int | None = None
+        """The round from which both ends start with empty state of each other; None: state is kept."""
+        self.requested = BEFORE_ALL
+        """The latest exchange whose payload was requested: it may arrive twice."""
+        self.wants_model = False
+        self.model_requests = 0
+        """Requests for this node's model by this incarnation of the peer."""
+        self.margin = 0
+        """Rounds from the next one to the proposed one; 0: the first margin."""
+        self.proposals = 0
+        """Proposals sent since the last tick."""
+        self._heard: tuple[float, Key] | None = None
+        self._highest: tuple[int, float] | None = None
+        """The highest round it was seen in, and since when."""
+        self.forget_timeouts()
+
+    def step(self, event: PeerEvent, error: PeerError | None = None) -> None:
+        """Moves to the next state; `error` is the reason where the peer exchanges nothing there.
+
+        The first reason stays until the peer exchanges again. Raises KeyError for an event that cannot occur
+        in this state.
+        """
+        self.state = TRANSITIONS[self.state, event]
+        self.error = None if self.state in EXCHANGING else self.error or error
+
+    # Progress: a correct peer stays in one round for about one deadline, until the stopped node times out, at
+    # this peer or at one that it waits for. A long chain adds little: a node further along starts to wait
+    # later by as much as it is freed later. The rest is a margin for successive failures, each detected after
+    # another deadline, and for unequal rounds.
+
+    def reach(self, round: int, now: float) -> bool:
+        """Records that it was seen in a round; False when it was in a later one before."""
+        if self._highest is None or round > self._highest[0]:
+            self._highest = round, now
+        return round >= self._highest[0]
+
+    def wait(self, key: Key, now: float) -> None:
+        """Records that it is alive and waits in an exchange."""
+        if self.reach(key[0], now):
+            self._heard = now, key
+
+    def advance(self, key: Key, now: float) -> None:
+        """Records its exchange if that is later than the last one it reported."""
+        # Only progress extends the deadline: the I/O thread of a hung node answers, too.
+        if key > (self._heard[1] if self._heard else BEFORE_ALL):
+            self.wait(key, now)
+
+    def forget_progress(self) -> None:
+        """Forgets where it was: it rejoins, possibly in an earlier round than before."""
+        self._heard = self._highest = None
+
+    def forgive(self, seconds: float) -> None:
+        """Extends its limit by seconds in which no message could be received."""
+        if self._highest is not None:
+            self._highest = self._highest[0], self._highest[1] + seconds
+
+    def silent_since(self, key: Key, opened: float, timeout: float) -> float:
+        """The time from which its deadline counts in an exchange that this node waits for since `opened`."""
+        # It has sent its payload for this exchange, so more time does not help.
+        if self._heard is None or self._highest is None or self._heard[1] >= key:
+            return opened
+        # Bounds the wait for a peer that is behind, whatever it reports.
+        limit = max(self._highest[1], opened) + Timeouts.peer_behind(timeout)
+        return min(max(self._heard[0], opened), limit)
+
+    # Back-off: the socket thread answers even while its node hangs or computes for long. If such a node
+    # rejoined because its thread answers, its peers would wait a whole deadline for it in every second round.
+    # So the slow end accepts only after it has made progress, and a peer that times out again soon is
+    # excluded for longer each time.
+
+    def forget_timeouts(self) -> None:
+        """Forgets the timeouts of both ends: a new process has taken the peer's place."""
+        self._blamed: Spot | None = None
+        """The position of this node when the peer timed out on it."""
+        self._timeouts, self._excluded_until = 0, 0.0
+        self._back: int | None = None
+        """The round in which it last rejoined."""
+        self.model_requests = 0
+
+    def blame(self, spot: Spot) -> None:
+        """Records that the peer timed out on this node at this position."""
+        self._blamed = spot
+
+    def time_out(self, round: int, deadline: float, now: float) -> None:
+        """Records that this node timed out on the peer after `deadline` seconds."""
+        # A peer that has never rejoined cannot time out again.
+        is_again = self._back is not None and round - self._back < SETTLED
+        self._timeouts = self._timeouts + 1 if is_again else 1
+        # No exclusion after the first timeout: the peer accepts when it has made progress.
+        self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)
+
+    def rejoin(self, round: int) -> None:
+        """Records that both ends agreed to exchange again from this round on."""
+        self._back = round
+
+    def is_held(self, spot: Spot, now: float) -> bool:
+        """Whether the two ends must not agree yet, with this node at `spot`."""
+        return self._blamed == spot or now < self._excluded_until
+
+
+class Peers(dict[int, Peer]):
+    """All peers of a node by rank; one that was never heard of is LIVE."""
+
+    def __missing__(self, rank: int) -> Peer:
+        return self.setdefault(rank, Peer(rank))
+
+    def error(self, rank: int) -> PeerError | None:
+        """Why a peer exchanges nothing; None: it does. For any thread."""
+        peer = self.get(rank)
+        return None if peer is None else peer.error
+
+    def has_left(self, rank: int) -> bool:
+        """Whether a peer has finished, or is finishing; for any thread."""
+        peer = self.get(rank)
+        return peer is not None and peer.state in (PeerState.LEAVING, PeerState.LEFT)
+
+    def known(self) -> list[Peer]:
+        """All peers that were heard of; a copy, because any thread may add one."""
+        return list(self.values())
