@@ -90,7 +90,9 @@ def check_exchange(figures: dict) -> None:
 
 
 def check_experiment(figures: dict) -> None:
-    assert figures["startup_seconds"] + figures["wall_seconds"] < figures["command_seconds"] < LIMIT
+    # The start ends when the last node begins, the rounds count from the start signal: they overlap.
+    parts = figures["startup_seconds"], figures["wall_seconds"]
+    assert max(parts) < figures["command_seconds"] < LIMIT
 
 
 def check_scale(figures: dict) -> None:
