@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.communication.exchange.handle import ExchangeHandle
+from decentnode.communication.exchange.handle import ExchangeHandle, Transport
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.security.curve import Credentials
@@ -147,7 +147,7 @@ class Inbox(dict[int, Payload]):
         self._handle.release()
 
 
-class Endpoint(ABC):
+class Endpoint(Transport, ABC):
     """One node's end of the transport."""
 
     rank: int

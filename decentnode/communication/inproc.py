@@ -35,10 +35,9 @@ class LocalEndpoint(Endpoint):
     def __init__(self, rank: int, memory: BufferSpec, peers: dict[int, "LocalEndpoint"]) -> None:
         self.rank = rank
         self.counters = ByteCounters()
-        self.mailbox = Mailbox(rank, lambda source, read: peers[source].mailbox.acknowledged(rank, read.seq))
+        self.mailbox = Mailbox(rank, self)
         self.mailbox.parts = memory.parts
         self.refused = self.mailbox.refused
-        self.mailbox.make_void = lambda peer: self._void.update({peer: self._seq})
         self._void: dict[int, int] = {}
         self._peers = peers
         self._seq = 0
@@ -56,6 +55,12 @@ class LocalEndpoint(Endpoint):
                 message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
                 self._peers[target].mailbox.deliver(self.rank, key, message)
         return handle
+
+    def acknowledge(self, source: int, message: Message) -> None:
+        self._peers[source].mailbox.acknowledged(self.rank, message.seq)
+
+    def make_void(self, peer: int) -> None:
+        self._void[peer] = self._seq
 
     def leave(self) -> None:
         for peer in self._peers.values():

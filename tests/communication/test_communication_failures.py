@@ -370,7 +370,7 @@ async def insatiable(actor: Actor):
     """Rank 1 asks rank 0 for its model again and again."""
     sockets, given = actor.communication._sockets, []
     mailbox = sockets.mailboxes[actor.rank]
-    mailbox.give_model = lambda: given.extend(mailbox.take_wanting())
+    mailbox.transport.give_model = lambda: given.extend(mailbox.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(actor)
     for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.shared_memory.doorbell import (
     READ_BYTES,
@@ -138,8 +139,9 @@ def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
 
 def mailbox_of(tower):
     """A mailbox that waits at the bell, and is delivered to by what is rung."""
-    box = Mailbox(1, lambda source, seq: None, alone=True)
-    box.attend = tower.bell.attend
+    transport = Transport()
+    transport.attend = tower.bell.attend
+    box = Mailbox(1, transport, alone=True)
     tower.bell._take = lambda message: box.deliver(0, (0, 0, 0), message)
     return box
 

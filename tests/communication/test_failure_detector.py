@@ -3,6 +3,7 @@
 import pytest
 
 from decentnode.communication.exchange import mailbox as module
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.exchange.retransmission import MARGIN, NEVER, RetransmissionTimer
 from decentnode.communication.peers.failure_detector import FailureDetector
@@ -20,7 +21,7 @@ class Waiter:
         self.now = 1000.0
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.said = []
-        self.box = Mailbox(0, lambda source, message: None)
+        self.box = Mailbox(0, Transport())
         boxes = {0: self.box}
         edges = EdgeProtocol(boxes, self._tell, lambda peer: True)
         self.patience = FailureDetector(boxes, self._tell, edges)

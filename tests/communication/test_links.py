@@ -6,6 +6,7 @@ import pytest
 import zmq
 
 from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.links import MOST_UNREAD, PeerLinks
@@ -60,7 +61,7 @@ def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(t
     sockets = IoThread(
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )
-    box = Mailbox(0, lambda source, message: None)
+    box = Mailbox(0, Transport())
     sockets.carry(box, None, None)
     try:
         box.depart(1, None)

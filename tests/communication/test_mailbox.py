@@ -8,6 +8,7 @@ import pytest
 
 from decentnode.communication.exchange import handle as handles
 from decentnode.communication.exchange import mailbox as module
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
 from decentnode.communication.peers.failure_detector import overdue
 from decentnode.core.timeouts import Timeouts
@@ -26,13 +27,22 @@ def key(round, phase=0):
     return round, phase, 0
 
 
-class Hand:
-    """A mailbox of rank 0 that writes down whom it acknowledged, and opens exchanges in turn."""
+class Hand(Transport):
+    """A mailbox of rank 0 that writes down what it asked of its transport, and opens exchanges in turn."""
 
     def __init__(self):
-        self.acknowledged = []
-        self.box = Mailbox(0, lambda source, message: self.acknowledged.append((source, message.seq)))
+        self.acknowledged, self.asked, self.given = [], [], []
+        self.box = Mailbox(0, self)
         self.seq = 0
+
+    def acknowledge(self, source, message):
+        self.acknowledged.append((source, message.seq))
+
+    def ask_for(self, peer, key):
+        self.asked.append((peer, key))
+
+    def give_model(self):
+        self.given += self.box.take_wanting()
 
     def open(self, exchange, sources=(), targets=(), timeout=10.0):
         self.seq += 1
@@ -237,7 +247,7 @@ def test_who_has_begun_a_round_and_sent_nothing_in_it_is_excused_as_before(hand,
     hand.open(key(5), sources=[1], timeout=10.0)
     now.time += 8
     hand.box.note_waiting(1, key(4))
-    peer = Mailbox(1, lambda source, message: None)
+    peer = Mailbox(1, Transport())
     peer.open(key(4), 1, (), (2,), 10.0)
     peer.admit(5)
     now.time += 4
@@ -341,7 +351,7 @@ def neighbors_of(nodes, ring):
 
 def simulate(neighbors, stopped, timeout, seconds, clock):
     """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
-    boxes = [Mailbox(i, lambda source, message: None) for i in range(len(neighbors))]
+    boxes = [Mailbox(i, Transport()) for i in range(len(neighbors))]
     rounds, handles, blame = [0] * len(boxes), {}, {}
 
     def open_next(i):
@@ -381,7 +391,7 @@ def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, 
 
 def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now):
     """Both wait in the same exchange: each has sent, so each is right to give the other up."""
-    boxes = [Mailbox(i, lambda source, message: None) for i in range(2)]
+    boxes = [Mailbox(i, Transport()) for i in range(2)]
     for i, box in enumerate(boxes):
         box.open(key(0), 1, (), [1 - i], 10.0)
     now.time += 9
@@ -402,7 +412,7 @@ def test_waiting_wakes_a_thread_and_has_a_limit(hand):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_awaiting_is_woken_from_another_thread(alone):
-    box = Mailbox(0, lambda source, message: None, alone)
+    box = Mailbox(0, Transport(), alone)
 
     async def receive():
         return await box.open(key(0), 1, (), [1], 10.0)
@@ -469,15 +479,13 @@ def test_what_a_dead_peer_had_sent_for_later_rounds_still_counts(hand):
 
 
 def test_a_later_payload_shows_that_an_earlier_one_was_lost(hand):
-    asked = []
-    hand.box.ask_for = lambda peer, key: asked.append((peer, key))
     hand.open(key(3), sources=[1, 2])
     hand.box.deliver(2, key(4), Letter(5))
-    assert asked == [(2, key(3))]
+    assert hand.asked == [(2, key(3))]
     hand.box.note_waiting(1, key(2))
-    assert asked == [(2, key(3))]  # it is only behind
+    assert hand.asked == [(2, key(3))]  # it is only behind
     hand.box.note_waiting(1, key(3))
-    assert asked == [(2, key(3)), (1, key(3))]
+    assert hand.asked == [(2, key(3)), (1, key(3))]
 
 
 def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(hand):
@@ -586,21 +594,17 @@ def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(hand
 
 
 def test_two_that_wait_for_each_other_do_not_ask_without_a_pause(hand):
-    asked = []
-    hand.box.ask_for = lambda peer, key: asked.append((peer, key))
     hand.open(key(2), sources=[1])
     hand.box.note_waiting(1, key(2), for_us=True)
-    assert asked == []
+    assert hand.asked == []
     hand.box.note_waiting(1, key(2))
     hand.box.note_waiting(1, key(3), for_us=True)
-    assert asked == [(1, key(2))] * 2
+    assert hand.asked == [(1, key(2))] * 2
 
 
 def test_a_model_is_given_at_once_in_an_exchange_and_else_when_the_next_one_begins(hand):
-    given = []
-    hand.box.give_model = lambda: given.extend(hand.box.take_wanting())
     hand.box.want_model(1)
-    assert given == []
+    assert hand.given == []
     hand.open(key(0), sources=[1])
     hand.box.want_model(2)
-    assert given == [1, 2]
+    assert hand.given == [1, 2]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.errors import PeerLost
 
@@ -53,8 +54,7 @@ class Ledger:
 
 def play(events):
     """Yields the mailbox, the last handle and the ledger after each event that the protocol allows."""
-    released = []
-    box, ledger, handle = Mailbox(0, lambda source, seq: released.append((source, seq))), Ledger(), None
+    box, ledger, handle = Mailbox(0, Transport()), Ledger(), None
     for event in events:
         match event:
             case ("open", targets, sources, ahead):

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from decentnode.communication.exchange.handle import Message
+from decentnode.communication.exchange.handle import Message, Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import TRANSITIONS, PeerEvent, PeerState
 from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol, farewell, first_of
@@ -26,13 +26,12 @@ class Letter(Message):
         raise AssertionError("nobody reads it")
 
 
-class End:
+class End(Transport):
     """One process with one node, which mixes with one peer."""
 
     def __init__(self, edge, rank, incarnation=0):
         self.edge, self.rank, self.peer, self.incarnation = edge, rank, 1 - rank, incarnation
-        self.box = Mailbox(rank, self.acknowledge)
-        self.box.send_again = self.send_again
+        self.box = Mailbox(rank, self)
         boxes = {rank: self.box}
         self.protocol = EdgeProtocol(boxes, edge.tell, lambda peer: True)
         if incarnation:

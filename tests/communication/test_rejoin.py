@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import SETTLED
 from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
@@ -19,7 +20,7 @@ class Town:
     """Nodes whose messages are carried one by one, by whoever tests."""
 
     def __init__(self, nodes):
-        self.boxes = {rank: Mailbox(rank, lambda source, message: None) for rank in range(nodes)}
+        self.boxes = {rank: Mailbox(rank, Transport()) for rank in range(nodes)}
         self.edges = {
             rank: EdgeProtocol({rank: box}, self.tell, self.is_reachable) for rank, box in self.boxes.items()
         }
@@ -275,7 +276,7 @@ def test_what_is_heard_before_anybody_was_asked_ends_no_search():
 
 
 def test_a_farewell_names_the_last_exchange_if_there_was_one():
-    box = Mailbox(0, lambda source, message: None)
+    box = Mailbox(0, Transport())
     assert farewell(box) == ((0, 0, 0), 0)
     box.open((4, 1, 0), 1, (), (), 1.0)
     assert farewell(box) == ((4, 1, 0), 1)
@@ -360,7 +361,7 @@ def test_in_the_end_the_word_of_those_counts_that_have_ended():
 
 def test_a_peer_that_was_lost_keeps_its_reason_until_it_is_back():
     """Whoever is to stop at a loss would hear nothing of a link that broke and held again between rounds."""
-    box = Mailbox(0, lambda source, message: None)
+    box = Mailbox(0, Transport())
     box.lose(1, PeerLost(1, "its link broke"))
     assert box.readmit(1, 6)
     assert box.peers[1].error.reason == "its link broke"

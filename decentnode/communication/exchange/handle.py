@@ -53,12 +53,41 @@ class Message(ABC):
         """The payload; raises PayloadError."""
 
 
+class Transport:
+    """What a mailbox and its exchanges ask of the endpoint that carries them.
+
+    As it stands, for a transport that loses no message and whose memory is never written while it is read.
+    """
+
+    def acknowledge(self, source: int, message: Message) -> None:
+        """Tells a source that the memory of its message is free again."""
+
+    def send_again(self, peer: int, key: Key) -> bool:
+        """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
+        return False
+
+    def ask_for(self, peer: int, key: Key) -> None:
+        """Requests a peer's lost payload of an exchange."""
+
+    def make_void(self, peer: int) -> None:
+        """Invalidates, for a peer that timed out, the memory it may still read."""
+
+    def give_model(self) -> None:
+        """Sends the node's model to the peers that requested it."""
+
+    def look(self) -> None:
+        """Makes another thread do what is due while the node waits."""
+
+    def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
+        """Waits for an exchange; returns False after `timeout` seconds."""
+        return handle.sleep(timeout)
+
+
 @dataclass(eq=False)
 class ExchangeOwner:
     """What an exchange needs from its mailbox."""
 
-    acknowledge: Callable[[int, Message], None]
-    """Called with source and message when a source's memory is free again."""
+    transport: Transport
     alone: bool = False
     """Whether no other node shares the event loop, so `await` may block the thread, which is faster."""
     failure: BaseException | None = None
@@ -69,10 +98,6 @@ class ExchangeOwner:
     """Held while an exchange changes."""
     timer: RetransmissionTimer = field(default_factory=RetransmissionTimer)
     """When to request what is missing; it runs while the node waits."""
-    look: Callable[[], None] | None = None
-    """Makes another thread do what is due while the node waits; None where no message can be lost."""
-    attend: Callable[["ExchangeHandle", float], bool] | None = None
-    """Waits up to so many seconds and receives by itself; None: other threads receive."""
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
@@ -103,11 +128,10 @@ class ExchangeHandle:
         elif not self.done:
             pause, loop = self._begin_to_wait(), asyncio.get_running_loop()
             future = loop.create_future()
-            timer = loop.call_later(pause, self._mailbox.look) if self._mailbox.look is not None else None
+            timer = loop.call_later(pause, self._mailbox.transport.look)
             self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
             self._mailbox.timer.stop()
         self._check()
         return self
@@ -116,8 +140,8 @@ class ExchangeHandle:
         """Like `await`, for a thread without an event loop; returns False after `seconds` seconds."""
         if not self.done:
             pause, limit = self._begin_to_wait(), time.monotonic() + seconds
-            if not self.wait(min(pause, seconds)) and self._mailbox.look is not None:
-                self._mailbox.look()  # from here on another thread has the timer
+            if not self.wait(min(pause, seconds)):
+                self._mailbox.transport.look()  # from here on another thread has the timer
             while not self.done and (left := limit - time.monotonic()) > 0:
                 self.wait(left)
             # It runs only while the node waits: a node that computes requests nothing.
@@ -127,8 +151,7 @@ class ExchangeHandle:
 
     def wait(self, timeout: float) -> bool:
         """Blocks a thread without an event loop; returns False after `timeout` seconds."""
-        attend = self._mailbox.attend
-        return self.sleep(timeout) if attend is None else attend(self, timeout)
+        return self._mailbox.transport.attend(self, timeout)
 
     def sleep(self, timeout: float) -> bool:
         """Waits while other threads receive; returns False after `timeout` seconds."""
@@ -150,7 +173,7 @@ class ExchangeHandle:
         """Acknowledges the messages of this exchange, once: their senders may write that memory again."""
         arrived, self.arrived = self.arrived, {}
         for source, message in arrived.items():
-            self._mailbox.acknowledge(source, message)
+            self._mailbox.transport.acknowledge(source, message)
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""

@@ -7,10 +7,10 @@ opens and releases exchanges in the order of their keys.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
-from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message
+from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message, Transport
 from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.peers.peer import PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLost, left
@@ -19,22 +19,11 @@ MOST_PARKED = 4
 
 
 class Mailbox(ExchangeOwner):
-    """The arrivals of one node. The hooks of its transport do nothing by default."""
+    """The arrivals of one node."""
 
-    def __init__(
-        self, rank: int, acknowledge: Callable[[int, Message], None], alone: bool = False,
-        numbered_from: int = 0,
-    ) -> None:  # fmt: skip
+    def __init__(self, rank: int, transport: Transport, alone: bool = False, numbered_from: int = 0) -> None:
         """`numbered_from`: the exchanges of this node have higher numbers than this one."""
-        super().__init__(acknowledge, alone)
-        self.send_again: Callable[[int, Key], bool] = lambda peer, key: False
-        """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
-        self.ask_for: Callable[[int, Key], None] = lambda peer, key: None
-        """Requests a peer's lost payload of an exchange."""
-        self.make_void: Callable[[int], None] = lambda peer: None
-        """Invalidates, for a peer that timed out, the memory it may still read."""
-        self.give_model: Callable[[], None] = lambda: None
-        """Sends this node's model to the peers that requested it."""
+        super().__init__(transport, alone)
         self.rank = rank
         self.peers = Peers()
         self.ended = False
@@ -46,7 +35,7 @@ class Mailbox(ExchangeOwner):
         self.sent_last: Key | None = None
         """The exchange that was opened last; None before the first."""
         self._open: dict[Key, ExchangeHandle] = {}
-        self._parked = EarlyMessages(acknowledge)
+        self._parked = EarlyMessages(transport.acknowledge)
         self._unread = SendWindow()
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
@@ -220,7 +209,7 @@ class Mailbox(ExchangeOwner):
             if not was_exchanging:
                 return
             # First, because `strike` may finish an exchange whose memory the peer is still reading.
-            self.make_void(peer)
+            self.transport.make_void(peer)
             self._unread.strike(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
@@ -244,7 +233,7 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             self.peers[peer].wants_model = True
             if self._open:
-                self.give_model()
+                self.transport.give_model()
 
     def take_wanting(self) -> list[int]:
         """Peers that have requested this node's model since the last call."""
@@ -357,4 +346,4 @@ class Mailbox(ExchangeOwner):
         """
         for handle in self._open.values():
             if handle.key < key and peer in handle.awaited:
-                self.ask_for(peer, handle.key)
+                self.transport.ask_for(peer, handle.key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 from torch import Tensor
@@ -52,6 +53,8 @@ class GroupEndpoint(ZeroMQEndpoint):
     is kept, so ZeroMQ can resend it if the group fails.
     """
 
+    reads_bell: ClassVar[bool] = False
+
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         group_factory: GroupFactory, facts: Capabilities, most_bytes: int,
@@ -63,7 +66,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.formation = GroupMembership(group_factory, facts, self.post, self._abandon)
         self._most_bytes = most_bytes
         self.transfer_queue = TransferQueue(self)
-        self.mailbox.attend = self.transfer_queue.attend
         self._layout: Layout | None = None
         self._group: Group | None = None
         self._sends: dict[int, Tensor] = {}
@@ -212,21 +214,21 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     # Losses.
 
-    def _make_void(self, peer: int) -> None:
-        super()._make_void(peer)
+    def make_void(self, peer: int) -> None:
+        super().make_void(peer)
         group = self.formation.group
         if group is None or peer not in group.index or self.mailbox.ended:
             return
         if not self.mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
             self.formation.break_up(group, f"rank {peer} is lost")
 
-    def _send_again(self, peer: int, key: Key) -> bool:
+    def send_again(self, peer: int, key: Key) -> bool:
         said = self._said.get((peer, key[2]))
         if said is not None:  # it may have been lost on the way
             self.post([peer], Done(), said)
         carried = self._carried.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
-            return super()._send_again(peer, key)
+            return super().send_again(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq)
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
@@ -243,9 +245,12 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     # Releases, and the end.
 
-    def _released(self, source: int, message: Message) -> None:
+    def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
+        return self.transfer_queue.attend(handle, timeout)
+
+    def acknowledge(self, source: int, message: Message) -> None:
         if not isinstance(message, GroupMessage):
-            super()._released(source, message)
+            super().acknowledge(source, message)
         # Without a group no buffer is needed again.
         elif self.formation.group is not None:
             self.transfer_queue.pool.give_back(message.buffer)

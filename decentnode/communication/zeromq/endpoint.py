@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
@@ -43,6 +43,9 @@ class Sent:
 class ZeroMQEndpoint(Endpoint):
     """One node's end: chooses for each peer how a payload travels, and acknowledges what was read."""
 
+    reads_bell: ClassVar[bool] = True
+    """Whether a node that waits can read the doorbell itself."""
+
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         siblings: dict[int, "ZeroMQEndpoint"],
@@ -53,16 +56,14 @@ class ZeroMQEndpoint(Endpoint):
         self.counters = ByteCounters()
         # Numbers of an earlier incarnation are all lower: acknowledging them frees no memory of this one.
         self._seq = place.incarnation << wire.SEQ_BITS
-        self.mailbox = Mailbox(rank, self._released, len(place.process.ranks) == 1, self._seq)
+        self.mailbox = Mailbox(rank, self, len(place.process.ranks) == 1, self._seq)
         self.refused = self.mailbox.refused
         self.segment = segment
         self.slots = slots
         self._sockets = sockets
         self._siblings = siblings
-        self.mailbox.send_again = self._send_again
-        self.mailbox.make_void = self._make_void
-        self.mailbox.ask_for = self._ask_for
-        self.mailbox.look = lambda: self._sockets.post(self._sockets.look)
+        self._offered: tuple[Tensor, Callable[[int], bool]] | None = None
+        """What `offer` got last."""
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._turns: Counter[int] = Counter()
@@ -99,7 +100,10 @@ class ZeroMQEndpoint(Endpoint):
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
         """Passes a payload to nodes of this process; returns the messages for all others."""
         messages: list[wire.Outgoing] = []
-        siblings, co_located, remote = self._by_route(targets)
+        routes: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for target in targets:
+            routes[self._route[target]].append(target)
+        siblings, co_located, remote = routes
         for target in siblings:
             message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
             self._siblings[target].mailbox.deliver(self.rank, key, message)
@@ -146,10 +150,13 @@ class ZeroMQEndpoint(Endpoint):
                 self._sockets.dispatch([(home[rank], header.pack(), b"")])
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
-        self.mailbox.give_model = lambda: self._give(vector, may_have)
-        self.mailbox.give_model()
+        self._offered = vector, may_have
+        self.give_model()
 
-    def _give(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
+    def give_model(self) -> None:
+        if self._offered is None:
+            return
+        vector, may_have = self._offered
         for peer in self.mailbox.take_wanting():
             if not may_have(peer):
                 # A model is sent only to neighbors, and only if no stage of the chain protects it.
@@ -160,13 +167,6 @@ class ZeroMQEndpoint(Endpoint):
             header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
             header = header._replace(body_digest=wire.digest(body))
             self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
-
-    def _by_route(self, targets: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """Targets in this process, readers of this node's shared memory, and receivers of frames."""
-        routes: tuple[list[int], list[int], list[int]] = ([], [], [])
-        for target in targets:
-            routes[self._route[target]].append(target)
-        return routes
 
     def _lay_out(self, payload: Payload, key: Key) -> int:
         """The offset of a payload in shared memory; copies it there if it lies elsewhere."""
@@ -192,11 +192,11 @@ class ZeroMQEndpoint(Endpoint):
             self._sent.setdefault(key, {})[target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
-    def _ask_for(self, peer: int, key: Key) -> None:
+    def ask_for(self, peer: int, key: Key) -> None:
         sockets, box = self._sockets, self.mailbox
         sockets.post(lambda: sockets.patience.ask_for(box, peer, key))
 
-    def _make_void(self, peer: int) -> None:
+    def make_void(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a
         # mix.
         self._void[peer] = self._seq
@@ -207,7 +207,7 @@ class ZeroMQEndpoint(Endpoint):
         knows = self._sockets.incarnation(self._sockets.place.home[target])
         return header.pack(target, self._last_read.get(target, 0), knows)
 
-    def _send_again(self, peer: int, key: Key) -> bool:
+    def send_again(self, peer: int, key: Key) -> bool:
         """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
         # The peer may wait for this acknowledgement instead of a payload.
         if self._last_read.get(peer):
@@ -228,7 +228,14 @@ class ZeroMQEndpoint(Endpoint):
             )
         return True
 
-    def _released(self, source: int, message: Message) -> None:
+    def look(self) -> None:
+        self._sockets.post(self._sockets.look)
+
+    def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
+        bell = self._sockets.bell_of_node
+        return handle.sleep(timeout) if bell is None else bell.attend(handle, timeout)
+
+    def acknowledge(self, source: int, message: Message) -> None:
         """Records that a source's memory is free; a target of the next payload learns it from that one."""
         if source in self._siblings:
             self._siblings[source].mailbox.acknowledged(self.rank, message.seq)
@@ -289,7 +296,8 @@ class ZeroMQ(Communication):
         endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
         endpoint.mailbox.parts = memory.parts
         self._endpoints[rank] = endpoint
-        sockets.carry(endpoint.mailbox, segment.public if segment else None, memory.peers)
+        public = segment.public if segment else None
+        sockets.carry(endpoint.mailbox, public, memory.peers, endpoint.reads_bell)
         return endpoint
 
     def _make(

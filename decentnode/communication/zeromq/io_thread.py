@@ -69,6 +69,8 @@ class IoThread(threading.Thread):
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted
         )
         self._bell: DoorbellReader | None = None
+        self.bell_of_node: DoorbellReader | None = None
+        """The doorbell, if the only node of this process reads it while it waits."""
         self._commands = Commands()
         self._poller = Poller()
         for router in self._routers:
@@ -108,11 +110,12 @@ class IoThread(threading.Thread):
             self._reception.ringer = self._bell.ringer
 
     def carry(
-        self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None
-    ) -> None:
+        self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
+        reads_bell: bool = False,
+    ) -> None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all.
+        `peers`: ranks that may send to it; None: all. `reads_bell`: the node can read the doorbell itself.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
@@ -121,8 +124,8 @@ class IoThread(threading.Thread):
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
         # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
-        if self._bell is not None and mailbox.alone and self._interceptor is None and mailbox.attend is None:
-            mailbox.attend = self._bell.attend
+        if reads_bell and mailbox.alone and self._interceptor is None:
+            self.bell_of_node = self._bell
         else:
             self.serve_bell()
 

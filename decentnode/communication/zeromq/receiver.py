@@ -207,7 +207,7 @@ class Receiver:
         # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
             self.tell(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
-        elif mailbox.send_again(peer, key):
+        elif mailbox.transport.send_again(peer, key):
             return
         elif mailbox.ended:
             self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
