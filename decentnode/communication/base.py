@@ -17,6 +17,7 @@ from torch import Tensor
 from decentnode.communication.exchange.handle import ExchangeHandle, Transport
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
+from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import HOST, Layout, Payload
@@ -156,6 +157,8 @@ class Endpoint(Transport, ABC):
     """Refused messages by reason; another thread may add to them."""
     device: torch.device = HOST
     """The device of the node's vector."""
+    heartbeat: HeartbeatSlot | None = None
+    """Where the launcher sees for whom the node waits; None: nobody looks."""
 
     slots: tuple[Tensor, Tensor]
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
@@ -181,6 +184,10 @@ class Endpoint(Transport, ABC):
     def finish_reading(self) -> None:
         """Waits until nothing reads the memory of received payloads, before it is released."""
         return None
+
+    def waits_for(self, peers: Collection[int]) -> None:
+        if self.heartbeat is not None:
+            self.heartbeat.wait_for(peers)
 
     @abstractmethod
     def leave(self) -> None:

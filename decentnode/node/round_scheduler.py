@@ -24,6 +24,7 @@ class RoundScheduler:
     def __init__(self, rounds: int, endpoint: Endpoint, heartbeats: HeartbeatBoard, clock: Clock) -> None:
         self.rounds = rounds
         self.heartbeat: HeartbeatSlot = heartbeats.of(endpoint.rank)
+        endpoint.heartbeat = self.heartbeat
         self._endpoint = endpoint
         self._first = 0
         self._heartbeats = heartbeats

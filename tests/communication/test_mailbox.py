@@ -10,6 +10,7 @@ from decentnode.communication.exchange import handle as handles
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.peers.failure_detector import overdue
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
@@ -32,8 +33,12 @@ class Hand(Transport):
 
     def __init__(self):
         self.acknowledged, self.asked, self.given = [], [], []
+        self.slot = HeartbeatBoard([0]).of(0)
         self.box = Mailbox(0, self)
         self.seq = 0
+
+    def waits_for(self, peers):
+        self.slot.wait_for(peers)
 
     def acknowledge(self, source, message):
         self.acknowledged.append((source, message.seq))
@@ -608,3 +613,22 @@ def test_a_model_is_given_at_once_in_an_exchange_and_else_when_the_next_one_begi
     hand.open(key(0), sources=[1])
     hand.box.want_model(2)
     assert hand.given == [1, 2]
+
+
+def test_the_launcher_sees_for_whom_a_node_waits(hand):
+    slot = hand.slot
+    slot.mark(3, Activity.RECEIVE)
+    first = hand.open(key(3), sources=[1, 2], targets=[4])
+    assert not first.finish_within(0.01)
+    assert slot.read().awaited == (1, 2)
+    hand.box.deliver(2, key(3), Letter(1))
+    assert slot.read().awaited == (1,)
+    hand.box.lose(1, PeerLost(1, "died"))
+    slot.mark(4, Activity.RECEIVE)
+    assert slot.read().awaited == ()
+    # It may not write again what rank 4 has not read.
+    assert not hand.open(key(4)).finish_within(0.01)
+    assert slot.read().awaited == (4,)
+    hand.box.open(key(5), 3, [], range(20, 8, -1), 10.0)
+    hand.box.deliver(9, key(5), Letter(1))
+    assert slot.read().awaited == (4, *range(10, 17))

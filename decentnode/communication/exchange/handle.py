@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,13 +78,16 @@ class Transport:
     def look(self) -> None:
         """Makes another thread do what is due while the node waits."""
 
+    def waits_for(self, peers: Collection[int]) -> None:
+        """Shows the launcher for whom the node waits."""
+
     def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
         """Waits for an exchange; returns False after `timeout` seconds."""
         return handle.sleep(timeout)
 
 
 @dataclass(eq=False)
-class ExchangeOwner:
+class ExchangeOwner(ABC):
     """What an exchange needs from its mailbox."""
 
     transport: Transport
@@ -98,6 +101,15 @@ class ExchangeOwner:
     """Held while an exchange changes."""
     timer: RetransmissionTimer = field(default_factory=RetransmissionTimer)
     """When to request what is missing; it runs while the node waits."""
+
+    def show_awaited(self, handle: "ExchangeHandle") -> None:
+        """Tells the transport for whom the node waits in this exchange."""
+        with self.lock:
+            self.transport.waits_for(self.awaited_in(handle))
+
+    @abstractmethod
+    def awaited_in(self, handle: "ExchangeHandle") -> set[int]:
+        """The peers an exchange waits for: sources, and readers of earlier payloads."""
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
@@ -190,6 +202,7 @@ class ExchangeHandle:
         now = time.monotonic()
         # After `hold` the deadline counts from the first wait, not from the send.
         self.opened = min(self.opened, now)
+        self._mailbox.show_awaited(self)
         return self._mailbox.timer.start(self.timeout, now)
 
     def _check(self) -> None:

@@ -286,7 +286,7 @@ class Mailbox(ExchangeOwner):
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
-            return [(handle, handle.awaited | self._readers_before(handle)) for handle in self._open.values()]
+            return [(handle, self.awaited_in(handle)) for handle in self._open.values()]
 
     def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """The time from which the deadline of a peer counts in this exchange."""
@@ -328,7 +328,8 @@ class Mailbox(ExchangeOwner):
             self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
-        if handle.awaited or self._readers_before(handle):
+        if handle.awaited or self._unread.before(handle.key[2], handle.seq):
+            self.show_awaited(handle)
             return
         # The send window of one exchange: done means that all earlier memory of this part is free.
         self._unread.drop_before(handle.key[2], handle.seq)
@@ -336,9 +337,8 @@ class Mailbox(ExchangeOwner):
         self.timer.learn(time.monotonic() - handle.opened)
         handle.finish()
 
-    def _readers_before(self, handle: ExchangeHandle) -> set[int]:
-        """Peers that have not acknowledged earlier exchanges of the same part."""
-        return self._unread.before(handle.key[2], handle.seq)
+    def awaited_in(self, handle: ExchangeHandle) -> set[int]:
+        return handle.awaited | self._unread.before(handle.key[2], handle.seq)
 
     def _infer_loss(self, peer: int, key: Key) -> None:
         """Requests what must have been lost: links keep the order, so a peer in a later exchange has sent its

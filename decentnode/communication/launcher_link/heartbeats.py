@@ -5,14 +5,16 @@ detects a training thread that is stuck although other threads of its process an
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from decentnode.communication.launcher_link.shared_array import shared_array
 
-WORDS = 5
-_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN = range(WORDS)
+_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _AWAITED, _PEERS = range(7)
+MOST_AWAITED = 8
+"""Awaited peers that a heartbeat can name."""
+WORDS = _PEERS + MOST_AWAITED
 GO_ON = (1 << 62) - 1
 """The last round of a run without a request to stop."""
 UNDECIDED = -2
@@ -49,6 +51,8 @@ class Heartbeat(NamedTuple):
     """Number of marks so far: it rises while the node makes progress."""
     since: float
     """Time of the last mark, by `time.monotonic` of this machine."""
+    awaited: tuple[int, ...]
+    """The first peers that the node waits for in RECEIVE; empty: not known, as in a collective operation."""
 
 
 class HeartbeatSlot:
@@ -64,6 +68,7 @@ class HeartbeatSlot:
         # Without a lock: a reader may see a new round with an old activity, which the next read corrects.
         words[_ROUND] = round
         words[_ACTIVITY] = activity
+        words[_AWAITED] = 0
         self.beat()
         # Survives a restart of the process, so `began` stays the time of the first start.
         if activity is Activity.BEGIN and not words[_BEGAN]:
@@ -74,6 +79,13 @@ class HeartbeatSlot:
         self._words[_MARKS] += 1
         self._seconds[_SINCE] = time.monotonic()
 
+    def wait_for(self, peers: Collection[int]) -> None:
+        """Tells for whom the node waits now; until the next mark."""
+        words = self._words
+        for number, peer in enumerate(sorted(peers)[:MOST_AWAITED], _PEERS):
+            words[number] = peer
+        words[_AWAITED] = min(len(peers), MOST_AWAITED)
+
     @property
     def marks(self) -> int:
         """Number of marks the node has made."""
@@ -81,8 +93,11 @@ class HeartbeatSlot:
 
     def read(self) -> Heartbeat:
         """The node's heartbeat."""
-        round, activity, marks, _, _ = self._words
-        return Heartbeat(round, _ACTIVITIES[activity], marks, self._seconds[_SINCE])
+        words = self._words.tolist()
+        awaited = tuple(words[_PEERS : _PEERS + words[_AWAITED]])
+        return Heartbeat(
+            words[_ROUND], _ACTIVITIES[words[_ACTIVITY]], words[_MARKS], self._seconds[_SINCE], awaited
+        )
 
     @property
     def began(self) -> float:

@@ -39,10 +39,8 @@ class RunMonitor:
         self.alarm = Alarm()
         """Ends `wait`."""
         own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
-        settings, graph = experiment.settings, experiment.graph.graph
-        self.watchdog = Watchdog(
-            graph, heartbeats, membership, own, settings.failures.timeouts, pid_of, settings.overlap
-        )
+        timeouts = experiment.settings.failures.timeouts
+        self.watchdog = Watchdog(heartbeats, membership, own, timeouts, pid_of)
         self._experiment = experiment
         self._membership = membership
         self._machine = machine

@@ -27,7 +27,7 @@ class StragglerTracker:
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[int, int]] = Counter()
-        """Seconds by (rank, peer) of reported waits, for peers with known activity."""
+        """Seconds by (rank, peer) of reported waits."""
         self._current: dict[int, tuple[Waiting, float]] = {}
         self._counted: dict[int, tuple[int, int]] = {}
         """(round, seconds) of a rank's last wait, as counted in the totals."""
@@ -47,7 +47,7 @@ class StragglerTracker:
         # A wait is reported repeatedly; only the growth since the last report counts.
         before = counted[1] if counted[0] == report.round else 0
         self._counted[report.rank] = (report.round, round(seconds))
-        for peer in report.peers[:1] if report.why else ():
+        for peer in report.peers[:1]:
             self.totals[report.rank, peer] += max(0, round(seconds) - before)
 
     def end(self, rank: int, done: int, now: float) -> None:
@@ -113,6 +113,5 @@ def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) ->
     whys = [current[r].why for r in waiters if current[r].peers[:1] == peers and current[r].why]
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
-    cause = "for" if whys else "probably for"
-    text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, {cause} {whom}{why}"
+    text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {whom}{why}"
     return Straggler(first.rank, first.round, peers[0], text)

@@ -6,10 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, Heartbeat, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import (
+    MOST_AWAITED,
+    UNDECIDED,
+    Activity,
+    Heartbeat,
+    HeartbeatBoard,
+)
 from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
 from decentnode.core.timeouts import Timeouts
-from decentnode.graph.base import Graph
 from decentnode.launcher.monitoring.membership import MembershipTable
 
 LOOK_INTERVAL = 0.5
@@ -18,7 +23,6 @@ QUIET_INTERVAL = 4.0
 GROWTH, LONGEST_INTERVAL = 4.0, 60.0
 """Factor of that growth, and the longest pause in seconds."""
 REPORT_INTERVAL = 1.0
-MOST_PEERS = 8
 NEVER = float("inf")
 UNKNOWN_ROUND = 1 << 62
 """Later than any."""
@@ -61,28 +65,23 @@ class _Watched:
 
 
 class Watchdog:
-    """Checks a machine's nodes twice a second while some make progress, and knows their neighbors.
+    """Checks a machine's nodes twice a second while some make progress.
 
     Time is counted per check, and a late check counts for little: no node counts as stuck because the
     launcher itself was suspended.
     """
 
     def __init__(
-        self, graph: Graph, heartbeats: HeartbeatBoard, membership: MembershipTable,
-        processes: Mapping[int, Sequence[int]], timeouts: Timeouts,
-        pid_of: Callable[[int], int | None], overlap: bool = False,
+        self, heartbeats: HeartbeatBoard, membership: MembershipTable, processes: Mapping[int, Sequence[int]],
+        timeouts: Timeouts, pid_of: Callable[[int], int | None],
     ) -> None:  # fmt: skip
-        """`processes`: the ranks of each local host process, by position; `pid_of`: its process id;
-        `overlap`: a node that trains has already sent.
-        """
-        self._graph = graph
+        """`processes`: the ranks of each local host process, by position; `pid_of`: its process id."""
         self._heartbeats = heartbeats
         self._membership = membership
         self._watched = {position: _Watched(ranks) for position, ranks in processes.items()}
         self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
         self._timeouts = timeouts
         self._pid_of = pid_of
-        self._after_sending = {Activity.RECEIVE, *([Activity.TRAIN] if overlap else [])}
         self.next_look = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
         self._last_look: float | None = None
@@ -91,10 +90,7 @@ class Watchdog:
         self._quiet = 0.0
         """Seconds without progress of any local node."""
         self._last_told = 0.0
-        self._peers: dict[int, list[int]] = {}
-        """By rank the peers it waits for; valid while no local node makes progress."""
         self._active: set[int] = set()
-        self._given_up: dict[int, set[int]] = {}
 
     def look(self, now: float) -> list[Report]:
         """New reports; does nothing before `next_look`."""
@@ -104,13 +100,10 @@ class Watchdog:
         # Bounded: time in which the launcher was suspended is no silence of the nodes.
         elapsed = min(now - self._looked_before, self._pause + Timeouts.late_look)
         self._last_look = now
-        self._learn_who_counts()
+        self._active = set(self._membership.active)
         # All first: whether a process is blocked depends on the progress of others.
         moved = [self._has_moved(watched, now) for watched in self._watched.values()]
         self._quiet = 0.0 if any(moved) else self._quiet + elapsed
-        if any(moved):
-            # Any progress may change which node waits for which.
-            self._peers.clear()
         for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
             if not has_moved:
                 self._observe(position, watched, elapsed)
@@ -124,20 +117,9 @@ class Watchdog:
 
     def look_soon(self) -> None:
         """Shortens the pause after a report, because nodes may have made progress."""
-        self._peers.clear()
         if self._pause > LOOK_INTERVAL and self._last_look is not None:
             self._pause = LOOK_INTERVAL
             self.next_look = min(self.next_look, time.monotonic() + LOOK_INTERVAL)
-
-    def _learn_who_counts(self) -> None:
-        active = set(self._membership.active)
-        given_up: dict[int, set[int]] = {}
-        for edge in self._membership.missing_edges:
-            given_up.setdefault(edge.rank, set()).add(edge.peer)
-        # A lost peer or a dropped edge changes the set of awaited peers without any new mark.
-        if (active, given_up) != (self._active, self._given_up):
-            self._active, self._given_up = active, given_up
-            self._peers.clear()
 
     def _next_pause(self) -> float:
         """Longer while all wait, but at most until the next process would count as stuck."""
@@ -169,19 +151,6 @@ class Watchdog:
         if position in self._watched:
             self._watched[position] = _Watched(self._watched[position].ranks)
 
-    def behind(self, rank: int, round: int) -> list[int]:
-        """Peers that a node waits for in this round: those that certainly have not sent, otherwise the
-        possible ones.
-        """
-        peers = {*self._graph.sources(rank, round), *self._graph.targets(rank, round)} & self._active
-        found = {
-            peer: sure
-            for peer in sorted(peers - self._given_up.get(rank, set()))
-            if (sure := self._is_behind(peer, rank, round)) is not None
-        }
-        # A possible cause is named only if there is no certain one.
-        return [peer for peer, sure in found.items() if sure] or list(found)
-
     def sighting(self, rank: int) -> Heartbeat | None:
         """The heartbeat of a node; None for another machine's node."""
         return self._heartbeats.of(rank).read() if rank in self._local else None
@@ -201,9 +170,16 @@ class Watchdog:
         return "suspended" if stopped else DOING[self._heartbeats.of(rank).read().activity]
 
     def waits_for(self, rank: int) -> list[int]:
-        """The peers that a local node waits for now; empty if it does something else."""
+        """The peers that a local node waits for now, those first that are behind it.
+
+        If it does not say for whom: all that are behind. Empty if it does not wait.
+        """
         seen = self._heartbeats.of(rank).read()
-        return self.behind(rank, seen.round) if seen.activity is Activity.RECEIVE else []
+        if seen.activity is not Activity.RECEIVE:
+            return []
+        peers = seen.awaited or sorted(self._active - {rank})
+        behind = [peer for peer in peers if self._is_behind(peer, seen.round)]
+        return [*behind, *(peer for peer in seen.awaited if peer not in behind)]
 
     def _has_moved(self, watched: _Watched, now: float) -> bool:
         """Whether one of its nodes has made a mark since the last check; resets its silence."""
@@ -249,7 +225,12 @@ class Watchdog:
         """Whether all its nodes wait, and another node is behind one of them."""
         if any(seen.activity is not Activity.RECEIVE for seen in self._sightings(watched)):
             return False
-        return any(self._behind_now(rank) for rank in self._active.intersection(watched.ranks))
+        # In a circle of waiting nodes nobody is behind: that is no excuse for a silence without end.
+        return any(
+            self._is_behind(peer, self._heartbeats.of(rank).read().round)
+            for rank in self._active.intersection(watched.ranks)
+            for peer in self.waits_for(rank)[:1]
+        )
 
     def _limit(self, watched: _Watched) -> float:
         """Seconds of silence after which a process counts as stuck."""
@@ -277,16 +258,10 @@ class Watchdog:
         for rank in waiting:
             current, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
             if now - since > Timeouts.notice / 2:
-                peers = self._behind_now(rank)
+                peers = self.waits_for(rank)
                 why = self.doing(peers[0], now) if peers else ""
                 lasts = self._pause + Timeouts.reported_wait
-                yield Waiting(rank, current, peers[:MOST_PEERS], round(now - since, 1), why, lasts)
-
-    def _behind_now(self, rank: int) -> list[int]:
-        """The peers a waiting node waits for; computed once while no local node makes progress."""
-        if rank not in self._peers:
-            self._peers[rank] = self.behind(rank, self._heartbeats.of(rank).read().round)
-        return self._peers[rank]
+                yield Waiting(rank, current, peers[:MOST_AWAITED], round(now - since, 1), why, lasts)
 
     def _waits_since(self, rank: int) -> float:
         """When a local node started to wait; 0 if it does not wait."""
@@ -300,23 +275,14 @@ class Watchdog:
         usual = (seen.since - began) / max(1, seen.round - first + 1)
         return now - seen.since > Timeouts.unusual_wait(usual)
 
-    def _is_behind(self, peer: int, rank: int, round: int) -> bool | None:
-        """Whether a node waits for this peer: True, False for possibly, None for no."""
+    def _is_behind(self, peer: int, round: int) -> bool:
+        """Whether a peer has still to do something that a node needs which waits for it in this round."""
         if peer not in self._local:
-            # Of another machine's node only the last report is known, which may be a round old.
-            done = self._membership.members[peer].round
-            return None if done >= round else 0 <= done < round - 1
+            # Of another machine's node only the last report is known.
+            return self._membership.members[peer].round < round
         seen = self._heartbeats.of(peer).read()
-        if peer in self._graph.sources(rank, round):
-            if seen.round > round or (seen.round == round and seen.activity > Activity.MIX):
-                return None
-            if seen.round == round and seen.activity in self._after_sending:
-                return None
-            # A node in a later activity has sent, unless the scheme has several exchanges per round.
-            return not (seen.round == round and seen.activity >= Activity.SEND)
-        # It must still read what it was sent in the round before.
-        unread = seen.round < round - 1 or (seen.round == round - 1 and seen.activity <= Activity.MIX)
-        return True if unread else None
+        is_there = seen.activity is Activity.RECEIVE or seen.activity > Activity.MIX
+        return seen.round < round or (seen.round == round and not is_there)
 
 
 def thread_state(pid: int | None) -> str:
