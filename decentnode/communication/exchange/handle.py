@@ -13,6 +13,7 @@ from typing import Any
 
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
 from decentnode.core.payload import Layout, Payload, PayloadError
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLost, ProtocolError, RunFailed
 
 Key = tuple[int, int, int]
@@ -140,7 +141,7 @@ class ExchangeHandle:
         elif not self.done:
             pause, loop = self._begin_to_wait(), asyncio.get_running_loop()
             future = loop.create_future()
-            timer = loop.call_later(pause, self._mailbox.transport.look)
+            timer = loop.call_later(pause, self._hand_over)
             self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
             timer.cancel()
@@ -153,7 +154,7 @@ class ExchangeHandle:
         if not self.done:
             pause, limit = self._begin_to_wait(), time.monotonic() + seconds
             if not self.wait(min(pause, seconds)):
-                self._mailbox.transport.look()  # from here on another thread has the timer
+                self._hand_over()
             while not self.done and (left := limit - time.monotonic()) > 0:
                 self.wait(left)
             # It runs only while the node waits: a node that computes requests nothing.
@@ -202,8 +203,17 @@ class ExchangeHandle:
         now = time.monotonic()
         # After `hold` the deadline counts from the first wait, not from the send.
         self.opened = min(self.opened, now)
+        pause = self._mailbox.timer.start(self.timeout, now)
+        # Where waits are usually short, only one that lasts is worth the time.
+        if pause > Timeouts.first_request:
+            self._mailbox.show_awaited(self)
+        return pause
+
+    def _hand_over(self) -> None:
+        """Shows the wait, which is long now; from here on another thread has the timer."""
+        self._mailbox.timer.has_expired = True
         self._mailbox.show_awaited(self)
-        return self._mailbox.timer.start(self.timeout, now)
+        self._mailbox.transport.look()
 
     def _check(self) -> None:
         if self._mailbox.failure is not None:

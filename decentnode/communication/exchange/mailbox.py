@@ -329,7 +329,8 @@ class Mailbox(ExchangeOwner):
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
         if handle.awaited or self._unread.before(handle.key[2], handle.seq):
-            self.show_awaited(handle)
+            if self.timer.has_expired:
+                self.show_awaited(handle)
             return
         # The send window of one exchange: done means that all earlier memory of this part is free.
         self._unread.drop_before(handle.key[2], handle.seq)

@@ -24,7 +24,7 @@ class RetransmissionTimer:
         self.due = NEVER
         """Time of the next request, on the clock of `time.monotonic`."""
         self.has_expired = False
-        """Whether the node has sent a request in this wait."""
+        """Whether this wait has exceeded its first pause."""
         self.was_needless = False
         """Whether a requested peer has answered that it is only behind."""
         self._usual = Timeouts.first_request
