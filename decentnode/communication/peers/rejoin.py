@@ -15,6 +15,7 @@ changes once by w_ij (x_i - x_j). Correcting this would need a copy of every nei
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from math import inf
 
 from decentnode.communication.exchange.handle import Key
@@ -184,6 +185,21 @@ class EdgeProtocol:
             mailbox.ahead = max(mailbox.ahead, round)
 
 
+class RejoinAnswer(IntEnum):
+    """A peer's answer to a process that rejoins, each with a round; those after ACCEPT exclude the peer."""
+
+    NONE = 0
+    POSITION = 1
+    """Its next round."""
+    ACCEPT = 2
+    """Its next round, with the proposed one accepted."""
+    ENDED = 3
+    """Its first round not done."""
+    SILENT = 4
+    """Nothing in time, or it is rejoining itself."""
+    REFUSED = 5
+
+
 class RejoinProtocol:
     """How a restarted process finds the round in which its nodes rejoin.
 
@@ -199,14 +215,8 @@ class RejoinProtocol:
         """Set when the result is known, or no peer is left that could answer."""
         self._mailboxes = mailboxes
         self._tell = tell
-        self._asked: set[Pair] = set()
-        self._silent: set[Pair] = set()
-        """Peers that did not answer, or are rejoining themselves."""
-        self._ended: dict[Pair, int] = {}
-        """First round not done, by peer that has ended."""
-        self._next: dict[Pair, int] = {}
-        self._agreed: dict[Pair, int] = {}
-        """By peer that accepted the proposed round its next round."""
+        self._answers: dict[Pair, tuple[RejoinAnswer, int]] = {}
+        """By peer its last answer, and the round in it."""
         self._proposed: int | None = None
         self._margin = 0
         self._enough: int | None = None
@@ -240,42 +250,41 @@ class RejoinProtocol:
     ) -> None:
         """Asks these peers from the beginning; they count as lost until they accept."""
         self.found = found or threading.Event()
-        self._asked, self._next, self._agreed = set(pairs), {}, {}
-        self._silent, self._ended = set(), {}
+        self._answers = dict.fromkeys(sorted(pairs), (RejoinAnswer.NONE, 0))
         self._proposed, self._margin, self._enough = None, 0, enough
-        for rank, peer in sorted(self._asked):
+        for rank, peer in self._answers:
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._tell(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
         self._go_on()
 
     def hear(self, pair: Pair, header: Header) -> None:
         """Processes an answer; ignores anything else, since peers may propose by themselves meanwhile."""
-        if pair not in self._asked:
+        if pair not in self._in_reach():
             return
-        if header.kind == Kind.POSITION:
-            self._next[pair] = header.seq
-            # The peer has passed the proposed round since it sent its position.
-            if self._proposed is not None and header.seq > self._proposed:
-                self._start_over()
-        elif header.kind == Kind.REJOIN_ACCEPT and header.round == self._proposed:
-            self._agreed[pair] = header.seq
-        elif header.kind == Kind.LEAVE:
-            self._forget(pair)
-            self._ended[pair] = header.round + 1 if header.seq else 0
-            self._mailboxes[pair[0]].depart(pair[1], None)
-        elif header.kind in (Kind.DROP_EDGE, Kind.POSITION_REQUEST):
-            self._forget(pair)
-            # The peer was restarted, too, and has no position to answer with.
-            if header.kind == Kind.POSITION_REQUEST:
-                self._silent.add(pair)
+        match header.kind:
+            case Kind.POSITION:
+                # It may be a late one of a peer that has accepted meanwhile.
+                self._answers[pair] = max(self._answers[pair][0], RejoinAnswer.POSITION), header.seq
+                # The peer has passed the proposed round since it sent its position.
+                if self._proposed is not None and header.seq > self._proposed:
+                    self._start_over()
+            case Kind.REJOIN_ACCEPT if header.round == self._proposed:
+                self._answers[pair] = RejoinAnswer.ACCEPT, header.seq
+            case Kind.LEAVE:
+                self._answers[pair] = RejoinAnswer.ENDED, header.round + 1 if header.seq else 0
+                self._mailboxes[pair[0]].depart(pair[1], None)
+            case Kind.DROP_EDGE:
+                self._answers[pair] = RejoinAnswer.REFUSED, 0
+            case Kind.POSITION_REQUEST:
+                # The peer was restarted, too, and has no position to answer with.
+                self._answers[pair] = RejoinAnswer.SILENT, 0
         self._go_on()
 
     def stop_waiting(self) -> None:
         """Continues with the peers that have answered."""
-        answered = set(self._next if self._proposed is None else self._agreed)
-        for pair in self._asked - answered:
-            self._forget(pair)
-            self._silent.add(pair)
+        awaited = RejoinAnswer.POSITION if self._proposed is None else RejoinAnswer.ACCEPT
+        late = [pair for pair, answer in self._in_reach().items() if answer < awaited]
+        self._answers |= dict.fromkeys(late, (RejoinAnswer.SILENT, 0))
         self._go_on()
 
     def settle(self, round: int) -> None:
@@ -286,39 +295,46 @@ class RejoinProtocol:
         self.round = round
         for mailbox in self._mailboxes.values():
             mailbox.start_at(round)
-        for (rank, peer), theirs in self._agreed.items():
-            self._mailboxes[rank].readmit(peer, round)
-            self._mailboxes[rank].peers[peer].fresh_from = max(round, theirs)
-        if self._agreed or self._silent or self._ended:
+        for (rank, peer), (answer, theirs) in self._answers.items():
+            if answer is RejoinAnswer.ACCEPT:
+                self._mailboxes[rank].readmit(peer, round)
+                self._mailboxes[rank].peers[peer].fresh_from = max(round, theirs)
+        if any(
+            answer not in (RejoinAnswer.NONE, RejoinAnswer.REFUSED) for answer, _ in self._answers.values()
+        ):
             # Nodes of one process may have loaded checkpoints of different rounds.
             for rank, mailbox in self._mailboxes.items():
                 for sibling in self._mailboxes.keys() - {rank}:
                     mailbox.peers[sibling].fresh_from = round
         self.found.set()
 
-    def _forget(self, pair: Pair) -> None:
-        self._asked.discard(pair)
-        self._next.pop(pair, None)
-        self._agreed.pop(pair, None)
+    def _in_reach(self) -> dict[Pair, RejoinAnswer]:
+        """The peers that may still agree, each with its last answer."""
+        return {pair: answer for pair, (answer, _) in self._answers.items() if answer <= RejoinAnswer.ACCEPT}
+
+    def _rounds(self, *answers: RejoinAnswer) -> list[int]:
+        """The rounds in all answers of these kinds."""
+        return [round for answer, round in self._answers.values() if answer in answers]
 
     def _go_on(self) -> None:
         if self.found.is_set():
             return
+        least = min(self._in_reach().values(), default=None)
         if self._enough is not None:
-            self._look(self._enough)
+            self._look(self._enough, least)
         elif self._ended_alone:
-            self.settle(max(self._ended.values()))
-        elif not self._asked:
+            self.settle(max(self._rounds(RejoinAnswer.ENDED)))
+        elif least is None:
             self.found.set()
-        elif self._proposed is None and self._asked <= self._next.keys():
+        elif self._proposed is None and least >= RejoinAnswer.POSITION:
             self._propose()
-        elif self._proposed is not None and self._asked <= self._agreed.keys():
+        elif self._proposed is not None and least is RejoinAnswer.ACCEPT:
             self.settle(self._proposed)
 
-    def _look(self, enough: int) -> None:
-        ended = self._ended if self._ended_alone else {}
-        self.latest = max(self._next.values() or ended.values(), default=None)
-        if self._asked <= self._next.keys() or (self.latest is not None and self.latest > enough):
+    def _look(self, enough: int, least: RejoinAnswer | None) -> None:
+        ended = self._rounds(RejoinAnswer.ENDED) if self._ended_alone else []
+        self.latest = max(self._rounds(RejoinAnswer.POSITION) or ended, default=None)
+        if least is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):
             self.found.set()
 
     @property
@@ -326,18 +342,19 @@ class RejoinProtocol:
         """Whether some peers have ended and no other can be asked, now or again."""
         # Two more attempts would not fit into the time limit.
         is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + ASK_INTERVAL)
-        return bool(self._ended) and not self._asked and (is_last or not self._silent)
+        none_silent = is_last or not self._rounds(RejoinAnswer.SILENT)
+        return bool(self._rounds(RejoinAnswer.ENDED)) and not self._in_reach() and none_silent
 
     def _propose(self) -> None:
-        self._proposed = max(self._next.values()) + self._margin
-        for rank, peer in sorted(self._asked):
+        self._proposed = max(self._rounds(RejoinAnswer.POSITION)) + self._margin
+        for rank, peer in self._in_reach():
             self._tell(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
         # A peer may have accepted although its REJOIN_ACCEPT is still on the way; it ignores another round.
-        for rank, peer in sorted(self._asked):
-            self._tell(Kind.DROP_EDGE, rank, peer, first_of(self._proposed or 0), 0)
-        self._agreed.clear()
+        for pair in self._in_reach():
+            self._tell(Kind.DROP_EDGE, *pair, first_of(self._proposed or 0), 0)
+            self._answers[pair] = RejoinAnswer.POSITION, self._answers[pair][1]
         self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()
 
