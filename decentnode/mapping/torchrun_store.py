@@ -2,17 +2,15 @@
 
 import ipaddress
 import socket
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from decentnode.core.text import first_line
 from decentnode.errors import MappingError, StartError
+from decentnode.mapping import stores
 from decentnode.mapping.job import SchedulerJob
-
-POLL_INTERVAL = 0.05
 
 
 def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
@@ -21,18 +19,16 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
     Raises StartError when one is missing after `seconds`, MappingError when two are the same.
     """
     host, port = job.meeting
-    limit = timedelta(seconds=seconds)
     keys = [f"address/{machine}" for machine in range(len(job.processes))]
     is_master = job.hosts_store and job.machine == 0
     try:
-        base = TCPStore(host, port, is_master=is_master, timeout=limit, wait_for_workers=False)
-        store = PrefixStore(f"decentnode/{job.identity}", base)
+        store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, is_master))
         for machine, address in _what_to_say(job).items():
             store.set(keys[machine], address)
-        store.wait(keys, limit)
+        store.wait(keys, timedelta(seconds=seconds))
         found = [store.get(key).decode("ascii", "replace") for key in keys]
-        part(store, len(keys), is_master, seconds)
-    except (RuntimeError, OSError) as error:
+        stores.part(store, len(keys), is_master, seconds)
+    except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
@@ -53,15 +49,6 @@ def both_ends(host: str, port: int) -> tuple[str, str]:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         return probe.getsockname()[0], probe.getpeername()[0]
-
-
-def part(store: Store, readers: int, waits: bool, seconds: float) -> None:
-    """Counts those that have read; the process with the store `waits` for all of them, and exits last."""
-    limit = time.monotonic() + seconds
-    done = store.add("parted", 1)
-    while waits and done < readers and time.monotonic() < limit:
-        time.sleep(POLL_INTERVAL)
-        done = store.add("parted", 0)
 
 
 def _checked(addresses: Sequence[str]) -> list[str]:

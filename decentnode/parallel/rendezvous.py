@@ -26,12 +26,12 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
 from decentnode.communication.inproc import InProcess
 from decentnode.core.registry import name_of
-from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
+from decentnode.mapping import stores
 from decentnode.mapping.base import is_loopback
 from decentnode.mapping.job import find_job
-from decentnode.mapping.torchrun_store import both_ends, part
+from decentnode.mapping.torchrun_store import both_ends
 
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
@@ -154,7 +154,7 @@ class StoreMeeting(RankRendezvous):
             raise BadInput(
                 f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
             )
-        store = _store_at(address, port, rank, size, timeout)
+        store = _store_at(address, port, rank, timeout)
         return cls(rank, size, store, (address, port))
 
     def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
@@ -204,7 +204,7 @@ class StoreMeeting(RankRendezvous):
             # A process that keeps the store and is about to exit waits a moment for the other ranks.
             waits = sys.exception() is not None and self.rank == 0
             with contextlib.suppress(RuntimeError):
-                part(store, self.size - len(missing), waits, Timeouts.store_farewell)
+                stores.part(store, self.size - len(missing), waits, Timeouts.store_farewell)
 
     def _directory(self, store: Any, notes: list[RankRecord], timeout: float, left: ExitStack) -> Path:
         """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
@@ -245,19 +245,13 @@ def _remove_orphan(directory: Path) -> None:
             os.close(found)
 
 
-def _store_at(address: str, port: int, rank: int, size: int, timeout: float) -> TCPStore:
+def _store_at(address: str, port: int, rank: int, timeout: float) -> TCPStore:
     """The store that the ranks share, the same one at every call; raises StartError."""
     # The agents of torchrun keep a store. Elsewhere rank 0 does, also for the loop's own process group, so it
     # stays until the process ends.
     if (address, port) not in _stores:
         serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        limit = timedelta(seconds=timeout)
-        try:
-            _stores[address, port] = TCPStore(
-                address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True
-            )
-        except RuntimeError as error:
-            raise StartError(f"rank {rank}: no store at {address}:{port}: {first_line(error)}") from error
+        _stores[address, port] = stores.join(address, port, timeout, serves)
     return _stores[address, port]
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from decentnode.communication.torch_distributed import baseline_group as collectives
 from decentnode.communication.torch_distributed import process_group
@@ -235,8 +235,7 @@ def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
 def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
     group = PretendedNcclGroup(nccl)
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
-    monkeypatch.setattr(process_group, "TCPStore", lambda *args, **options: None)
-    monkeypatch.setattr(process_group, "PrefixStore", lambda *args: SimpleNamespace(set_timeout=id))
+    monkeypatch.setattr(process_group.stores, "join", lambda *args: HashStore())
     monkeypatch.setattr(process_group, "NcclGroup", lambda *args: group)
     group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
     with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):

@@ -6,7 +6,6 @@ They do not use torch's global group, so other users of it in the process do not
 
 import os
 import re
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.torch_distributed.messages import Capabilities
 from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import StartError
+from decentnode.mapping import stores
 
 POLL_INTERVAL = 0.02
 MOST_NAMED = 8
@@ -63,39 +63,17 @@ class StoreRendezvous:
 
         `opens`: the process of rank 0 creates the store. It lasts as long as that connection.
         """
-        limit = timedelta(seconds=timeout)
+        address = self.place.processes[self.place.home[0]].address
         if all(self.place.co_located(position) for position in range(self.nodes)):
             # Minus one: no count of finished processes, since the file vanishes with the directory.
             store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
-            store.set_timeout(limit)
+            store.set_timeout(timedelta(seconds=timeout))
+        elif opens and self.rank == 0:
+            store = stores.serve(address, self.port, timeout, self.nodes)
         else:
-            store = self._tcp_store(limit, opens and self.rank == 0)
+            store = stores.join(address, self.port, timeout)
         # The run id keeps keys of an earlier run on the same port apart.
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
-
-    def _tcp_store(self, limit: timedelta, opens: bool) -> Store:
-        address = self.place.processes[self.place.home[0]].address
-        try:
-            if not opens:
-                return TCPStore(address, self.port, None, False, limit, wait_for_workers=False)
-            return store_at(address, self.port, limit, self.nodes)
-        except (OSError, RuntimeError) as error:
-            verb = "open" if opens else "reach"
-            where = f"its store at {address}, port {self.port}"
-            raise StartError(
-                f"rank {self.rank}: {self.name} cannot {verb} {where}: {reason(error)}"
-            ) from error
-
-
-def store_at(address: str, port: int, limit: timedelta, backlog: int) -> TCPStore:
-    """A store that is reachable at this address only; port 0: the system chooses. Raises OSError."""
-    # Bound here, because torch would listen on all addresses of the machine.
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.create_server((address, port), family=family, backlog=backlog)
-    return TCPStore(
-        address, listening.getsockname()[1], None, True, limit, wait_for_workers=False, use_libuv=False,
-        master_listen_fd=listening.detach(),
-    )  # fmt: skip
 
 
 def facts_of_all(

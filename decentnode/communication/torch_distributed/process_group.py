@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.torch_distributed.baseline_group import (
@@ -25,11 +25,11 @@ from decentnode.communication.torch_distributed.baseline_group import (
     keep,
     reason,
     set_unless_given,
-    store_at,
 )
 from decentnode.communication.torch_distributed.messages import GroupPlan
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
+from decentnode.mapping import stores
 
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
@@ -319,27 +319,23 @@ class GroupFactory:
 
     def open_store(self) -> tuple[str, int]:
         """Listens for the members of the group; returns (address, port). Raises StartError."""
-        limit = timedelta(seconds=Timeouts.group_operation)
         try:
-            self._store = store_at(self.address, self.port, limit, LARGEST_BACKLOG)
-        except OSError as error:
-            why = f"port {self.port} at {self.address} cannot be bound: {error.strerror}"
-            raise StartError(f"{why} (key communication.group_port)") from error
+            self._store = stores.serve(self.address, self.port, Timeouts.group_operation, LARGEST_BACKLOG)
+        except StartError as error:
+            raise StartError(f"{error} (key communication.group_port)") from error
         return self.address, self._store.port
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
         """Connects to the other members; raises GroupBroken if one of them is late."""
-        limit, patience = time.monotonic() + seconds, timedelta(seconds=seconds)
+        limit = time.monotonic() + seconds
         try:
-            base = TCPStore(plan.address, plan.port, None, False, patience, wait_for_workers=False)
-            store = PrefixStore(f"{self.run_id}", base)
-            store.set_timeout(patience)
+            store = PrefixStore(f"{self.run_id}", stores.join(plan.address, plan.port, seconds))
             group: Group
             if plan.backend == "nccl":
                 group = NcclGroup(plan, self.rank, store, self.device, seconds)
             else:
                 group = GlooGroup(plan, self.rank, store, self.address, seconds)
-        except RuntimeError as error:
+        except (RuntimeError, StartError) as error:
             raise GroupBroken(reason(error)) from error
         try:
             group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
