@@ -57,7 +57,7 @@ class Message(ABC):
 class Transport:
     """What a mailbox and its exchanges ask of the endpoint that carries them.
 
-    As it stands, for a transport that loses no message and whose memory is never written while it is read.
+    The defaults fit a transport that loses no message and whose memory is not written while it is read.
     """
 
     def acknowledge(self, source: int, message: Message) -> None:

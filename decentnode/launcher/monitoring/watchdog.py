@@ -276,7 +276,7 @@ class Watchdog:
         return now - seen.since > Timeouts.unusual_wait(usual)
 
     def _is_behind(self, peer: int, round: int) -> bool:
-        """Whether a peer has still to do something that a node needs which waits for it in this round."""
+        """Whether a peer has not done yet what a node that waits for it in this round needs."""
         if peer not in self._local:
             # Of another machine's node only the last report is known.
             return self._membership.members[peer].round < round
