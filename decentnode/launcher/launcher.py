@@ -106,9 +106,9 @@ class Launcher:
         join = Join(machine, __version__, digest, experiment.samples.digest, code)
         self._assembly = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
-            experiment.settings.failures, experiment.layout.numel,
+            experiment.settings.failures,
         )  # fmt: skip
-        self._vector_sender = VectorSender(machine, self._assembly.send, self._assembly.cut)
+        self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._assembly.send)
         self._others = RemoteMachines(
             experiment, machine, self.membership, self._assembly.last_heard, self._event_log.say
         )
@@ -325,12 +325,11 @@ class Launcher:
             self._assembly.send(RelayedReports(self.machine, unsent))
         self._unsent = []
         notes = self._assembly.receive()
-        # Acknowledges vectors at once, before the observer uses them: senders wait for that.
-        self._vector_sender.exchange(notes, self._others.listening)
         for machine in self._others.heard_again(notes):
             self._expect(machine)
         # Checked before use: another launcher may be faulty or of another run.
-        for note in filter(self._others.admits, notes):
+        notes = list(filter(self._others.admits, notes))
+        for note in self._vector_sender.exchange(notes, self._others.listening):
             if isinstance(note, RelayedReports):
                 for report in self._others.reports(note):
                     self._reports.take(report)

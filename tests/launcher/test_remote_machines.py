@@ -38,6 +38,7 @@ from decentnode.launcher.cluster.messages import (
     Start,
     StopRequest,
     VectorAck,
+    VectorPiece,
 )
 from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
 from decentnode.launcher.launcher import Launcher
@@ -50,7 +51,7 @@ from tests.integration.running import QUICKSTART
 MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "
 MACHINES += "{address: 127.0.0.3, nodes: 3}]"
 ROUNDS = 50
-BIG = 10**6
+BIG, BYTES = 10**6, 16
 
 
 def experiment(tmp_path):
@@ -62,7 +63,7 @@ class Desk:
     """A launcher after the start, without nodes and without sockets: others' notes are put into `inbox`."""
 
     def __init__(self, tmp_path, machine=0):
-        self.inbox, self.sent = [], []
+        self.machine, self.inbox, self.sent = machine, [], []
         self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
             expect_late=lambda machine: None, taken=[],
@@ -74,7 +75,7 @@ class Desk:
         self.launcher._run_monitor.pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.launcher._vector_sender = VectorSender(machine, self._send, lambda machine: None)
+        self.launcher._vector_sender = VectorSender(machine, BYTES, self._send)
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -173,6 +174,11 @@ def contributions(desk):
         PartialSum(1, -1, 1, right.content),
         PartialDistance(1, BIG, 1, 0.5),
         PartialDistance(1, 3, BIG, 0.5),
+        VectorPiece(1, 3, 1, 0, b""),
+        VectorPiece(1, 3, 1, -1, b"\0"),
+        VectorPiece(1, 3, 1, 8 * elements, b"\0"),
+        VectorPiece(1, 3, 2, 0, b"\0"),
+        VectorPiece(1, ROUNDS, 1, 0, b"\0"),
     ]
     return right, wrong
 
@@ -307,10 +313,10 @@ class TestSilence:
 
     def contribute(self, desk, content):
         """Who gets what the observer has made."""
-        contribution = MeanVector(3, content)
-        desk.launcher._vector_sender.contributions.put(contribution)
+        desk.launcher._vector_sender.contributions.put(MeanVector(3, content))
         desk.hear()
-        there = [to for note, to in desk.sent if note is contribution]
+        piece = VectorPiece(desk.machine, 3, 0, 0, content)
+        there = [to for note, to in desk.sent if note == piece]
         desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
         return there
 

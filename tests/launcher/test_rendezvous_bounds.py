@@ -1,10 +1,10 @@
-"""What a launcher takes in from a stranger on plain links, and how it ends one connection alone."""
+"""What a launcher takes in from a stranger on plain links."""
 
 import socket
 
 import pytest
 
-from decentnode.launcher.cluster.channel import NOWHERE, LauncherChannel, shut_down
+from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
 from tests.support.troupe import free_ports
 
@@ -47,17 +47,3 @@ def test_a_message_of_two_frames_is_counted_and_dropped(host, stranger):
     assert host.wait(5.0)
     assert host.receive() is None
     assert host.refused == {"frame count": 1}
-
-
-def test_a_connection_is_ended_unless_its_descriptor_is_another_ones(host, stranger):
-    def bring():
-        stranger.sendall(b"\x00\x01x")
-        assert host.wait(5.0)
-        return host.receive()
-
-    connection = bring().connection
-    shut_down((connection[0], ("another address", 1)))
-    shut_down(NOWHERE)
-    assert bring().connection == connection, "it lives"
-    shut_down(connection)
-    assert stranger.recv(1) == b""

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from decentnode.launcher.cluster.messages import MeanVector, PartialSum, RelayedReports, has_vector
+from decentnode.launcher.cluster.messages import MeanVector, PartialSum, RelayedReports
+from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.mapping.base import tcp_endpoint
 from tests.launcher.test_rendezvous import Meeting, receive
 
@@ -61,21 +62,14 @@ def pair():
         link.close()
 
 
-def heard(assembly, until=has_vector):
-    """The notes that come up to the first such one, in their order."""
-    notes, limit = [], time.monotonic() + 30.0
-    while not any(map(until, notes)) and time.monotonic() < limit:
-        notes += receive(assembly, 0.1)
-    return notes
-
-
 def test_who_sends_a_vector_is_heard_meanwhile(pair):
-    host, guest = pair
-    vector, alive = PartialSum(1, 0, 1, VECTOR), RelayedReports(1, [])
-    guest.send(vector)
-    guest.send(alive)
-    assert heard(host) == [alive, vector]
-    mean, alive = MeanVector(0, VECTOR), RelayedReports(0, [])
-    host.send(mean, 1)
-    host.send(alive, 1)
-    assert heard(guest) == [alive, mean]
+    senders = [VectorSender(machine, len(VECTOR), pair[machine].send) for machine in range(2)]
+    for giver, vector in ((1, PartialSum(1, 0, 1, VECTOR)), (0, MeanVector(0, VECTOR))):
+        senders[giver].contributions.put(vector)
+        heard, limit, taker, alive = [], time.monotonic() + 30.0, 1 - giver, RelayedReports(giver, [])
+        while vector not in heard and time.monotonic() < limit:
+            senders[giver].exchange(receive(pair[giver], 0.05), [taker])
+            pair[giver].send(alive)
+            heard += senders[taker].exchange(receive(pair[taker], 0.05), [giver])
+        notes = [note for note in heard if note in (alive, vector)]
+        assert notes.count(vector) == 1 and notes[:3] == [alive] * 3

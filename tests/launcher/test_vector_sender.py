@@ -1,4 +1,4 @@
-"""Of vectors that are sent to other machines: one at a time to each, and none for who is not there."""
+"""Of vectors that travel between machines in pieces: one at a time to each, and none to absent ones."""
 
 import time
 
@@ -6,27 +6,54 @@ import pytest
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import Join, MeanVector, PartialDistance, PartialSum, VectorAck
+from decentnode.launcher.cluster.messages import (
+    Join,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    VectorAck,
+    VectorPiece,
+)
+from decentnode.launcher.observer import vector_sender
 from decentnode.launcher.observer.vector_sender import VectorSender
 
 ALL = [1, 2]
 CONTENT = b"models"
+FIRST, SECOND = CONTENT[:4], CONTENT[4:]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(vector_sender, "PIECE_BYTES", len(FIRST))
 
 
 def mean(round):
     return MeanVector(round, CONTENT)
 
 
-def arrived(machine, round, content=CONTENT):
+def first(round, machine=0, count=0):
+    return VectorPiece(machine, round, count, 0, FIRST)
+
+
+def second(round, machine=0, count=0):
+    return VectorPiece(machine, round, count, len(FIRST), SECOND)
+
+
+def arrived(machine, round, content):
     return VectorAck(machine, round, digest(content))
 
 
+def whole(machine, round):
+    """The acknowledgements of both pieces."""
+    return arrived(machine, round, FIRST), arrived(machine, round, SECOND)
+
+
 class Desk:
-    """A vector sender, and what it has sent."""
+    """A vector sender, what it has sent, and what it has passed on."""
 
     def __init__(self, machine=0):
-        self.sent, self.unreachable, self.cut = [], set(), []
-        self.vector_sender = VectorSender(machine, self._send, self.cut.append)
+        self.sent, self.unreachable, self.passed = [], set(), []
+        self.vector_sender = VectorSender(machine, len(CONTENT), self._send)
 
     def _send(self, note, to):
         self.sent.append((note, to))
@@ -37,7 +64,7 @@ class Desk:
         for contribution in put:
             self.vector_sender.contributions.put(contribution)
         self.sent.clear()
-        self.vector_sender.exchange(notes, listening)
+        self.passed = self.vector_sender.exchange(notes, listening)
         return list(self.sent)
 
 
@@ -46,43 +73,61 @@ def desk():
     return Desk()
 
 
+def test_a_piece_is_sent_when_the_last_one_has_arrived(desk):
+    assert desk.exchange(put=[mean(0)], listening=[1]) == [(first(0), 1)]
+    assert desk.exchange(listening=[1]) == []
+    assert desk.exchange(arrived(1, 0, FIRST), listening=[1]) == [(second(0), 1)]
+    assert desk.passed == []
+    assert desk.exchange(arrived(1, 0, SECOND), listening=[1]) == []
+    assert desk.passed == [arrived(1, 0, SECOND)], "now the vector is there"
+
+
+def test_pieces_become_a_vector_again():
+    host, guest = Desk(), Desk(machine=1)
+    assert host.exchange(first(5, 2, 3)) == [(arrived(0, 5, FIRST), 2)]
+    assert host.passed == []
+    assert host.exchange(second(5, 2, 3)) == [(arrived(0, 5, SECOND), 2)]
+    assert host.passed == [PartialSum(2, 5, 3, CONTENT)]
+    guest.exchange(first(5), second(5))
+    assert guest.passed == [mean(5)]
+
+
+def test_the_rest_of_a_vector_that_was_given_up_is_not_awaited(desk):
+    desk.exchange(first(5, 2, 3), first(6, 2, 3), second(6, 2, 3))
+    assert desk.passed == [PartialSum(2, 6, 3, CONTENT)]
+    desk.exchange(second(7, 2, 3), first(8, 2, 3), first(8, 1, 2), second(8, 1, 2), second(8, 2, 3))
+    assert desk.passed == [PartialSum(1, 8, 2, CONTENT), PartialSum(2, 8, 3, CONTENT)], "a part is none"
+
+
 def test_a_second_vector_is_sent_only_to_who_has_got_the_first(desk):
-    assert desk.exchange(put=[mean(0), mean(1)]) == [(mean(0), 1), (mean(0), 2)]
-    assert desk.exchange(arrived(2, 0), put=[mean(2)]) == [(mean(2), 2)]
-    assert desk.exchange(arrived(2, 0), arrived(1, 1), put=[mean(3)]) == [], "these are of other rounds"
-    assert desk.exchange(arrived(1, 0), arrived(2, 2), put=[mean(4)]) == [(mean(4), 1), (mean(4), 2)]
+    assert desk.exchange(put=[mean(0), mean(1)]) == [(first(0), 1), (first(0), 2)]
+    assert desk.exchange(*whole(2, 0), put=[mean(2)]) == [(second(0), 2), (first(2), 2)]
+    assert desk.exchange(*whole(2, 0), *whole(1, 1), put=[mean(3)]) == [], "these are of other rounds"
+    sent = [(second(0), 1), (second(2), 2), (first(4), 1), (first(4), 2)]
+    assert desk.exchange(*whole(1, 0), *whole(2, 2), put=[mean(4)]) == sent
 
 
 def test_who_cannot_send_its_sum_says_at_once_that_it_has_no_part_in_it():
     desk = Desk(machine=1)
     sums = [PartialSum(1, round, 2, CONTENT) for round in range(3)]
-    assert desk.exchange(put=sums[:2], listening=[0]) == [(sums[0], 0), (PartialSum(1, 1, 0, b""), 0)]
-    assert desk.exchange(arrived(0, 0), put=sums[2:], listening=[0]) == [(sums[2], 0)]
-
-
-def test_a_mean_that_a_sum_is_part_of_says_too_that_the_sum_has_come():
-    desk = Desk(machine=1)
-    sums = [PartialSum(1, round, 2, CONTENT) for round in range(2)]
-    desk.exchange(put=sums[:1], listening=[0])
-    assert desk.exchange(mean(0), put=sums[1:], listening=[0]) == [(arrived(1, 0), 0), (sums[1], 0)]
+    assert desk.exchange(put=sums[:2], listening=[0]) == [(first(0, 1, 2), 0), (PartialSum(1, 1, 0, b""), 0)]
+    assert desk.exchange(*whole(0, 0), put=sums[2:], listening=[0]) == [
+        (second(0, 1, 2), 0),
+        (first(2, 1, 2), 0),
+    ]
 
 
 def test_who_has_not_read_a_vector_cannot_say_that_it_has_come(desk):
     desk.exchange(put=[mean(0)])
-    claims = VectorAck(1, 0, 0), arrived(1, 0, b"another"), PartialDistance(1, 0, 2, 0.5)
+    claims = VectorAck(1, 0, 0), arrived(1, 0, SECOND), arrived(1, 0, b"another")
     assert desk.exchange(*claims, put=[mean(1)], listening=[1]) == []
 
 
-def test_what_is_small_waits_for_nothing(desk):
+def test_what_is_small_waits_for_nothing_and_is_passed_on(desk):
     small = [PartialDistance(0, 0, 2, 0.5), PartialSum(0, 1, 0, b"")]
     desk.exchange(put=[mean(0)])
-    assert desk.exchange(put=small) == [(note, to) for note in small for to in ALL]
-
-
-def test_who_gets_a_vector_says_so(desk):
-    notes = [PartialSum(2, 5, 1, CONTENT), PartialSum(1, 5, 0, b""), PartialDistance(1, 5, 0, 0.0)]
-    assert desk.exchange(*notes) == [(arrived(0, 5), 2)]
-    assert Desk(machine=1).exchange(mean(5)) == [(arrived(1, 5), 0)]
+    assert desk.exchange(*small, put=small) == [(note, to) for note in small for to in ALL]
+    assert desk.passed == small
 
 
 def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(desk, monkeypatch):
@@ -90,31 +135,33 @@ def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(desk, monkeypatch
     desk.exchange(put=[mean(0)])
     assert desk.exchange(put=[mean(1)]) == []
     time.sleep(0.25)
-    assert desk.exchange(put=[mean(2)], listening=[1]) == [(mean(2), 1)]
-    assert desk.cut == [1, 2], "so nothing piles up there"
+    assert desk.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
     monkeypatch.setattr(Timeouts, "launcher_vector", lambda nbytes: max(0.2, nbytes))
-    desk.exchange(arrived(1, 2), put=[mean(3)], listening=[1])
+    desk.exchange(*whole(1, 2), put=[mean(3)], listening=[1])
     time.sleep(0.25)
     assert desk.exchange(put=[mean(4)], listening=[1]) == [], "a larger one may take longer"
 
 
 def test_nothing_is_awaited_from_who_was_started_anew_or_was_not_heard(desk):
     desk.exchange(put=[mean(0)])
-    assert desk.exchange(Join(1, "", "", ""), put=[mean(1)]) == [(mean(1), 1)]
+    assert desk.exchange(Join(1, "", "", ""), put=[mean(1)]) == [(first(1), 1)]
     desk.exchange(listening=[1])
-    assert desk.cut == [1, 2]
-    assert desk.exchange(put=[mean(2)]) == [(mean(2), 2)]
+    assert desk.exchange(put=[mean(2)]) == [(first(2), 2)]
 
 
 def test_what_could_not_be_sent_is_not_awaited(desk):
     desk.unreachable = {1}
     desk.exchange(put=[mean(0)])
     desk.unreachable.clear()
-    assert desk.exchange(put=[mean(1)]) == [(mean(1), 1)]
+    assert desk.exchange(put=[mean(1)]) == [(first(1), 1)]
+    desk.unreachable = {1}
+    assert desk.exchange(arrived(1, 1, FIRST), listening=[1]) == [(second(1), 1)]
+    desk.unreachable.clear()
+    assert desk.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
 
 
 def test_a_sum_that_could_not_be_sent_is_told_as_none():
     desk = Desk(machine=1)
     desk.unreachable = {0}
     whole = PartialSum(1, 0, 2, CONTENT)
-    assert desk.exchange(put=[whole], listening=[0]) == [(whole, 0), (PartialSum(1, 0, 0, b""), 0)]
+    assert desk.exchange(put=[whole], listening=[0]) == [(first(0, 1, 2), 0), (PartialSum(1, 0, 0, b""), 0)]

@@ -1,6 +1,6 @@
 """Messages between the launchers of different machines, by way of machine 0."""
 
-from typing import Annotated, TypeGuard
+from typing import Annotated
 
 import msgspec
 
@@ -100,13 +100,25 @@ class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
     content: bytes
 
 
+class VectorPiece(msgspec.Struct, frozen=True, tag="piece"):
+    """A piece of a vector after `round`: of the mean if machine 0 sends it, otherwise of a machine's sum."""
+
+    machine: int
+    round: Round
+    count: int
+    """Of the sum."""
+    start: int
+    """The place of its first byte in the vector."""
+    content: bytes
+
+
 class VectorAck(msgspec.Struct, frozen=True, tag="arrived"):
-    """A machine has received the vector of this round."""
+    """A machine has received a piece of the vector of this round."""
 
     machine: int
     round: Round
     digest: int
-    """Digest of the vector: proof that it was received."""
+    """Digest of the piece: proof that it was received."""
 
 
 class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
@@ -153,14 +165,9 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 Note = (
-    Join | Wait | Start | Refuse | RelayedReports | PartialSum | MeanVector | VectorAck | PartialDistance
-    | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
+    Join | Wait | Start | Refuse | RelayedReports | PartialSum | MeanVector | PartialDistance
+    | VectorPiece | VectorAck | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
 )  # fmt: skip
-
-
-def has_vector(note: Note) -> TypeGuard[PartialSum | MeanVector]:
-    """Whether it is as large as a model in float64."""
-    return isinstance(note, PartialSum | MeanVector) and bool(note.content)
 
 
 DECODER = msgspec.msgpack.Decoder(Note)

@@ -24,6 +24,7 @@ from decentnode.launcher.cluster.messages import (
     PartialSum,
     RelayedReports,
     VectorAck,
+    VectorPiece,
 )
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
@@ -176,12 +177,14 @@ class RemoteMachines:
                 fits = -1 <= note.round < self._rounds
             case CheckpointsCommitted():
                 fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
-            case PartialSum() | PartialDistance():
+            case PartialSum() | PartialDistance() | VectorPiece():
                 fits = 0 <= note.round < self._rounds
                 fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
                 # Checked here, because the observer reads the content as an array of that size.
                 if isinstance(note, PartialSum):
                     fits = fits and len(note.content) == (self._sum_bytes if note.count else 0)
+                elif isinstance(note, VectorPiece):
+                    fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
             case MeanVector():
                 fits = 0 <= note.round < self._rounds and len(note.content) == self._sum_bytes
             case _:

@@ -17,17 +17,8 @@ from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.settings import FailureSettings
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
-from decentnode.launcher.cluster.channel import NOWHERE, SLACK_BYTES, Arrival, Connection, LauncherChannel
-from decentnode.launcher.cluster.messages import (
-    DECODER,
-    INCARNATIONS,
-    Join,
-    Note,
-    Refuse,
-    Start,
-    Wait,
-    has_vector,
-)
+from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
+from decentnode.launcher.cluster.messages import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
 from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import difference
@@ -37,7 +28,7 @@ _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "r
 JOIN_INTERVAL = 0.5
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
-LEAST_BYTES = SLACK_BYTES // 256
+LEAST_BYTES = MOST_BYTES // 256
 """The least size that a message counts for."""
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 
@@ -75,13 +66,9 @@ class Rendezvous:
 
     def __init__(
         self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
-        failures: FailureSettings | None = None, elements: int = 0,
+        failures: FailureSettings | None = None,
     ) -> None:  # fmt: skip
-        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all.
-
-        `elements`: size of a model, because sums of models travel in float64.
-        """
-        self._most_bytes = 8 * elements + SLACK_BYTES
+        """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self._looked = time.monotonic()
@@ -94,10 +81,6 @@ class Rendezvous:
         self._starts = {machine: greeting.starts}
         self._incarnation = greeting.incarnation
         self._routes: dict[int, bytes] = {}
-        self._vector_routes: dict[int, bytes] = {}
-        """On machine 0, by machine the route for vectors."""
-        self._vector_links: dict[int, Connection] = {}
-        """By machine the connection of that route: one per machine, or their queued vectors would add up."""
         self._quorum = StartQuorum(mapping, failures or FailureSettings())
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
@@ -120,7 +103,7 @@ class Rendezvous:
         if self._credentials and self._credentials.signers:
             said, digest = self.introductions, self._greeting.digest
             self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = LauncherChannel(self._endpoint, self.machine, self._credentials, self._most_bytes)
+        self._rendezvous = LauncherChannel(self._endpoint, self.machine, self._credentials)
         if self.machine == 0:
             return self._host_meeting(deadline, is_stopped)
         return self._attend_meeting(deadline, is_stopped)
@@ -227,16 +210,9 @@ class Rendezvous:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
         if self._rendezvous is None:
             return 0
-        content, is_vector = msgspec.msgpack.encode(note), has_vector(note)
-        known = self._vector_routes if is_vector else self._routes
-        routes = [b""] if self.machine else [r for m, r in known.items() if to in (None, m)]
-        return len(content) * sum(self._rendezvous.send(content, route, is_vector) for route in routes)
-
-    def cut(self, machine: int) -> None:
-        """Closes the connection for vectors to a machine, and drops its queue."""
-        self._vector_routes.pop(machine, None)
-        if self._rendezvous is not None:
-            self._rendezvous.cut(self._vector_links.pop(machine, NOWHERE))
+        content = msgspec.msgpack.encode(note)
+        routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
+        return len(content) * sum(self._rendezvous.send(content, route) for route in routes)
 
     @property
     def descriptors(self) -> list[int]:
@@ -253,7 +229,7 @@ class Rendezvous:
         notes: list[Note] = []
         if self._rendezvous is None:
             return notes
-        room = MOST_AT_ONCE * self._rendezvous.most_bytes if self._rendezvous.wait(timeout) else 0
+        room = MOST_AT_ONCE * MOST_BYTES if self._rendezvous.wait(timeout) else 0
         # A machine that sends without a pause must not occupy the launcher.
         while room > 0 and (arrival := self._rendezvous.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
@@ -278,15 +254,7 @@ class Rendezvous:
         if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
             rendezvous.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
-        if not known:
-            return None
-        if has_vector(note):
-            if arrival.route:
-                if self._vector_links.get(machine, arrival.connection) != arrival.connection:
-                    self.cut(machine)
-                self._vector_routes[machine] = arrival.route
-                self._vector_links[machine] = arrival.connection
-        elif not self._keeps_route(rendezvous, machine, arrival.route):
+        if not known or not self._keeps_route(rendezvous, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
         self.last_heard[machine] = time.monotonic()
@@ -301,14 +269,11 @@ class Rendezvous:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
-        # A new launcher: vectors queued for the old one are useless.
-        if known != route:
-            self.cut(machine)
         self._routes[machine] = route
         return True
 
     def close(self) -> None:
-        """Delivers what was sent within two seconds, and closes the sockets."""
+        """Delivers what was sent within two seconds, and closes the socket."""
         if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None

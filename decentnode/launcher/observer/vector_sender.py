@@ -1,8 +1,8 @@
-"""An observer's contributions on their way to other launchers: one vector at a time to each.
+"""Vectors between launchers, in pieces: to each machine one vector at a time, one piece of it on the way.
 
-Over a slow link a vector takes longer than a round, and later ones would queue in memory. So a machine that
-has not received the last vector has no part in the next observation. A vector that takes too long counts as
-lost: the connection in which it may still wait is closed.
+Over a slow link a whole vector would delay every other message by seconds. So the next piece follows when the
+last one is acknowledged. A machine that has not received the last vector has no part in the next observation.
+A vector that takes too long counts as lost, and the rest of it is not sent.
 """
 
 import queue
@@ -14,80 +14,119 @@ from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import Join, MeanVector, Note, PartialSum, VectorAck, has_vector
+from decentnode.launcher.cluster.messages import Join, MeanVector, Note, PartialSum, VectorAck, VectorPiece
 from decentnode.launcher.observer.observer import Contribution
 
+PIECE_BYTES = 1 << 18
+"""A compromise: another message waits as long as this takes, and each piece takes a round trip."""
 Send = Callable[[Note, int | None], int]
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """A vector that has not been acknowledged."""
+@dataclass
+class _Outgoing:
+    """A vector on its way to one machine."""
 
-    round: int
-    digest: int
+    vector: PartialSum | MeanVector
     limit: float
     """When it counts as lost, on the clock of `time.monotonic`."""
+    start: int = 0
+    """Where the piece starts that is on its way."""
+    awaited: VectorAck | None = None
+    """The acknowledgement of that piece."""
 
 
 class VectorSender:
-    """The contributions of one launcher."""
+    """The vectors and other contributions of one launcher, and the vectors that it receives."""
 
-    def __init__(self, machine: int, send: Send, cut: Callable[[int], None]) -> None:
-        """`send` sends a message to a machine and returns the bytes: 0 without a route; `cut` closes the
-        connection for vectors to a machine.
-        """
+    def __init__(self, machine: int, nbytes: int, send: Send) -> None:
+        """`nbytes`: of a vector; `send` sends to a machine and returns the bytes: 0 without a route."""
         self._machine = machine
+        self._nbytes = nbytes
         self._send = send
-        self._cut = cut
         self.contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
         """What the next `exchange` sends; any thread may add to it."""
-        self._under_way: dict[int, _Sent] = {}
-        """By machine the vector that it has not acknowledged."""
+        self._outgoing: dict[int, _Outgoing] = {}
+        """By machine the vector that it has not received."""
+        self._incoming: dict[int, bytearray] = {}
+        """By machine what has arrived of its vector."""
 
-    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> None:
-        """Acknowledges received vectors, and sends queued contributions to machines that receive."""
-        for note in notes:
-            machine = getattr(note, "machine", 0)
-            if has_vector(note):
-                self._send(VectorAck(self._machine, note.round, digest(note.content)), machine)
-            if isinstance(note, Join):
-                # A new launcher must not receive vectors for the old one.
-                self._give_up(machine)
-            elif self._is_confirmed(machine, note):
-                del self._under_way[machine]
+    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> list[Note]:
+        """Acknowledges pieces, and sends further ones and queued contributions to machines that receive.
+
+        Returns the messages with each whole vector, and the acknowledgement of each, in place of its pieces.
+        """
+        found = [whole for note in notes if (whole := self._take(note)) is not None]
         # After the messages: an acknowledgement that is here must not count as late.
         now = time.monotonic()
-        for machine, sent in list(self._under_way.items()):
-            if machine not in listening or now > sent.limit:
-                self._give_up(machine)
+        for machine, vector in list(self._outgoing.items()):
+            if machine not in listening or now > vector.limit:
+                del self._outgoing[machine]
         while not self.contributions.empty():
             contribution = self.contributions.get()
             for machine in listening:
                 self._deliver(contribution, machine)
+        return found
 
-    def _is_confirmed(self, machine: int, note: Note) -> bool:
-        sent = self._under_way.get(machine)
-        if sent is None:
+    def _take(self, note: Note) -> Note | None:
+        match note:
+            case VectorPiece():
+                return self._assemble(note)
+            case VectorAck():
+                return self._continue(note)
+            case Join():
+                # A new launcher must not receive the rest of a vector for the old one.
+                self._outgoing.pop(note.machine, None)
+        return note
+
+    def _assemble(self, piece: VectorPiece) -> PartialSum | MeanVector | None:
+        """Acknowledges a piece; returns the vector if it is the last one."""
+        self._send(VectorAck(self._machine, piece.round, digest(piece.content)), piece.machine)
+        content = self._incoming.pop(piece.machine, bytearray())
+        # The first piece of another vector: the rest of the last one does not come.
+        if piece.start == 0:
+            content.clear()
+        if piece.start != len(content):
+            return None
+        content += piece.content
+        if len(content) < self._nbytes:
+            self._incoming[piece.machine] = content
+            return None
+        if piece.machine == 0:
+            return MeanVector(piece.round, bytes(content))
+        return PartialSum(piece.machine, piece.round, piece.count, bytes(content))
+
+    def _continue(self, ack: VectorAck) -> VectorAck | None:
+        """Sends the next piece; returns the acknowledgement if it is that of the last one."""
+        vector = self._outgoing.get(ack.machine)
+        if vector is None or ack != vector.awaited:
+            return None
+        vector.start += PIECE_BYTES
+        if vector.start < len(vector.vector.content):
+            self._send_piece(vector, ack.machine)
+            return None
+        del self._outgoing[ack.machine]
+        return ack
+
+    def _send_piece(self, sent: _Outgoing, machine: int) -> bool:
+        """Sends the piece that is due; returns False, and sends no more of the vector, if it was dropped."""
+        vector, content = sent.vector, sent.vector.content[sent.start : sent.start + PIECE_BYTES]
+        sent.awaited = VectorAck(machine, vector.round, digest(content))
+        count = vector.count if isinstance(vector, PartialSum) else 0
+        if not self._send(VectorPiece(self._machine, vector.round, count, sent.start, content), machine):
+            del self._outgoing[machine]
             return False
-        if isinstance(note, VectorAck):
-            return (note.round, note.digest) == (sent.round, sent.digest)
-        # A mean that includes the sum may overtake the acknowledgement of the sum.
-        return isinstance(note, MeanVector) and note.round == sent.round
-
-    def _give_up(self, machine: int) -> None:
-        if self._under_way.pop(machine, None) is not None:
-            self._cut(machine)
+        return True
 
     def _deliver(self, contribution: Contribution, machine: int) -> None:
-        if not has_vector(contribution):
+        if not isinstance(contribution, PartialSum | MeanVector) or not contribution.content:
             self._send(contribution, machine)
             return
-        if machine not in self._under_way and self._send(contribution, machine):
-            content = contribution.content
+        if machine not in self._outgoing:
             # A large vector on a slow link gets more time.
-            limit = time.monotonic() + Timeouts.launcher_vector(len(content))
-            self._under_way[machine] = _Sent(contribution.round, digest(content), limit)
-        elif isinstance(contribution, PartialSum):
+            limit = time.monotonic() + Timeouts.launcher_vector(len(contribution.content))
+            self._outgoing[machine] = _Outgoing(contribution, limit)
+            if self._send_piece(self._outgoing[machine], machine):
+                return
+        if isinstance(contribution, PartialSum):
             # An empty sum, so machine 0 does not wait for this machine.
             self._send(replace(contribution, count=0, content=b""), machine)
