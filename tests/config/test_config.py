@@ -360,9 +360,10 @@ def test_config_errors_are_bad_input() -> None:
 
 def test_loading_takes_less_than_a_tenth_of_a_second() -> None:
     load(SMALL)
-    start = time.perf_counter()
+    # Of this process: other programs may have the processor meanwhile.
+    start = time.process_time()
     load(SMALL)
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1
 
 
 def test_reference_shows_every_key() -> None:
