@@ -13,8 +13,6 @@ from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
     Failed,
-    Ready,
-    Report,
     Reporter,
     ReportReader,
 )
@@ -125,7 +123,6 @@ class Launcher:
             self._late_join, self.evaluations, self._evaluators, screen,
         )  # fmt: skip
         self._signals = 0
-        self._unsent: list[Report] = []
         self._startup = self._wall = self._command = 0.0
 
     def run(self) -> ExitCode:
@@ -298,15 +295,12 @@ class Launcher:
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
         # The nodes first: they publish what is evaluated.
-        reports = self._run_monitor.complete([*self._inflow.read(), *self._evaluators.reports()])
+        self._reports.take_own([*self._inflow.read(), *self._evaluators.reports(), *self._run_monitor.look()])
         if self._inflow.closed:
             # The fork server died without a report: its children died with it.
-            reports += [Failed(r, UNSEEN_END) for r in self.membership.active if r in self._local]
+            active = self._local.intersection(self.membership.active)
+            self._reports.take_own(Failed(rank, UNSEEN_END) for rank in sorted(active))
             self.membership.ended.update(self._positions)
-        for report in reports:
-            self._reports.take(report)
-        # Process ids concern this launcher only.
-        self._unsent += [report for report in reports if not isinstance(report, Ready)]
         if self.run_id:
             self._exchange_with_machines()
             self._stopping.advance()
@@ -320,10 +314,10 @@ class Launcher:
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
         # Machine 0 keeps its reports: it writes the summary.
-        unsent = self._unsent if self.machine else []
+        unsent = self._reports.unsent if self.machine else []
         if self._others.is_relay_due(bool(unsent), now):
             self._assembly.send(RelayedReports(self.machine, unsent))
-        self._unsent = []
+        self._reports.unsent = []
         notes = self._assembly.receive()
         for machine in self._others.heard_again(notes):
             self._expect(machine)
@@ -359,10 +353,8 @@ class Launcher:
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
         hung = self._run_monitor.watchdog.hung()
-        for verdict in chain.from_iterable(map(self._run_monitor.verdicts, hung)):
-            # Reported before the kill, so the reason is the hang and not the signal.
-            self._reports.take(verdict)
-            self._unsent.append(verdict)
+        # Reported before the kill, so the reason is the hang and not the signal.
+        self._reports.take_own(chain.from_iterable(map(self._run_monitor.verdicts, hung)))
         overdue = self._exit_monitor.overdue(time.monotonic())
         end_hung([self._run_monitor.pids[position] for position in [*hung, *overdue]])
 
@@ -422,7 +414,7 @@ class Launcher:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
         last_words = self.membership.last_words(self._local) if self.machine else []
-        self._assembly.send(RelayedReports(self.machine, [*self._unsent, *last_words]))
+        self._assembly.send(RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
         timing = Timing(max(self._startup, self._heartbeats.last_to_begin - self._command), self._wall)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._run_state.retention.newest_round if unfinished else None

@@ -1,7 +1,6 @@
 """The launcher's monitoring: records events, answers requests, and finds hung nodes."""
 
 import time
-from collections.abc import Iterable
 from math import inf
 from pathlib import Path
 from socket import socket
@@ -47,14 +46,14 @@ class RunMonitor:
         self._membership = membership
         self._machine = machine
         self._run_dir = run_dir
-        self._memory = MemoryEstimate(experiment, machine)
+        self.memory = MemoryEstimate(experiment, machine)
         self._control: ControlServer | None = None
         self._began = 0.0
 
     def open(self, socket_dir: str, requests: Requests) -> None:
         """Opens the control socket, also for these requests; the run continues without one if that fails."""
-        if self._memory.shortage:
-            self._event_log.say("memory", self._memory.shortage)
+        if self.memory.shortage:
+            self._event_log.say("memory", self.memory.shortage)
         # Answered from what the launcher knows, so a request never delays a node.
         requests = {"status": lambda _: self._status(), **requests}
         try:
@@ -80,10 +79,9 @@ class RunMonitor:
         # Cleared before the caller checks for causes, so no ring is missed.
         self.alarm.clear()
 
-    def complete(self, reports: Iterable[Report]) -> list[Report]:
-        """The reports, with memory figures where memory ran out, and the watchdog's own."""
-        explained = [more for report in reports for more in self._memory.explain(report)]
-        return [*explained, *(self.watchdog.look(time.monotonic()) if self._began else ())]
+    def look(self) -> list[Report]:
+        """New reports of the watchdog."""
+        return self.watchdog.look(time.monotonic()) if self._began else []
 
     def tell_loss(self, rank: int) -> None:
         """Records that a node is lost, and shows it unless the run was asked to stop."""

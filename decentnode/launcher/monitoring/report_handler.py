@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import OfRound, Report
@@ -39,6 +40,16 @@ class ReportHandler:
     """None before the first round."""
     all_finite: bool = True
     """Whether all test losses so far are finite."""
+    unsent: list[Report] = field(default_factory=list)
+    """Reports of this machine that machine 0 does not have."""
+
+    def take_own(self, found: Iterable[Report]) -> None:
+        """Processes reports of this machine, with the figures of its memory where that ran out."""
+        for report in chain.from_iterable(map(self.monitor.memory.explain, found)):
+            self.take(report)
+            # Process ids concern this launcher only.
+            if not isinstance(report, reports.Ready):
+                self.unsent.append(report)
 
     def take(self, report: Report) -> None:
         """Processes a report of any machine."""
