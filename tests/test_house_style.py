@@ -75,7 +75,7 @@ LARGE_CLASSES = {
     "Rendezvous": (25, 19, 330, "the start and late joins, on machine 0 and on the others"),
     "RoundExchange": (13, 22, 180, "split with the peers' state machine"),
     "DecentralizedDataParallel": (30, 10, 320, "its public methods are those of torch's DDP"),
-    "Sharing": (27, 5, 240, "the seam: one method for each question of a run, most with an answer"),
+    "Sharing": (27, 6, 240, "the seam: one method for each question of a run, most with an answer"),
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
     "Settings": (0, 27, 45, "one attribute for each key of a configuration"),
     "RoundRecord": (0, 22, 30, "one attribute for each field of a line"),
@@ -83,7 +83,9 @@ LARGE_CLASSES = {
 }
 """Methods, attributes and lines that a class may have instead, and why it is no smaller."""
 MOST_MODULES = 13
-LARGE_FOLDERS = {("core",): 15, ("sharing",): 99, ("transforms",): 99, ("models",): 99, ("datasets",): 99}
+LARGE_FOLDERS = {("core",): 15, ("sharing",): 99, ("transforms",): 99, ("models",): 99, ("datasets",): 99} | {
+    ("graph",): 99
+}
 """A closed list, and folders of plug-ins."""
 MOST_IMPORTS = 15
 MANY_IMPORTS = {"launcher.launcher": 34, "node.experiment": 31, "cli.app": 30, "node.host_process": 20} | {

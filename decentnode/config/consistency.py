@@ -14,7 +14,7 @@ import torch
 from decentnode.communication.base import Communication
 from decentnode.config.settings import EvaluationSettings, FailureSettings
 from decentnode.config.yaml_source import Document
-from decentnode.core.registry import name_of
+from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
@@ -160,6 +160,18 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
     document.add(
         ("sharing",), *(f"{scheme} needs a graph {what}; this one is not" for fails, what in unmet if fails)
     )
+
+
+def _servers(document: Document, graph: Graph, sharing: Sharing) -> None:
+    scheme, name = name_of(sharing), name_of(graph)
+    if sharing.needs_server and not graph.servers:
+        what = f"{scheme} needs a graph with a server, such as federated; {name} has none"
+        document.add(("sharing",), what)
+    elif graph.servers and not sharing.needs_server:
+        fitting = ", ".join(
+            known for known, cls in SHARINGS.classes().items() if getattr(cls, "needs_server", False)
+        )
+        document.add(("sharing",), f"{scheme} is for peers, but {name} has a server; use one of: {fitting}")
 
 
 def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing) -> None:
@@ -363,7 +375,7 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 
 CHECKS: tuple[Callable[..., None], ...] = (
-    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _weights,
-    _scheme, _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
+    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
+    _weights, _scheme, _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
     _one_model, _same_steps, _ports_of_training,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from decentnode.graph import (
     files,
     random_graphs,
     redrawn,
+    roles,
     schedules,
     time_varying,
 )
@@ -13,5 +14,5 @@ from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnG
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "families",
-    "files", "random_graphs", "redrawn", "schedules", "time_varying",
+    "files", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
 ]  # fmt: skip

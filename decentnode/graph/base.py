@@ -71,6 +71,8 @@ class View:
     """For each target all ranks that it receives from, this node included, ascending."""
     learning_rate: float = 0.0
     """The rate of this round's local steps."""
+    servers: tuple[int, ...] = ()
+    """The graph's servers, the first one first; none in a graph of peers."""
 
     @property
     def degree(self) -> int:
@@ -103,6 +105,11 @@ class Graph(ABC):
     def static(self) -> bool:
         """Whether the graph is the same in every round."""
         return True
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """The ranks that have the model of all, first the one to follow; none in a graph of peers."""
+        return ()
 
     @property
     def period(self) -> int | None:

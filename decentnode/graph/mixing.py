@@ -189,6 +189,7 @@ class WeightedGraph:
                 j: self.mixing.incoming(self.graph, j, round)[rank] for j in sorted((*targets, rank))
             },
             co_senders={j: self.graph.sources(j, round) for j in targets},
+            servers=self.graph.servers,
         )
 
 

@@ -141,6 +141,7 @@ def within(view: View, ranks: list[int]) -> View:
         weights=live_weights(view.weights, view.rank, sources),
         outgoing_weights=live_weights(view.outgoing_weights, view.rank, targets),
         co_senders={j: tuple(k for k in view.co_senders[j] if k in ranks) for j in targets},
+        servers=tuple(j for j in view.servers if j in ranks),
     )  # fmt: skip
 
 
@@ -159,7 +160,7 @@ class DryNodes:
     def __post_init__(self) -> None:
         experiment = self.experiment
         self.ranks = members_of(experiment.graph)
-        self.schemes = {rank: experiment.sharing() for rank in self.ranks}
+        self.schemes = {rank: experiment.sharing(rank) for rank in self.ranks}
         network = copy.deepcopy(experiment.network)
         self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
         introductions = {rank: scheme.introduction() for rank, scheme in self.schemes.items()}

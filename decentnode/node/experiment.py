@@ -186,9 +186,10 @@ class Experiment:
         machines = [self.mapping.machine_of(rank) for rank in range(self.graph.num_nodes)]
         return FaultInjector(faults, machines, self.settings.seed) if faults else None
 
-    def sharing(self) -> Sharing:
-        """A new scheme for one node, bound to the model."""
+    def sharing(self, rank: int = 0) -> Sharing:
+        """A new scheme for a node, bound to the model."""
         sharing: Sharing = self.settings.sharing.make()
+        sharing.samples = len(self.parts[rank])
         transforms = [t.make() for t in self.settings.transforms]
         in_vector = stay_in_vector(self.layout, sharing, [*sharing.first_transforms(), *transforms])
         layout = self.layout if in_vector else self.layout.parameters
@@ -223,7 +224,7 @@ class Experiment:
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
-        sharing = self.sharing()
+        sharing = self.sharing(rank)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if resources.shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)

@@ -8,20 +8,27 @@ from decentnode.sharing.d2 import D2
 from decentnode.sharing.decent_lam import DecentLam
 from decentnode.sharing.deep_squeeze import DeepSqueeze
 from decentnode.sharing.exact_diffusion import ExactDiffusion
+from decentnode.sharing.fed_avg import FedAvg
+from decentnode.sharing.fed_opt import FedAdam, FedYogi
+from decentnode.sharing.fed_prox import FedProx
+from decentnode.sharing.fed_stc import FedStc
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
 from decentnode.sharing.moniqua import Moniqua
 from decentnode.sharing.none import NoSharing
+from decentnode.sharing.parameter_server import ParameterServer
 from decentnode.sharing.power_gossip import PowerGossip
 from decentnode.sharing.push_sum import PushSum
 from decentnode.sharing.quasi_global import QuasiGlobal
 from decentnode.sharing.relay_sum import RelaySum
+from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
 
 __all__ = [
-    "D2", "AllReduce", "Beer", "Choco", "DecentLam", "DeepSqueeze", "ExactDiffusion", "Gossip",
-    "GradientTracking", "Jwins", "Moniqua", "NoSharing", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum",
-    "SecureAggregation", "Sharing", "Stc",
+    "D2", "AllReduce", "Beer", "Choco", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg",
+    "FedProx", "FedStc", "FedYogi", "Gossip", "GradientTracking", "Jwins", "Moniqua", "NoSharing",
+    "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Scaffold", "SecureAggregation",
+    "Sharing", "Stc",
 ]  # fmt: skip

@@ -47,6 +47,8 @@ class Sharing(Stateful, ABC):
     """Correct only where every node is a neighbor of every other."""
     needs_tree: ClassVar[bool] = False
     """Correct only on a tree."""
+    needs_server: ClassVar[bool] = False
+    """For graphs with a server, and for no other."""
     needs_plain_sgd: ClassVar[bool] = False
     """Its equations assume gradient steps: torch.optim.SGD without momentum and weight decay."""
     needs_float32: ClassVar[bool] = False
@@ -81,6 +83,8 @@ class Sharing(Stateful, ABC):
     num_nodes: int
     chain: Chain
     seed: int
+    samples: int = 1
+    """The number of this node's training samples, set before `introduction`."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
 

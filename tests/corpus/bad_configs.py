@@ -1279,6 +1279,24 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "binary_tree; this one is not"
         ],
     ),
+    "fed_avg without a server": (
+        "name: gossip",
+        "name: fed_avg",
+        ["14 sharing: fed_avg needs a graph with a server, such as federated; file has none"],
+    ),
+    "gossip with a server": (
+        "{name: file, path: ring.edges}",
+        "{name: federated, nodes: 4}",
+        [
+            "14 sharing: gossip is for peers, but federated has a server; use one of: fed_adam, fed_avg, ...",
+            "14 sharing.weights: metropolis_hastings weights need an undirected graph; use uniform or file",
+        ],
+    ),
+    "two numbers of clients": (
+        "{name: file, path: ring.edges}",
+        "{name: federated, nodes: 4, rate: 0.5, clients: 2}",
+        ["4 graph: federated: give the rate or the number of clients, not both"],
+    ),
     "choco on a directed graph": (
         "path: ring.edges}",
         "path: ring.edges, directed: true}\nsharing2: 1",

@@ -30,6 +30,7 @@ def test_every_family_of_schemes_has_a_configuration():
     """One for each family; the others of a family differ by the scheme's name alone."""
     shown = {Experiment.from_yaml(path, QUICK).settings.sharing.name for path in CONFIGS}
     relatives = {"all_reduce", "none", "d2", "decent_lam", "deep_squeeze", "moniqua"}
+    relatives |= {"fed_adam", "fed_prox", "fed_stc", "fed_yogi", "parameter_server", "scaffold"}
     assert shown | relatives == set(SHARINGS.classes())
 
 

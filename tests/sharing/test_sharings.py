@@ -228,6 +228,7 @@ UNFIT = {
     "needs_undirected_graph": (DirectedRing(8), "that is undirected"),
     "needs_complete_graph": (Ring(8), "where every node receives from every other"),
     "needs_tree": (Ring(8), "that is a tree"),
+    "needs_server": (Ring(8), "needs a graph with a server, such as federated; ring has none"),
 }
 
 

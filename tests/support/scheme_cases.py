@@ -11,6 +11,7 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
 from decentnode.graph.mixing import MetropolisHastings, Uniform
 from decentnode.graph.random_graphs import Regular
+from decentnode.graph.roles import Federated
 from decentnode.sharing import (
     D2,
     AllReduce,
@@ -19,15 +20,22 @@ from decentnode.sharing import (
     DecentLam,
     DeepSqueeze,
     ExactDiffusion,
+    FedAdam,
+    FedAvg,
+    FedProx,
+    FedStc,
+    FedYogi,
     Gossip,
     GradientTracking,
     Jwins,
     Moniqua,
     NoSharing,
+    ParameterServer,
     PowerGossip,
     PushSum,
     QuasiGlobal,
     RelaySum,
+    Scaffold,
     SecureAggregation,
     Stc,
 )
@@ -36,6 +44,7 @@ from decentnode.sharing.blocks.pairwise_masks import MaskKeys
 from decentnode.testing import Q8, random_models
 from decentnode.transforms import Cast, Qsgd, Rice
 from decentnode.transforms.coding.zstd import Zstd
+from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.top_k import TopK
 
@@ -128,6 +137,8 @@ MATRICES = ParameterLayout(
     )
 )
 """28 values, in matrices and otherwise."""
+SERVED = (Federated(6), Federated(9, server=4, rate=0.5, standby=2), Federated(5, clients=1, down="all"))
+UPDATES = (Federated(6), Federated(9, server=4, rate=0.5, standby=2, down="all"))
 TREES = (Chain(8), Star(5), BinaryTree(7))
 
 CASES: dict[str, Case] = {
@@ -142,6 +153,13 @@ CASES: dict[str, Case] = {
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
     "exact_diffusion": Case(ExactDiffusion),
+    "fed_adam": Case(FedAdam, graphs=SERVED, weights=Uniform(), chains=(plain, coded)),
+    "fed_avg": Case(
+        FedAvg, graphs=SERVED, weights=Uniform(), chains=(*LOSSY, lambda: (ErrorFeedback(), *coded()))
+    ),
+    "fed_prox": Case(lambda: FedProx(mu=0.5), graphs=SERVED, weights=Uniform()),
+    "fed_stc": Case(lambda: FedStc(fraction=0.3), graphs=UPDATES, weights=Uniform(), chains=(plain,)),
+    "fed_yogi": Case(FedYogi, graphs=SERVED, weights=Uniform(), chains=(plain,)),
     "gossip": Case(
         Gossip,
         chains=(*LOSSY, zipped, same_coordinates, rounded_same_coordinates),
@@ -151,6 +169,10 @@ CASES: dict[str, Case] = {
     "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
     "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
+    "parameter_server": Case(ParameterServer, graphs=SERVED, weights=Uniform(), chains=LOSSY),
+    "parameter_server adam": Case(
+        lambda: ParameterServer(optimizer="adam"), graphs=SERVED[:1], weights=Uniform(), chains=(plain,)
+    ),
     "power_gossip": Case(PowerGossip, chains=(plain,), length=28, parameters=MATRICES),
     "power_gossip rank 2": Case(
         lambda: PowerGossip(rank=2), graphs=(Ring(8),), chains=(plain,), length=28, parameters=MATRICES
@@ -161,6 +183,7 @@ CASES: dict[str, Case] = {
     "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(Ring(8),)),
     "relay_sum": Case(RelaySum, graphs=TREES),
     "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
+    "scaffold": Case(Scaffold, graphs=SERVED, weights=Uniform()),
     "secure_aggregation": Case(
         masked,
         graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),

@@ -1,0 +1,190 @@
+"""Rounds with a server: clients send what they learned up, and the server sends its model down."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Layout, NotFinite, Payload, dense_layout
+from decentnode.core.vector import ParameterLayout
+from decentnode.errors import RunFailed
+from decentnode.graph.base import View
+from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+
+@dataclass
+class ServerSharing(Sharing):
+    """Two exchanges in a round: C(u_i) from the clients up, then the server's model x down.
+
+    u = sum_i p_i C(u_i),   x <- x + what the scheme makes of u
+
+    p_i is proportional to the samples of i, or equal, over the u_i that arrived. A node without samples has
+    no u_i. A server with samples has one, in every round. State: x, d floats, on all nodes.
+
+    All servers do the same, and all nodes take the payload of the first in the order of the graph. A server
+    that was lost, or has missed a round, stands behind the others from then on.
+    """
+
+    needs_server: ClassVar = True
+    needs_float32: ClassVar = True
+    mean: ClassVar = "does not keep the mean of all models"
+    sends: ClassVar = "differences"
+    phases: ClassVar = 2
+    decodes_own: ClassVar[bool] = False
+    """Whether clients need u_i as servers decode it."""
+    wire: ClassVar = "C(d) up, b d down to each client"
+    state: ClassVar[tuple[str, ...]] = ("_model", "_round", "_lost")
+
+    average: Literal["samples", "equal"] = "samples"
+    """The weights of the clients: by their samples, or the same for all that have any."""
+
+    _samples: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+    _round: int = field(default=-1, init=False, repr=False)
+    """The last round that the node took part in."""
+    _lost: list[int] = field(default_factory=list, init=False, repr=False)
+    """Ranks that were lost, or have missed a round, once."""
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return False
+
+    def introduction(self) -> bytes:
+        return self.samples.to_bytes(8, "little")
+
+    def meet(self, introductions: Mapping[int, bytes]) -> None:
+        self._samples = {rank: int.from_bytes(said, "little") for rank, said in introductions.items()}
+
+    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
+        super().bind(layout, num_nodes, chain, seed)
+        self._elements = chain.layouts[0].fields[0].elements
+        self._taken: Tensor | None = None
+        self._own: Tensor | None = None
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(torch.zeros_like(vector))
+        self._model = vector.clone()
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        if phase == 0:
+            return self.chain.layout
+        signal = self.chain.layouts[0].fields[0]
+        return dense_layout(signal.elements, signal.dtype)
+
+    @abstractmethod
+    def _signal(self, vector: Tensor, view: View) -> Tensor:
+        """u_i of this node, shape (d,)."""
+
+    @abstractmethod
+    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+        """The server's step, given u = sum_i p_i u_i and the u_i; changes `_model` in place."""
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        """What this node sends up, to all servers."""
+        serves, up = view.rank in view.servers, tuple(j for j in view.targets if j in view.servers)
+        self._own = self._signal(vector, view) if (serves or up) and self._samples[view.rank] else None
+        if self._own is None or not up:
+            return {}
+        sent = self._encoded(self._own, replace(view, targets=up))
+        if serves or self.decodes_own:
+            # As the other servers decode it: all must add up the same.
+            context = Context(self.seed, view.round, view.rank, up[0] if self.chain.per_receiver else None)
+            self._own = self.chain.decode(sent[up[0]].to(vector.device), context)
+        packed = {id(payload): self._packed(payload) for payload in sent.values()}
+        return {j: packed[id(payload)] for j, payload in sent.items()}
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        """Adds up what arrived and the own part, makes the server's step, and writes its model to `out`."""
+
+        def part(j: int, payload: Payload) -> Tensor:
+            context = Context(self.seed, view.round, j, view.rank)
+            return self.chain.decode(self._unpacked(j, payload), context)
+
+        heard = self._read(incoming, view, part)
+        if self._own is not None:
+            heard[view.rank] = self._own
+        heard = dict(sorted(heard.items()))
+        samples = self._samples if self.average == "samples" else dict.fromkeys(self._samples, 1)
+
+        def terms(u: Mapping[int, Tensor]) -> Terms:
+            total = sum(samples[j] for j in u)
+            # The first term is zero, because nothing may have arrived.
+            return [(0.0, vector), *((samples[j] / total, u_j) for j, u_j in u.items())]
+
+        self._mix_finite(heard, vector if self._own is None else self._own, terms, view, out)
+        if heard:
+            self._step(out, heard, view)
+        out.copy_(self._x)
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """Clients send up, and the server's model comes down."""
+        if view.round != self._round + 1:
+            # This node was absent: its model is that of an earlier round, or of another node.
+            self.on_peer_lost(view.rank)
+        self._round = view.round
+        serves = view.rank in view.servers
+        sent = self.outgoing(vector, view)
+        incoming = await exchange(sent, [j for j in view.sources if serves and self._samples[j]])
+        out.copy_(vector)
+        if serves:
+            self.mix(vector, incoming, view, out)
+        down = dict.fromkeys(view.targets, self._down(view)) if serves else {}
+        givers = [j for j in view.sources if j in view.servers]
+        incoming = await exchange(down, givers)
+        if givers or serves:
+            self._follow(incoming, view)
+        if self._taken is not None:
+            out.copy_(self._taken[: len(out)])
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        if self._taken is not None:
+            self._model, self._taken = self._taken, None
+
+    def on_peer_lost(self, rank: int) -> None:
+        if rank not in self._lost:
+            self._lost.append(rank)
+
+    @property
+    def _x(self) -> Tensor:
+        """The server's model, as this node has it."""
+        return self._model[: self._elements]
+
+    def _packed(self, payload: Payload) -> Payload:
+        """What is sent up, given C(u_i)."""
+        return payload
+
+    def _unpacked(self, j: int, payload: Payload) -> Payload:
+        """The inverse of `_packed`; raises PayloadError."""
+        return payload
+
+    def _down(self, view: View) -> Payload:
+        """What a server sends down."""
+        return Payload.dense(self._model)
+
+    def _follow(self, incoming: Incoming, view: View) -> None:
+        """Takes the model of the first server that has one; raises RunFailed if none is left."""
+        for server in sorted(view.servers, key=lambda rank: rank in self._lost):
+            if server == view.rank:
+                self._stay(view)
+                return
+            found = self._read({j: p for j, p in incoming.items() if j == server}, view, self._received(view))
+            if server in found and is_finite(found[server]):
+                self._taken = found[server]
+                return
+            if server in found:
+                self._refused(server, view, NotFinite("its model is not finite"))
+        ranks = " and ".join(map(str, view.servers))
+        what = "the server, rank" if len(view.servers) == 1 else "all servers, ranks"
+        hint = "; graph.standby names a rank that would replace it" if len(view.servers) == 1 else ""
+        raise RunFailed(f"rank {view.rank}, round {view.round + 1}: lost {what} {ranks}{hint}")
+
+    def _received(self, view: View) -> Callable[[int, Payload], Tensor]:
+        """Reads what a server sent down; the result is new memory."""
+        return lambda server, payload: payload["vector"].clone()
+
+    def _stay(self, view: View) -> None:
+        """Called in a server that follows no other."""
