@@ -17,7 +17,7 @@ from decentnode.errors import UnknownPlugin
 
 T = TypeVar("T", bound=type)
 
-MOST_LETTERS = 240
+MOST_LETTERS = 220
 """Of the names in a message, which is one line."""
 
 
