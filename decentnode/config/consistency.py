@@ -156,10 +156,10 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
         ),
         (sharing.needs_tree and not is_tree(graph), "that is a tree, such as chain, star or binary_tree"),
     ]
-    scheme = name_of(sharing)
-    document.add(
-        ("sharing",), *(f"{scheme} needs a graph {what}; this one is not" for fails, what in unmet if fails)
-    )
+    refused = [f"{name_of(sharing)} needs a graph {what}; this one is not" for fails, what in unmet if fails]
+    if refused and unmet[0][0] and sharing.when_changing:
+        refused[0] += f"; {sharing.when_changing}"
+    document.add(("sharing",), *refused)
 
 
 def _servers(document: Document, graph: Graph, sharing: Sharing) -> None:

@@ -4,6 +4,7 @@ from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.beer import Beer
 from decentnode.sharing.choco import Choco
+from decentnode.sharing.choco_per_edge import ChocoPerEdge
 from decentnode.sharing.d2 import D2
 from decentnode.sharing.decent_lam import DecentLam
 from decentnode.sharing.deep_squeeze import DeepSqueeze
@@ -27,8 +28,8 @@ from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
 
 __all__ = [
-    "D2", "AllReduce", "Beer", "Choco", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg",
-    "FedProx", "FedStc", "FedYogi", "Gossip", "GradientTracking", "Jwins", "Moniqua", "NoSharing",
-    "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Scaffold", "SecureAggregation",
-    "Sharing", "Stc",
+    "D2", "AllReduce", "Beer", "Choco", "ChocoPerEdge", "DecentLam", "DeepSqueeze", "ExactDiffusion",
+    "FedAdam", "FedAvg", "FedProx", "FedStc", "FedYogi", "Gossip", "GradientTracking", "Jwins", "Moniqua",
+    "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Scaffold",
+    "SecureAggregation", "Sharing", "Stc",
 ]  # fmt: skip

@@ -41,6 +41,8 @@ class Sharing(Stateful, ABC):
 
     needs_static_graph: ClassVar[bool] = False
     """Correct only on a graph that is the same in every round."""
+    when_changing: ClassVar[str] = ""
+    """What its refusal of another graph recommends."""
     needs_undirected_graph: ClassVar[bool] = False
     """Correct only on an undirected graph."""
     needs_complete_graph: ClassVar[bool] = False

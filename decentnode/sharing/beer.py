@@ -37,6 +37,7 @@ class Beer(Sharing):
     """
 
     needs_static_graph: ClassVar = True
+    when_changing: ClassVar = "use gradient_tracking"
     needs_undirected_graph: ClassVar = True
     needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True

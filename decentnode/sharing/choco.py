@@ -31,6 +31,7 @@ class Choco(Sharing):
     """
 
     needs_static_graph: ClassVar = True
+    when_changing: ClassVar = "use choco_per_edge"
     needs_undirected_graph: ClassVar = True
     tolerates_loss: ClassVar = False
     carries_errors: ClassVar = True

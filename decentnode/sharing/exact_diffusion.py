@@ -40,6 +40,7 @@ class ExactDiffusion(Sharing):
     """
 
     needs_static_graph: ClassVar = True
+    when_changing: ClassVar = "use gradient_tracking"
     needs_undirected_graph: ClassVar = True
     needs_float32: ClassVar = True
     tolerates_loss: ClassVar = False

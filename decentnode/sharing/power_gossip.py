@@ -55,10 +55,12 @@ class PowerGossip(Sharing):
     comes from. Where that differs, or a message was late, the ends skip an exchange and start from a p drawn
     by the shared seed.
 
-    State: p per neighbor and parameter. Needs a static graph, where p warms up, and no transforms.
+    On a graph that changes p is only warm for two nodes that exchange in two rounds in a row. Every other
+    exchange takes a random part of a difference: the mean is kept as exactly, but agreement takes longer.
+
+    State: p per neighbor and parameter. Takes no transforms.
     """
 
-    needs_static_graph: ClassVar = True
     needs_undirected_graph: ClassVar = True
     needs_float32: ClassVar = True
     sends_one_payload: ClassVar = False

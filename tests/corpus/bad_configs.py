@@ -1297,6 +1297,16 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{name: federated, nodes: 4, rate: 0.5, clients: 2}",
         ["4 graph: federated: give the rate or the number of clients, not both"],
     ),
+    "choco_per_edge that forgets at once": (
+        "name: gossip",
+        "name: choco_per_edge, memory: 0",
+        ["14 sharing.memory: must be a whole number > 0 or null, not 0"],
+    ),
+    "choco_per_edge with a selection by change": (
+        "name: gossip, weights: metropolis_hastings",
+        "name: choco_per_edge, transforms: [{name: top_k, by: change}]",
+        ["14 sharing.transforms[0]: top_k remembers one thing that was sent to all, but ..."],
+    ),
     "choco on a directed graph": (
         "path: ring.edges}",
         "path: ring.edges, directed: true}\nsharing2: 1",
@@ -2625,6 +2635,13 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "ddp with other steps on each rank": (
         ["training.name=ddp", "sharing=none", "training.steps_per_round=[1, 2, 2, 2]"],
         ["command line: training.steps_per_round: ddp makes the same steps on all ranks; give one number"],
+    ),
+    "choco on a graph that changes": (
+        ["sharing=choco", "graph={name: random_matching, nodes: 4}"],
+        [
+            "command line: sharing: choco needs a graph that is the same in every round; this one is not; "
+            "use choco_per_edge"
+        ],
     ),
     "ddp with nodes that rest": (
         [

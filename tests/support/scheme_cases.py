@@ -11,12 +11,14 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
 from decentnode.graph.mixing import MetropolisHastings, Uniform
 from decentnode.graph.random_graphs import Regular
+from decentnode.graph.redrawn import EpidemicOracle, RandomMatching
 from decentnode.graph.roles import Federated
 from decentnode.sharing import (
     D2,
     AllReduce,
     Beer,
     Choco,
+    ChocoPerEdge,
     DecentLam,
     DeepSqueeze,
     ExactDiffusion,
@@ -49,6 +51,7 @@ from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.top_k import TopK
 
 SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
+CHANGING_GRAPHS = (EpidemicOracle(6, 3, seed=1), RandomMatching(7, seed=1))
 LENGTH = 7
 A8, B8, OPTIMUM8, q8_gradient = Q8.a, Q8.b, Q8.optimum.item(), Q8.gradient
 
@@ -149,6 +152,7 @@ CASES: dict[str, Case] = {
     ),
     "beer": Case(Beer, chains=LOSSY),
     "choco": Case(Choco, chains=LOSSY),
+    "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
@@ -176,6 +180,9 @@ CASES: dict[str, Case] = {
     "power_gossip": Case(PowerGossip, chains=(plain,), length=28, parameters=MATRICES),
     "power_gossip rank 2": Case(
         lambda: PowerGossip(rank=2), graphs=(Ring(8),), chains=(plain,), length=28, parameters=MATRICES
+    ),
+    "power_gossip changing": Case(
+        PowerGossip, graphs=CHANGING_GRAPHS, chains=(plain,), length=28, parameters=MATRICES
     ),
     "push_sum": Case(PushSum),
     "push_sum directed": Case(PushSum, graphs=(Exponential(6),), weights=Uniform()),

@@ -1,0 +1,160 @@
+"""Public copies of one signal for each pair of nodes, which may meet in some rounds alone."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Layout, NotFinite, Payload
+from decentnode.core.registry import name_of
+from decentnode.core.state import Stateful
+from decentnode.core.vector import accumulator
+from decentnode.errors import BadInput, RunFailed
+from decentnode.graph.base import View
+from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.blocks.scalar_field import ScalarField
+from decentnode.sharing.blocks.weighted_sum import is_finite
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+BASIS = ScalarField("basis", torch.int64)
+"""What the sender's copies of a pair build on: the round that changed them last, or their start."""
+ZERO = -1
+"""The basis of a pair that starts from zero."""
+
+
+class Heard(NamedTuple):
+    """A payload of the other end of a pair."""
+
+    basis: int
+    q: Tensor | None
+    """The difference; None where the two ends build on different copies."""
+
+
+class PairCopies(Stateful):
+    """The copies of CHOCO (Koloskova et al., ICML 2019, Alg. 2) for each pair, for any sequence of graphs.
+
+    q_ij = C(z_i - h_ij),   h_ij <- h_ij + q_ij,   p_i = sum_j w_ij (h_ji - h_ij)
+
+    h_ij is what j knows of z_i. It changes only in rounds in which i and j exchange, so both ends have h_ij
+    and h_ji to the bit. Their two contributions p are opposite, so symmetric weights keep the sum of all z_i.
+    While the graph stays the same, all h_ij of a node are the h_i of CHOCO.
+
+    A payload has the basis of its copies. Where the two ends differ, because one missed a payload, both skip
+    the exchange and start the pair again, from the initial signal. A node that was given another model does
+    not have that signal. Then the pair starts from zero. After `memory` rounds without an exchange both ends
+    forget a pair. State: the initial signal and 2 d for each pair.
+    """
+
+    state: ClassVar = ("reference", "mark", "from_zero", "last", "own", "theirs")
+
+    def __init__(self, memory: int | None = None) -> None:
+        self.memory = memory
+        self.from_zero: list[int] = []
+        """Peers whose initial signal is another one."""
+        self.last: dict[int, int] = {}
+        """The round of the last exchange with each peer whose copies are kept."""
+        self.own: dict[int, Tensor] = {}
+        """h_ij by j."""
+        self.theirs: dict[int, Tensor] = {}
+        """h_ji by j."""
+        self._sent: dict[int, Payload] = {}
+
+    def begin(self, z: Tensor) -> None:
+        """Receives the signal that all nodes start from, shape (d,), so that no node sends it."""
+        self.reference = z.to(accumulator(z.dtype), copy=True)
+        digest = blake2b(self.reference.cpu().numpy().tobytes(), digest_size=7).digest()
+        self.mark = ZERO - 1 - int.from_bytes(digest, "little")
+
+    def layout(self, inner: Layout) -> Layout:
+        """The layout of a payload with its basis."""
+        return BASIS.layout(inner)
+
+    def send(
+        self, sharing: Sharing, z: Tensor, view: View, chain: Chain, phase: int = 0
+    ) -> dict[int, Payload]:
+        """Encodes z_i - h_ij for each target j."""
+        self._forget(view.round)
+        self._sent = {}
+        for j in view.targets:
+            difference = z - self._copy(self.own, j)
+            if not is_finite(difference):
+                where = f"rank {view.rank}, round {view.round + 1}"
+                raise RunFailed(f"{where}: its own {sharing._flaw_of(difference)}")
+            context = Context(sharing.seed, view.round, view.rank, j, phase=phase)
+            self._sent[j] = chain.encode(difference, context)
+        return {j: BASIS.join(payload, self._basis(j)) for j, payload in self._sent.items()}
+
+    def learn(self, sharing: Sharing, incoming: Incoming, view: View, chain: Chain, phase: int = 0) -> Tensor:
+        """Advances the copies of all pairs that exchanged; returns p_i, shape (d,)."""
+        p = torch.zeros_like(self.reference)
+        heard = sharing._read(
+            incoming,
+            view,
+            lambda j, payload: self._heard(
+                payload, chain, Context(sharing.seed, view.round, j, view.rank, phase=phase)
+            ),
+        )
+        for j in view.sources:
+            found = heard.get(j)
+            if found is None or found.q is None:
+                self._part(j, found)
+                continue
+            context = Context(sharing.seed, view.round, view.rank, j, phase=phase)
+            sent = chain.decode(self._sent[j].to(p.device), context)
+            self._advance(self.own, j, sent)
+            self._advance(self.theirs, j, found.q)
+            self.last[j] = view.round
+            p.add_(self.theirs[j] - self.own[j], alpha=view.weights[j])
+        return p
+
+    def drop(self, j: int) -> None:
+        """Starts the pair with j again at the next exchange."""
+        for known in (self.last, self.own, self.theirs):
+            known.pop(j, None)
+
+    def _heard(self, payload: Payload, chain: Chain, context: Context) -> Heard:
+        inner, numbers = BASIS.split(payload, chain.layout)
+        basis = int(numbers)
+        if basis != self._basis(context.sender):
+            return Heard(basis, None)
+        q = chain.decode(inner, context)
+        if not is_finite(q):
+            raise NotFinite("a difference is not finite")
+        return Heard(basis, q)
+
+    def _part(self, j: int, heard: Heard | None) -> None:
+        """Starts the pair again, from zero where the two initial signals differ."""
+        if heard is not None and max(heard.basis, self._basis(j)) < 0 and j not in self.from_zero:
+            self.from_zero.append(j)
+        self.drop(j)
+
+    def _forget(self, round: int) -> None:
+        if self.memory is not None:
+            for j in [j for j, last in self.last.items() if round - last > self.memory]:
+                self.drop(j)
+
+    def _basis(self, j: int) -> int:
+        return self.last.get(j, ZERO if j in self.from_zero else self.mark)
+
+    def _advance(self, copies: dict[int, Tensor], j: int, q: Tensor) -> None:
+        if j not in copies:
+            copies[j] = self._copy(copies, j).clone()
+        copies[j] += q
+
+    def _copy(self, copies: Mapping[int, Tensor], j: int) -> Tensor:
+        if j in copies:
+            return copies[j]
+        return torch.zeros_like(self.reference) if j in self.from_zero else self.reference
+
+
+def refuse_memory(sharing: Sharing, chain: Chain) -> None:
+    """Raises BadInput when a transform remembers what was sent: each neighbor is sent something else."""
+    for index, stage in enumerate(chain.stages):
+        if stage.remembers:
+            raise BadInput(
+                f"transforms[{index}] {name_of(stage)} remembers one thing that was sent to all, but "
+                f"{name_of(sharing)} sends each neighbor another payload; leave it out"
+            )
