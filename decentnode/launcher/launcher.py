@@ -28,9 +28,6 @@ from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
     Join,
-    MeanVector,
-    PartialDistance,
-    PartialSum,
     RelayedReports,
     VectorAck,
 )
@@ -44,7 +41,7 @@ from decentnode.launcher.monitoring.membership import MembershipTable, MemberSta
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.observer.evaluators import EvaluatorPool
-from decentnode.launcher.observer.observer import ModelObserver
+from decentnode.launcher.observer.observer import Contribution, ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
@@ -327,7 +324,7 @@ class Launcher:
             if isinstance(note, RelayedReports):
                 for report in self._others.reports(note):
                     self._reports.take(report)
-            elif isinstance(note, PartialSum | MeanVector | PartialDistance | VectorAck):
+            elif isinstance(note, Contribution | VectorAck):
                 self._observer.take(note)
             elif isinstance(note, Join):
                 for report in (reports := self._late_join.answer(note)):

@@ -31,13 +31,12 @@ from decentnode.launcher.cluster.messages import (
     HighestRound,
     Join,
     LastRound,
-    MeanVector,
     PartialDistance,
-    PartialSum,
     Pause,
     Refuse,
     RelayedReports,
     Start,
+    VectorPiece,
 )
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
@@ -429,7 +428,7 @@ class TestMeeting:
     def test_notes_travel_both_ways_after_the_start(self):
         notes = [
             RelayedReports(1, [RoundProgress(2, 3, 0.5, 10), FINISHED, Exited(1, -9)]),
-            PartialSum(1, 4, 2, b"\0" * 16),
+            VectorPiece(1, 4, 2, 0, b"\0" * 16),
             PartialDistance(1, 4, 2, 0.5),
         ]
         with Meeting(2) as meeting:
@@ -439,8 +438,8 @@ class TestMeeting:
             for note in notes:
                 assert second.send(note) == len(msgspec.msgpack.encode(note))
             assert receive(first, len(notes)) == notes
-            first.send(MeanVector(4, b"\1" * 16), 1)
-            assert receive(second, 1) == [MeanVector(4, b"\1" * 16)]
+            first.send(VectorPiece(0, 4, 0, 0, b"\1" * 16), 1)
+            assert receive(second, 1) == [VectorPiece(0, 4, 0, 0, b"\1" * 16)]
 
     def test_a_launcher_whose_connection_breaks_goes_on_where_it_was(self):
         with Meeting(2) as meeting:
@@ -464,7 +463,7 @@ class TestMeeting:
                 LastRound(3),
                 CheckpointsCommitted(3, 1),
                 Pause(15),
-                MeanVector(3, b""),
+                VectorPiece(0, 3, 0, 0, b"mean"),
                 HighestRound(1, 3),
             ):
                 second.send(note)

@@ -30,7 +30,6 @@ from decentnode.launcher.cluster.messages import (
     HighestRound,
     Join,
     LastRound,
-    MeanVector,
     PartialDistance,
     PartialSum,
     Pause,
@@ -43,6 +42,7 @@ from decentnode.launcher.cluster.messages import (
 from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.monitoring.membership import MemberState
+from decentnode.launcher.observer.observer import MeanVector
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
@@ -51,7 +51,7 @@ from tests.integration.running import QUICKSTART
 MACHINES = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}, "
 MACHINES += "{address: 127.0.0.3, nodes: 3}]"
 ROUNDS = 50
-BIG, BYTES = 10**6, 16
+BIG = 10**6
 
 
 def experiment(tmp_path):
@@ -75,7 +75,9 @@ class Desk:
         self.launcher._run_monitor.pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.launcher._vector_sender = VectorSender(machine, BYTES, self._send)
+        self.launcher._vector_sender = VectorSender(
+            machine, 8 * self.launcher.experiment.layout.numel, self._send
+        )
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -160,43 +162,46 @@ def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
     assert retention.newest_round is None
 
 
-def contributions(desk):
-    elements = desk.launcher.experiment.layout.numel
-    right = PartialSum(1, 3, 1, bytes(8 * elements))
+def pieces(desk, machine, count):
+    """The two halves of a vector, and what cannot be a piece of one."""
+    whole = 8 * desk.launcher.experiment.layout.numel
+    half = bytes(whole // 2)
+    right = [VectorPiece(machine, 3, count, start, half) for start in (0, whole // 2)]
     wrong = [
-        PartialSum(1, 3, 1, bytes(8 * elements + 8)),
-        PartialSum(1, 3, 2, right.content),
-        PartialSum(1, 3, 0, right.content),
-        PartialSum(1, 3, 1, b""),
-        PartialSum(1, 3, 0, b"\0"),
-        PartialSum(1, 3, -1, right.content),
-        PartialSum(1, ROUNDS, 1, right.content),
-        PartialSum(1, -1, 1, right.content),
-        PartialDistance(1, BIG, 1, 0.5),
-        PartialDistance(1, 3, BIG, 0.5),
-        VectorPiece(1, 3, 1, 0, b""),
-        VectorPiece(1, 3, 1, -1, b"\0"),
-        VectorPiece(1, 3, 1, 8 * elements, b"\0"),
-        VectorPiece(1, 3, 2, 0, b"\0"),
-        VectorPiece(1, ROUNDS, 1, 0, b"\0"),
+        VectorPiece(machine, 3, count, 0, b""),
+        VectorPiece(machine, 3, count, -1, b"\0"),
+        VectorPiece(machine, 3, count, whole, b"\0"),
+        VectorPiece(machine, 3, count, whole // 2 + 1, half),
+        VectorPiece(machine, 3, BIG, 0, half),
+        VectorPiece(machine, 3, -1, 0, half),
+        VectorPiece(machine, ROUNDS, count, 0, half),
+        VectorPiece(machine, -1, count, 0, half),
     ]
     return right, wrong
 
 
 def test_what_cannot_be_part_of_an_observation_is_refused(desk):
     taken = desk.launcher._observer.taken
-    right, wrong = contributions(desk)
+    right, wrong = pieces(desk, 1, 1)
+    wrong += [
+        PartialSum(1, 3, 1, right[0].content * 2),
+        PartialSum(1, 3, 1, b""),
+        PartialSum(1, 3, 0, b"\0"),
+        PartialDistance(1, BIG, 1, 0.5),
+        PartialDistance(1, 3, BIG, 0.5),
+    ]
     none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
-    desk.hear(*wrong, right, none, distance)
-    assert taken == [right, none, distance]
+    desk.hear(right[0], *wrong, right[1], none, distance)
+    assert taken == [PartialSum(1, 3, 1, right[0].content * 2), none, distance]
     assert desk.launcher._others.refused == {"range": len(wrong)}
 
 
 def test_a_mean_of_another_size_is_refused(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    right, _ = contributions(desk)
-    desk.hear(MeanVector(3, b""), MeanVector(ROUNDS, right.content), mean := MeanVector(3, right.content))
-    assert desk.launcher._observer.taken == [mean]
+    right, wrong = pieces(desk, 0, 0)
+    desk.hear(right[0], *wrong, right[1])
+    assert desk.launcher._observer.taken == [MeanVector(3, right[0].content * 2)]
+    assert desk.launcher._others.refused == {"range": len(wrong)}
 
 
 MOST = (1 << 62) - 1

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from decentnode.launcher.cluster.messages import MeanVector, PartialSum, RelayedReports
+from decentnode.launcher.cluster.messages import PartialSum, RelayedReports
+from decentnode.launcher.observer.observer import MeanVector
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.mapping.base import tcp_endpoint
 from tests.launcher.test_rendezvous import Meeting, receive

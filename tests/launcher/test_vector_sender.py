@@ -8,13 +8,13 @@ from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import (
     Join,
-    MeanVector,
     PartialDistance,
     PartialSum,
     VectorAck,
     VectorPiece,
 )
 from decentnode.launcher.observer import vector_sender
+from decentnode.launcher.observer.observer import MeanVector
 from decentnode.launcher.observer.vector_sender import VectorSender
 
 ALL = [1, 2]

@@ -85,18 +85,14 @@ class RelayedReports(msgspec.Struct, frozen=True, tag="relay"):
 
 
 class PartialSum(msgspec.Struct, frozen=True, tag="sum"):
-    """The sum of a machine's vectors after `round`, float64, over `count` nodes; empty for none."""
+    """The sum of a machine's vectors after `round`, float64, over `count` nodes; empty for none.
+
+    Any but an empty one travels in pieces.
+    """
 
     machine: int
     round: int
     count: int
-    content: bytes
-
-
-class MeanVector(msgspec.Struct, frozen=True, tag="mean"):
-    """The mean of all vectors after `round`, float64."""
-
-    round: int
     content: bytes
 
 
@@ -165,8 +161,8 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 
 Note = (
-    Join | Wait | Start | Refuse | RelayedReports | PartialSum | MeanVector | PartialDistance
-    | VectorPiece | VectorAck | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
+    Join | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
+    | VectorAck | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
 )  # fmt: skip
 
 

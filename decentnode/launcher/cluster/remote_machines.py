@@ -18,7 +18,6 @@ from decentnode.launcher.cluster.messages import (
     HighestRound,
     Join,
     LastRound,
-    MeanVector,
     Note,
     PartialDistance,
     PartialSum,
@@ -180,13 +179,10 @@ class RemoteMachines:
             case PartialSum() | PartialDistance() | VectorPiece():
                 fits = 0 <= note.round < self._rounds
                 fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
-                # Checked here, because the observer reads the content as an array of that size.
                 if isinstance(note, PartialSum):
-                    fits = fits and len(note.content) == (self._sum_bytes if note.count else 0)
+                    fits = fits and not note.count and not note.content
                 elif isinstance(note, VectorPiece):
                     fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
-            case MeanVector():
-                fits = 0 <= note.round < self._rounds and len(note.content) == self._sum_bytes
             case _:
                 fits = True
         if not fits:

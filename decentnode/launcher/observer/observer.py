@@ -18,7 +18,16 @@ from torch import Tensor
 from decentnode.communication.launcher_link.reports import Published
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import MeanVector, PartialDistance, PartialSum, VectorAck
+from decentnode.launcher.cluster.messages import PartialDistance, PartialSum, VectorAck
+
+
+@dataclass(frozen=True)
+class MeanVector:
+    """The mean of all vectors after `round`, float64."""
+
+    round: int
+    content: bytes
+
 
 Contribution = PartialSum | MeanVector | PartialDistance
 Event = Published | Contribution | VectorAck | None

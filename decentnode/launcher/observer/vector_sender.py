@@ -14,8 +14,15 @@ from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import Join, MeanVector, Note, PartialSum, VectorAck, VectorPiece
-from decentnode.launcher.observer.observer import Contribution
+from decentnode.launcher.cluster.messages import (
+    Join,
+    Note,
+    PartialDistance,
+    PartialSum,
+    VectorAck,
+    VectorPiece,
+)
+from decentnode.launcher.observer.observer import Contribution, MeanVector
 
 PIECE_BYTES = 1 << 18
 """A compromise: another message waits as long as this takes, and each piece takes a round trip."""
@@ -50,7 +57,7 @@ class VectorSender:
         self._incoming: dict[int, bytearray] = {}
         """By machine what has arrived of its vector."""
 
-    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> list[Note]:
+    def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> list[Note | MeanVector]:
         """Acknowledges pieces, and sends further ones and queued contributions to machines that receive.
 
         Returns the messages with each whole vector, and the acknowledgement of each, in place of its pieces.
@@ -67,7 +74,7 @@ class VectorSender:
                 self._deliver(contribution, machine)
         return found
 
-    def _take(self, note: Note) -> Note | None:
+    def _take(self, note: Note) -> Note | MeanVector | None:
         match note:
             case VectorPiece():
                 return self._assemble(note)
@@ -118,7 +125,9 @@ class VectorSender:
         return True
 
     def _deliver(self, contribution: Contribution, machine: int) -> None:
-        if not isinstance(contribution, PartialSum | MeanVector) or not contribution.content:
+        if isinstance(contribution, PartialDistance) or (
+            isinstance(contribution, PartialSum) and not contribution.content
+        ):
             self._send(contribution, machine)
             return
         if machine not in self._outgoing:
