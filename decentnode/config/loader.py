@@ -113,7 +113,9 @@ def digest(settings: Settings, graph: Graph) -> str:
     # They change no result, and machine 0 alone has them.
     del content["records"]["writers"]
     content["sharing"]["weights"] |= file_hashes(settings.weights)
-    content["adjacency"] = graph.adjacency if isinstance(graph, StaticGraph) else None
+    # A graph of labels is the same wherever the samples are.
+    static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None
+    content["adjacency"] = static.adjacency if static else None
     content["security"] = agreed_keys(settings)
     content["version"] = __version__
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

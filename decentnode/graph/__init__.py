@@ -4,6 +4,7 @@ from decentnode.graph import (
     base_k,
     families,
     files,
+    overlays,
     random_graphs,
     redrawn,
     roles,
@@ -14,5 +15,5 @@ from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnG
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "families",
-    "files", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
+    "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
 ]  # fmt: skip

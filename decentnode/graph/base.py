@@ -1,7 +1,7 @@
 """Which nodes exchange, possibly different in each round."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -95,6 +95,8 @@ class Graph(ABC):
     """Whether a graph in several components is accepted."""
     has_rests: bool = False
     """Whether nodes make no local steps in some rounds."""
+    needs_labels: bool = False
+    """Whether the edges depend on the labels of the nodes' samples."""
 
     @property
     @abstractmethod
@@ -138,6 +140,10 @@ class Graph(ABC):
     def trains(self, rank: int, round: int) -> bool:
         """Whether `rank` makes local steps in `round`; only where the graph `has_rests`."""
         return True
+
+    def with_labels(self, histograms: Sequence[Sequence[int]]) -> "Graph":
+        """The graph of nodes that have so many samples of each label; only where the graph `needs_labels`."""
+        return self
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""

@@ -21,6 +21,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
@@ -84,9 +85,10 @@ class Experiment:
         """Loads what the settings name; raises BadInput. `whole`: all samples, where they are loaded."""
         # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
-        graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+        graph: Graph = settings.graph.make()
         dtype = DTYPES[settings.training.dtype]
         samples = RunSamples.load(settings, graph.num_nodes, whole)
+        weighted = weighted_graph(settings, graph, samples)
         dataset = samples.dataset
         _ = settings.coupling.make().shard(dataset.train, samples.parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
@@ -103,7 +105,7 @@ class Experiment:
             check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
-        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
+        experiment = cls(settings, weighted, settings.mapping.make(), samples, network, layout)
         check_batches(experiment)
         check_metrics(experiment.metrics)
         _ = experiment.plan  # draws samples, which raises BadInput
@@ -284,6 +286,19 @@ class Experiment:
             # Early payloads of other ranks would wait in memory without ever being read.
             peers=frozenset(self.graph.graph.partners(rank)),
         )  # fmt: skip
+
+
+def weighted_graph(settings: Settings, graph: Graph, samples: RunSamples) -> WeightedGraph:
+    """The graph with its weights; raises BadInput where it needs labels that the samples do not have."""
+    if graph.needs_labels:
+        if not samples.has_classes:
+            raise BadInput(f"graph: {name_of(graph)} needs samples of classes; these have none")
+        graph = graph.with_labels(samples.histograms)
+    weighted, sharing = WeightedGraph(graph, settings.weights.make()), settings.sharing.make()
+    if graph.needs_labels:
+        # The checks of the settings saw the graph that it is without labels.
+        sharing.check(weighted)
+    return weighted
 
 
 def check_batches(experiment: Experiment) -> None:

@@ -13,6 +13,7 @@ from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.datasets.partition import label_histogram
+from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
 from decentnode.results.partition_table import PartitionTable
@@ -62,6 +63,17 @@ class RunSamples:
         for part in self.parts:
             state.update(part.numpy().tobytes())
         return state.hexdigest()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample has one label, a class."""
+        labels = self.dataset.train.labels
+        return self.dataset.num_classes > 1 and not isinstance(labels, Ragged) and labels.dim() == 1
+
+    @property
+    def histograms(self) -> list[list[int]]:
+        """For each rank the number of its training samples of each label."""
+        return label_histogram(self.dataset.train, self.parts, self.dataset.num_classes)
 
     @property
     def sizes(self) -> str:

@@ -55,6 +55,8 @@ def weighted_graph(
         raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
     if topology.has_rests:
         raise BadInput(f"topology: nodes of {name_of(topology)} rest in some rounds; here your loop trains")
+    if topology.needs_labels:
+        raise BadInput(f"topology: {name_of(topology)} needs the labels of all ranks; your loop has them")
     check_declared(topology)
     for doubt in doubts(topology):
         warnings.warn(doubt, stacklevel=3)
