@@ -19,7 +19,7 @@ from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
-from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing
 from decentnode.training.gradient_sync import GradientSync
@@ -183,6 +183,27 @@ def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing)
         sharing.check(weighted)
     except BadInput as error:
         document.add(("sharing",), *error.defects)
+
+
+def _negotiated(
+    document: Document, graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings
+) -> None:  # fmt: skip
+    """Where nodes agree on edges by messages, their own state is part of the graph."""
+    if not graph.is_negotiated:
+        return
+    name, scheme = name_of(graph), name_of(sharing)
+    if sharing.sends == "nothing":
+        document.add(("graph",), f"{scheme} exchanges nothing, so no node needs {name}; use ring")
+    if sharing.needs_co_senders:
+        what = f"{scheme} needs to know all that a neighbor receives from, and {name} does not say so"
+        document.add(("sharing",), f"{what}; use epidemic_oracle")
+    if not isinstance(weights, MetropolisHastings | Uniform):
+        document.add(("sharing", "weights"), f"{name} has metropolis_hastings weights; leave it out")
+    why = f"nodes of {name} cannot rejoin: a new process does not know its neighbors; leave it out"
+    if failures.restart.attempts:
+        document.add(("failures", "restart", "attempts"), why)
+    if failures.start != "all":
+        document.add(("failures", "start"), why)
 
 
 def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
@@ -376,6 +397,6 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
 
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
-    _weights, _scheme, _gradient_steps, _overlap, _losses, _one_process, _members, _trust, _ports, _faults,
-    _one_model, _same_steps, _ports_of_training,
+    _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
+    _ports, _faults, _one_model, _same_steps, _ports_of_training,
 )  # fmt: skip

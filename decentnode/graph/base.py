@@ -95,6 +95,8 @@ class Graph(ABC):
     """Whether a graph in several components is accepted."""
     has_rests: bool = False
     """Whether nodes make no local steps in some rounds."""
+    is_negotiated: bool = False
+    """Whether nodes agree on edges by messages during the run; then `targets` are only those of the start."""
     needs_labels: bool = False
     """Whether the edges depend on the labels of the nodes' samples."""
 

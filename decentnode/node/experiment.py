@@ -21,7 +21,6 @@ from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
-from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
@@ -38,6 +37,7 @@ from decentnode.results.metrics import Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
+from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
@@ -85,10 +85,9 @@ class Experiment:
         """Loads what the settings name; raises BadInput. `whole`: all samples, where they are loaded."""
         # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
-        graph: Graph = settings.graph.make()
         dtype = DTYPES[settings.training.dtype]
-        samples = RunSamples.load(settings, graph.num_nodes, whole)
-        weighted = weighted_graph(settings, graph, samples)
+        samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole)
+        graph = samples.weighted_graph(settings)
         dataset = samples.dataset
         _ = settings.coupling.make().shard(dataset.train, samples.parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
@@ -105,7 +104,7 @@ class Experiment:
             check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
-        experiment = cls(settings, weighted, settings.mapping.make(), samples, network, layout)
+        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
         check_batches(experiment)
         check_metrics(experiment.metrics)
         _ = experiment.plan  # draws samples, which raises BadInput
@@ -171,7 +170,7 @@ class Experiment:
     @cached_property
     def most_payload_bytes(self) -> int:
         """Bytes of the largest payload for one neighbor."""
-        sharing = self.sharing()
+        sharing = on_overlay(self.sharing(), self.graph)
         layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
@@ -189,7 +188,7 @@ class Experiment:
         return FaultInjector(faults, machines, self.settings.seed) if faults else None
 
     def sharing(self, rank: int = 0) -> Sharing:
-        """A new scheme for a node, bound to the model."""
+        """A new scheme for a node, bound to the model; without the exchanges of `on_overlay`."""
         sharing: Sharing = self.settings.sharing.make()
         sharing.samples = len(self.parts[rank])
         transforms = [t.make() for t in self.settings.transforms]
@@ -226,7 +225,7 @@ class Experiment:
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
-        sharing = self.sharing(rank)
+        sharing = on_overlay(self.sharing(rank), self.graph)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if resources.shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
@@ -286,19 +285,6 @@ class Experiment:
             # Early payloads of other ranks would wait in memory without ever being read.
             peers=frozenset(self.graph.graph.partners(rank)),
         )  # fmt: skip
-
-
-def weighted_graph(settings: Settings, graph: Graph, samples: RunSamples) -> WeightedGraph:
-    """The graph with its weights; raises BadInput where it needs labels that the samples do not have."""
-    if graph.needs_labels:
-        if not samples.has_classes:
-            raise BadInput(f"graph: {name_of(graph)} needs samples of classes; these have none")
-        graph = graph.with_labels(samples.histograms)
-    weighted, sharing = WeightedGraph(graph, settings.weights.make()), settings.sharing.make()
-    if graph.needs_labels:
-        # The checks of the settings saw the graph that it is without labels.
-        sharing.check(weighted)
-    return weighted
 
 
 def check_batches(experiment: Experiment) -> None:

@@ -9,6 +9,7 @@ import xxhash
 from torch import Tensor
 
 from decentnode.config.settings import Settings
+from decentnode.core.registry import name_of
 from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset
@@ -16,7 +17,10 @@ from decentnode.datasets.partition import label_histogram
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
+from decentnode.graph.mixing import WeightedGraph
 from decentnode.results.partition_table import PartitionTable
+from decentnode.sharing.base import Sharing
 from decentnode.training.tasks import NextToken
 
 HASHED_ROWS = 4096
@@ -74,6 +78,19 @@ class RunSamples:
     def histograms(self) -> list[list[int]]:
         """For each rank the number of its training samples of each label."""
         return label_histogram(self.dataset.train, self.parts, self.dataset.num_classes)
+
+    def weighted_graph(self, settings: Settings) -> WeightedGraph:
+        """The graph with its weights; raises BadInput where it needs labels that the samples do not have."""
+        graph: Graph = settings.graph.make()
+        if not graph.needs_labels:
+            return WeightedGraph(graph, settings.weights.make())
+        if not self.has_classes:
+            raise BadInput(f"graph: {name_of(graph)} needs samples of classes; these have none")
+        weighted = WeightedGraph(graph.with_labels(self.histograms), settings.weights.make())
+        # The checks of the settings saw the graph that it is without labels.
+        sharing: Sharing = settings.sharing.make()
+        sharing.check(weighted)
+        return weighted
 
     @property
     def sizes(self) -> str:

@@ -57,6 +57,8 @@ def weighted_graph(
         raise BadInput(f"topology: nodes of {name_of(topology)} rest in some rounds; here your loop trains")
     if topology.needs_labels:
         raise BadInput(f"topology: {name_of(topology)} needs the labels of all ranks; your loop has them")
+    if topology.is_negotiated:
+        raise BadInput(f"topology: nodes of {name_of(topology)} agree on edges by messages; here are none")
     check_declared(topology)
     for doubt in doubts(topology):
         warnings.warn(doubt, stacklevel=3)

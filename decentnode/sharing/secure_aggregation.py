@@ -55,6 +55,7 @@ class SecureAggregation(Sharing):
     but no keys. Nodes agree on new keys at each start, so that no mask is used twice.
     """
 
+    needs_co_senders: ClassVar = True
     needs_float32: ClassVar = True
     takes_back: ClassVar = False  # a restarted process has lost its key
     protects: ClassVar = True

@@ -2625,6 +2625,35 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["training.name=ddp", "sharing=none", "communication=inproc"],
         ["command line: communication: ddp needs a process for each node; ..."],
     ),
+    "links by messages, and nodes that rejoin": (
+        [
+            "graph={name: flipper, nodes: 4, degree: 2}",
+            "failures={start: at_least 3, restart: {attempts: 1}}",
+        ],
+        [
+            "command line: failures.restart.attempts: nodes of flipper cannot rejoin: a new process does not "
+            "know its neighbors; leave it out",
+            "command line: failures.start: nodes of flipper cannot rejoin: ...",
+        ],
+    ),
+    "links by messages, and nothing to send": (
+        ["graph={name: flipper, nodes: 4, degree: 2}", "sharing=none"],
+        ["command line: graph: none exchanges nothing, so no node needs flipper; use ring"],
+    ),
+    "links by messages, and masks": (
+        ["graph={name: flipper, nodes: 4, degree: 2}", "sharing={name: secure_aggregation}"],
+        [
+            "command line: sharing: secure_aggregation needs to know all that a neighbor receives from, and "
+            "flipper does not say so; use epidemic_oracle"
+        ],
+    ),
+    "links by messages, and weights of a file": (
+        ["graph={name: flipper, nodes: 4, degree: 2}", "sharing.weights=from_graph"],
+        [
+            "command line: sharing.weights: from_graph weights need a graph that comes with its own, ...",
+            "command line: sharing.weights: flipper has metropolis_hastings weights; leave it out",
+        ],
+    ),
     "ddp that goes on without a node": (
         ["training.name=ddp", "sharing=none", "failures={on_loss: continue, restart: {attempts: 1}}"],
         [

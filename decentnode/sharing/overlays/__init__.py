@@ -1,0 +1,16 @@
+"""Schemes on graphs that the nodes agree on by messages of their own (`Graph.is_negotiated`)."""
+
+from decentnode.graph.base import Graph
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.graph.overlays.flipper import Flipper
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.overlays.base import Overlay
+from decentnode.sharing.overlays.flipper import FlipperOverlay
+
+OVERLAYS: dict[type[Graph], type[Overlay]] = {Flipper: FlipperOverlay}
+
+
+def on_overlay(scheme: Sharing, graph: WeightedGraph) -> Sharing:
+    """The scheme with the exchanges that its graph needs; itself where the graph needs none."""
+    overlay = OVERLAYS.get(type(graph.graph))
+    return scheme if overlay is None else overlay(scheme, graph)
