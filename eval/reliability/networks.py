@@ -31,8 +31,8 @@ from decentnode.results.records import RoundRecord, read_records
 NAMESPACES = ("decentnode-east", "decentnode-west")
 ADDRESSES = ("10.77.32.1", "10.77.32.2")
 FIRST, ROUNDS_APART = 20, 20
-PATIENCE = 60.0
-"""Seconds that the run may take to get to a round."""
+PATIENCE = 180.0
+"""Seconds that the run may take to get to a round; most of them on a machine that starts it slowly."""
 BORDER = (0, NODES // 2 - 1, NODES // 2, NODES - 1)
 """The ranks whose edges the cut goes through."""
 
