@@ -1,5 +1,6 @@
 """The output of `decentnode graph` about a graph file or a family of graphs; needs no torch."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
-from decentnode.graph.base import StaticGraph
+from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import WeightedGraph, default_weights
 from decentnode.graph.spectrum import MEASURED_ROUNDS, GraphFigures, measure
@@ -56,6 +57,10 @@ def _value(document: Document, cls: type, key: str, value: Any) -> Any:
     if key not in parameters:
         document.add((key,), unknown("option", key, list(parameters)))
         return None
+    if parameters[key][0] is Graph:
+        inner = dict(value) if isinstance(value, dict) else {"name": value}
+        name = str(inner.pop("name", ""))
+        return make(GRAPHS, name, [f"{option}={json.dumps(given)}" for option, given in inner.items()])
     try:
         return typed(parameters[key][0], value)
     except TypeMismatch as unfit:

@@ -11,6 +11,7 @@ from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
 from decentnode.core import registry
 from decentnode.core.registry import Registry
 from decentnode.datasets.validation import ValidationSettings
+from decentnode.graph.base import Graph
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -115,6 +116,8 @@ class SchemaBuilder:
 
     def value(self, hint: Any, default: Any) -> Schema:
         """One value of a type, with its default where YAML can express it."""
+        if hint is Graph:
+            return {"$ref": "#/properties/graph"}
         found = schema_of(hint, "#/$defs/{model}")
         self.definitions |= found.pop("$defs")
         plain = default is None or isinstance(default, bool | int | float | str)

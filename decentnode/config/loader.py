@@ -129,11 +129,11 @@ def agreed_keys(settings: Settings) -> str:
 
 
 def without_paths(plugin: Plugin) -> Plugin:
-    """The plug-in without the options that name files."""
+    """The plug-in without the options that name files, nor those of a plug-in inside."""
     paths = path_options(plugin)
-    return replace(
-        plugin, options={name: value for name, value in plugin.options.items() if name not in paths}
-    )
+    kept = {name: value for name, value in plugin.options.items() if name not in paths}
+    inner = {name: without_paths(value) for name, value in kept.items() if isinstance(value, Plugin)}
+    return replace(plugin, options=kept | inner)
 
 
 def file_hashes(plugin: Plugin) -> dict[str, str]:

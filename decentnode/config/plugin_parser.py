@@ -21,9 +21,10 @@ from decentnode.config.type_check import (
     unknown,
 )
 from decentnode.config.yaml_source import Document, Key, key_of
-from decentnode.core.registry import Registry, import_from, near_file
+from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
 
 T = TypeVar("T")
 Parameters = Mapping[str, tuple[Any, Any]]
@@ -107,6 +108,8 @@ class PluginParser:
                 wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
                 self.document.add((*key, name), f"missing; {wanted}")
             return default
+        if hint is Graph:
+            return self.plugin((*key, name), GRAPHS)
         try:
             value = typed(hint, section[name])
         except TypeMismatch as unfit:

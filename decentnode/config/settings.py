@@ -46,7 +46,11 @@ class Plugin(Factory):
         # A model may also be any torch.nn.Module from outside the package, which is wrapped.
         is_model = self.kind == "model"
         maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
-        return Factory(maker, copy.deepcopy(dict(self.options))).make(*args)
+        options = {
+            name: value.make() if isinstance(value, Plugin) else copy.deepcopy(value)
+            for name, value in self.options.items()
+        }
+        return Factory(maker, options).make(*args)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from decentnode.graph import (
     base_k,
+    churn,
     families,
     files,
     overlays,
@@ -14,6 +15,6 @@ from decentnode.graph import (
 from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View
 
 __all__ = [
-    "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "families",
-    "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
+    "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
+    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
 ]  # fmt: skip

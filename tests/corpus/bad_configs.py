@@ -2672,6 +2672,25 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "use choco_per_edge"
         ],
     ),
+    "churn without a graph": (
+        ["graph={name: churn, schedule: [[0, 1, 2]]}"],
+        ["command line: graph.graph: missing; it must be a Graph"],
+    ),
+    "churn of a graph with a wrong option": (
+        ["graph={name: churn, graph: {name: ring, nods: 4}, schedule: [[0, 1, 2]]}"],
+        [
+            "command line: graph.graph.nods: unknown option of ring; did you mean 'nodes'?",
+            "command line: graph.graph.nodes: missing; it must be a whole number > 0",
+        ],
+    ),
+    "churn of a rank that is none": (
+        ["graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[4, 1, 2]]}"],
+        ["command line: graph: churn: rank 4 of the schedule is none of ring, 0..3"],
+    ),
+    "churn with a span of one number": (
+        ["graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[1]]}"],
+        ["command line: graph.schedule[0]: must be ..."],
+    ),
     "ddp with nodes that rest": (
         [
             "training.name=ddp",

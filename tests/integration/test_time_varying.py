@@ -43,6 +43,7 @@ GRAPHS = [
     "{name: mobility, nodes: 6, radius: 0.4, speed: 0.2}",
     "{name: partial_participation, nodes: 6, degree: 3, probability: 0.6}",
     "{name: teleport, nodes: 7, active: 3, topology: fully_connected}",
+    "{name: churn, graph: {name: ring, nodes: 6}, schedule: [[1, 2, null], [4, 0, 3]]}",
     "{name: teleport, nodes: 6, active: 4, topology: exponential}",
 ]
 CARRIED = {
