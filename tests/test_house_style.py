@@ -79,6 +79,7 @@ LARGE_CLASSES = {
     "Overlay": (22, 6, 120, "asks the scheme inside what a run asks Sharing"),
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
     "Settings": (0, 27, 45, "one attribute for each key of a configuration"),
+    "TrainingSettings": (10, 16, 175, "one attribute for each key of `training`"),
     "RoundRecord": (0, 22, 30, "one attribute for each field of a line"),
     "Lockstep": (10, 19, 150, "options and results of the tests' driver"),
 }

@@ -255,6 +255,12 @@ def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -
     return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
+def _private(document: Document, coupling: GradientSync, training: TrainingSettings) -> None:
+    if training.privacy is not None and name_of(coupling) != "local":
+        what = f"makes the steps of each node private by itself, but {name_of(coupling)} sends gradients "
+        document.add(("training", "privacy"), what + "within them; use training.name: local")
+
+
 def _one_model(
     document: Document, coupling: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
@@ -399,4 +405,5 @@ CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
     _ports, _faults, _one_model, _same_steps, _ports_of_training,
+    _private,
 )  # fmt: skip

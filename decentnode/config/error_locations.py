@@ -41,6 +41,7 @@ SECTION_OF: dict[type[BadInput], str] = {
 KEYS = {
     "weights": "sharing.weights", "transform": "sharing.transforms", "partition": "dataset.partition",
     "skew": "dataset.skew", "augmentation": "training.augmentation",
+    "privacy": "training.privacy",
 }  # fmt: skip
 """The key that names a plug-in, where it is not the name of its kind."""
 

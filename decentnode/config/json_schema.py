@@ -59,6 +59,7 @@ class SchemaBuilder:
             "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
             "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
             "augmentation": {"type": ["array", "null"], "items": self.plugin(registry.AUGMENTATIONS)},
+            "privacy": {"anyOf": [self.plugin(registry.PRIVACIES), {"type": "null"}]},
         }
         records = parameters_of(RecordSettings)
         del records["writers"]

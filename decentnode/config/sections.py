@@ -47,7 +47,7 @@ SECTIONS = (
 SHARING_KEYS = ("weights", "transforms")
 DATASET_KEYS = ("partition", "skew", "validation")
 COMMUNICATION_KEYS = ("overlap",)
-CLASS_KEYS = ("optimizer", "scheduler", "loss", "augmentation")
+CLASS_KEYS = ("optimizer", "scheduler", "loss", "augmentation", "privacy")
 """Keys of `training` whose values are classes with options."""
 
 
@@ -212,6 +212,10 @@ class SectionParser:
             scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
         # One with a defect is left out, so that the rest can be checked.
         augmentation = tuple(filter(None, self._plugins((*key, "augmentation"), registry.AUGMENTATIONS)))
+        privacy = None
+        if self.reader.get((*key, "privacy")) is not None:
+            privacy = self._plugin((*key, "privacy"), registry.PRIVACIES)
+            privacy = privacy if self.made.get("privacy") else None
         attempt, made = self.reader.attempt, None
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
@@ -222,7 +226,7 @@ class SectionParser:
         # The stand-in permits a check of the numbers although the optimizer has a defect.
         return {
             "optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss,
-            "augmentation": augmentation,
+            "augmentation": augmentation, "privacy": privacy,
         }  # fmt: skip
 
     @property

@@ -163,6 +163,7 @@ TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks
 AUGMENTATIONS = Registry(
     "augmentation", "decentnode.training.augmentation", "decentnode.training.augmentation.base:Augmentation"
 )
+PRIVACIES = Registry("privacy", "decentnode.training.privacy", "decentnode.training.privacy.base:Privacy")
 TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
@@ -170,5 +171,5 @@ FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.bas
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, TRAININGS, FAULTS, WRITERS,
+    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, WRITERS,
 )  # fmt: skip

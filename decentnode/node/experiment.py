@@ -31,6 +31,7 @@ from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicati
 from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
+from decentnode.node.privacy_plans import NOT_PRIVATE, PrivacyPlans
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
@@ -74,6 +75,7 @@ class Experiment:
     network: nn.Module
     """The initial model of every node."""
     layout: ParameterLayout
+    privacy: PrivacyPlans = NOT_PRIVATE
 
     @classmethod
     def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
@@ -104,7 +106,9 @@ class Experiment:
             check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
-        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout)
+        plans = PrivacyPlans.of(settings, graph.graph, samples, network)
+        settings = plans.shortened(settings)
+        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout, plans)
         check_batches(experiment)
         check_metrics(experiment.metrics)
         _ = experiment.plan  # draws samples, which raises BadInput
@@ -233,7 +237,8 @@ class Experiment:
             course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
         trains = partial(self.graph.graph.trains, rank)
         hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, trains)
-        training = Training(network, vector, settings.training, self.shard(rank), hooks)
+        plan, shard = self.privacy.of_rank(rank), self.shard(rank)
+        training = Training(network, vector, settings.training, shard, hooks, plan)
         reporter, failures = resources.readers.reporter, settings.failures
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock)
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""

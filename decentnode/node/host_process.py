@@ -231,7 +231,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
 
 def _finished(node: Node, rounds: int) -> Finished:
     values = node.training.vector.values
-    counters, evaluation = node.exchange.endpoint.counters, node.evaluation
+    counters, evaluation, private = node.exchange.endpoint.counters, node.evaluation, node.training.private
     scores = evaluation.scores if evaluation.plan.is_due(node.round) else {}
     return Finished(
         rank=node.rank,
@@ -243,6 +243,8 @@ def _finished(node: Node, rounds: int) -> Finished:
         memory_mb=evaluation.peak_memory_mb if scores else private_megabytes(),
         metrics=scores,
         refused=dict(node.exchange.refused),
+        epsilon=private.claimed if private else None,
+        doubts=private.doubts if private else (),
     )
 
 

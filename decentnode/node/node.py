@@ -88,6 +88,7 @@ class Node:
         vector.flip()
         self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)
         record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
+        record.epsilon = adaptation.report.epsilon
         record.train_seconds = adaptation.seconds
         self.course.heartbeat.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
@@ -263,7 +264,7 @@ class RoundExchange:
         if now - self._last_progress >= PROGRESS_INTERVAL:
             self._last_progress = now
             sent = self.endpoint.counters.sent
-            self._reporter.send(RoundProgress(record.rank, record.round, record.loss, sent))
+            self._reporter.send(RoundProgress(record.rank, record.round, record.loss, sent, record.epsilon))
 
     def _take_refusals(self) -> dict[str, int]:
         """Refusals since the last round, by reason; reports each peer with refused payloads once."""

@@ -37,6 +37,8 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     seconds: float = 0.0
     """Since the start of the run, the same instant for all nodes of a machine."""
     loss: float | None = None
+    epsilon: float | None = None
+    """What the node's private steps have spent so far, where that is a claim (docs/privacy.md)."""
     steps: int = 0
     train_seconds: float = 0.0
     exchange_seconds: float = 0.0

@@ -10,7 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from decentnode.core.registry import name_of
 from decentnode.core.text import first_line
+from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
@@ -20,6 +22,7 @@ from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
+from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.tasks.classification import Classification
 
 BATCH_SIZE = 32
@@ -61,6 +64,8 @@ class TrainingSettings(Computation):
     """The minibatches of a step, whose gradient is that of one batch of all their samples."""
     augmentation: tuple[Factory, ...] = ()
     """Random changes of training batches, in this order."""
+    privacy: Factory | None = None
+    """How the steps are made private; null: they are not."""
     steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
     epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
     """Fractions are carried over: 0.5 of an epoch of 7 steps is alternately 3 and 4 steps."""
@@ -109,6 +114,30 @@ class TrainingSettings(Computation):
 
         if sum(one.cls is Mixup for one in self.augmentation) > 1:
             raise BadInput("training.augmentation: mixup mixes a batch once; name it once")
+        if self.privacy is not None:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        """Raises BadInput for what private steps cannot go with, with a line for each."""
+        name, defects = name_of(self.privacy.make()) if self.privacy else "", list[str]()
+        if self.batch_tokens is not None:
+            defects.append(f"batch_tokens: {name} draws each sample by itself; use batch_size")
+        if self.compile is not False:
+            defects.append(f"compile: {name} does not compile the gradients of samples; leave it out")
+        if self.dtype == "bfloat16":
+            defects.append(f"dtype: {name} clips exactly, which bfloat16 cannot; use float32")
+        if self.amp == "float16":
+            defects.append(f"amp: float16 scales losses, and {name} clips gradients; use bfloat16")
+        if self.optimizer.cls is torch.optim.LBFGS:
+            defects.append("optimizer: LBFGS takes several gradients in a step, and each spends; use SGD")
+        if self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
+            defects.append("scheduler: ReduceLROnPlateau reads training losses, which are not private")
+        if any(one.cls is Mixup for one in self.augmentation):
+            defects.append(
+                f"augmentation: mixup mixes samples, and {name} bounds what each adds; leave it out"
+            )
+        if defects:
+            raise BadInput(*(f"training.{defect}" for defect in defects))
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """What a network is trained for; raises BadInput when the loss refuses its options."""
@@ -161,6 +190,15 @@ class TrainingSettings(Computation):
     def minibatches(self, shard: Shard) -> Minibatches:
         """The minibatches of a shard."""
         return Minibatches(shard, self.batch_size, self.batch_tokens)
+
+    def private_steps(
+        self, plan: PrivacyPlan | None, objective: Objective, vector: Vector, shard: Shard
+    ) -> PrivateSteps | None:
+        """The private steps of a node with a plan; None where steps are not private."""
+        if self.privacy is None or plan is None:
+            return None
+        privacy: Privacy = self.privacy.make()
+        return privacy.private_steps(plan, objective, vector, shard, self.batch_size or BATCH_SIZE)
 
     def channels_last(self, module: nn.Module) -> bool:
         """Whether 4-D weights and inputs are kept in that memory order.

@@ -1,7 +1,8 @@
 """The local steps of one node. This module does not know peers; the `Reducer` of its steps does.
 
-Order inside one step: seed torch, zero the gradient, forward and backward for each minibatch, the scheme's
-`adjust_gradient`, clipping, the optimizer. So the optimizer's gradient is bounded, whatever a scheme added.
+Order inside one step: seed torch, zero the gradient, forward and backward for each minibatch (private steps
+also clip and add noise), the scheme's `adjust_gradient`, clipping, the optimizer. So the gradient of the
+optimizer is bounded, whatever a scheme added.
 """
 
 import math
@@ -24,6 +25,7 @@ from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
 from decentnode.training.minibatches import Shard
+from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.reducer import Reducer
 from decentnode.training.settings import TrainingSettings
 
@@ -59,6 +61,8 @@ class TrainReport:
     samples: int
     learning_rate: float
     """The rate of the first step; `Training.learning_rate` is that of the next round already."""
+    epsilon: float | None = None
+    """What all private steps so far have spent; None where nothing is claimed."""
 
 
 class Training:
@@ -71,8 +75,12 @@ class Training:
         settings: TrainingSettings,
         shard: Shard,
         hooks: Hooks = NO_HOOKS,
+        plan: PrivacyPlan | None = None,
     ) -> None:
-        """Raises BadInput when the optimizer, the scheduler or the loss refuses its options."""
+        """Raises BadInput when the optimizer, the scheduler or the loss refuses its options.
+
+        `plan`: of private steps.
+        """
         self.module = module
         self.vector = vector
         self.settings = settings
@@ -83,6 +91,10 @@ class Training:
         """The mean over the samples of the last round."""
         self.minibatches = settings.minibatches(shard)
         self.objective = settings.objective(module, vector.layout.channels_last)
+        self.private = settings.private_steps(plan, self.objective, vector, shard)
+        """The private steps; None: they are not private."""
+        if self.private is not None:
+            self.minibatches = self.private.minibatches
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
         self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
@@ -127,6 +139,8 @@ class Training:
         sizes: list[float] = []
         samples, skipped, learning_rate = 0, 0, self.learning_rate
         steps = self._steps_in(round)
+        if self.private is not None:
+            steps = self.private.begin(steps)
         if steps:
             self.module.train()
         for step in range(steps):
@@ -145,7 +159,8 @@ class Training:
         if self.settings.schedule_step == "round":
             self._step_scheduler(mean)
         self.loss = mean
-        return TrainReport(mean, steps - skipped, samples, learning_rate)
+        spent = self.private.claimed if self.private else None
+        return TrainReport(mean, steps - skipped, samples, learning_rate, spent)
 
     def skip(self, rounds: Sequence[int]) -> None:
         """Steps the scheduler for rounds in which this node did not take part."""
@@ -173,13 +188,13 @@ class Training:
     def _step(self, round: int, step: int, batches: Sequence[Batch]) -> tuple[Tensor, bool]:
         """One step of the optimizer; returns the loss before it and whether it was skipped."""
         seed = key(self.shard.seed, "step", round, self.shard.rank, step)
-        shares = self.objective.shares(batches)
+        compute = self._accumulate if self.private is None else self.private.gradient
 
         def closure() -> Tensor:
             self._seed_torch(seed)
             self.vector.gradient.zero_()
             with self.tie.step(round, step):
-                loss = self._accumulate(shares)
+                loss = compute(batches)
             if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
                 raise SkippedStep(loss)
             self._adjust(step)
@@ -197,9 +212,9 @@ class Training:
             return skipped.loss, True
         return loss, False
 
-    def _accumulate(self, shares: Sequence[tuple[Batch, float]]) -> Tensor:
+    def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
         """Adds the gradients of these minibatches; returns the loss of all their samples, detached."""
-        losses = []
+        losses, shares = [], self.objective.shares(batches)
         for index, (batch, share) in enumerate(shares, start=1):
             is_last = index == len(shares)
             with nullcontext() if is_last else self.tie.partial():
@@ -224,7 +239,7 @@ class Training:
 
     def _mean(self, round: int, losses: list[Tensor], sizes: list[float]) -> float | None:
         """The mean loss of a round; None without a step. Raises RunFailed when a loss is not finite."""
-        if not losses:
+        if not losses or not sum(sizes):
             return None
         # Read once per round: reading each loss would make a GPU wait in every step.
         values = torch.stack(losses).tolist()
@@ -260,6 +275,7 @@ class Training:
             "minibatches": self.minibatches.state_dict(),
             "buffers": self.own_buffers(),
             "loss": self.loss,
+            "private": self.private.state_dict() if self.private else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -269,6 +285,8 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])
+        if self.private:
+            self.private.load_state_dict(state["private"])
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
         for name, buffer in self.own_buffers().items():

@@ -322,6 +322,7 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
     found += [sections["model"], sections["dataset"], dataset["partition"]]
     found += [dataset["skew"]["items"], sections["task"]]
     found += [sections["training"]["properties"]["augmentation"]["items"]]
+    found += [sections["training"]["properties"]["privacy"]["anyOf"][0]]
     found += [{"anyOf": [None, sections["training"]]}, sections["faults"]["items"]]
     found += [sections["records"]["properties"]["writers"]["items"]]
     assert [section_names(one) for one in found] == [set(registry.classes()) for registry in REGISTRIES]

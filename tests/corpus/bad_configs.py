@@ -1084,6 +1084,53 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "augmentation: [mixup, mixup]",
         ["12 training.augmentation: mixup mixes a batch once; name it once"],
     ),
+    "privacy, unknown": (
+        "batch_size: 16",
+        "privacy: dp_sdg",
+        ["12 training.privacy: unknown privacy 'dp_sdg'; did you mean 'dp_sgd'? (known: dp_sgd)"],
+    ),
+    "privacy, out of range": (
+        "batch_size: 16",
+        "privacy: {name: dp_sgd, clip: 0, epsilon: -1, delta: 1.0}",
+        [
+            "12 training.privacy.clip: must be a number > 0, not 0",
+            "12 training.privacy.delta: must be a number > 0 and < 1, not 1.0",
+            "12 training.privacy.epsilon: must be a number > 0 or null, not -1",
+        ],
+    ),
+    "privacy without noise": (
+        "batch_size: 16",
+        "privacy: {name: dp_sgd, clip: 1, delta: 1.0e-5}",
+        ["12 training.privacy: give noise, or epsilon, for which the noise is computed"],
+    ),
+    "privacy, sampling": (
+        "batch_size: 16",
+        "privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5, sampling: shuffle}",
+        [
+            "12 training.privacy.sampling: rdp covers poisson, not shuffle; use that, or accountant: none, "
+            "which claims nothing"
+        ],
+    ),
+    "privacy and others": (
+        "batch_size: 16",
+        "privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}\n  compile: true\n"
+        "  augmentation: [mixup]\n  scheduler: ReduceLROnPlateau\n  batch_tokens: 100\n  amp: float16",
+        [
+            "13 training.compile: dp_sgd does not compile the gradients of samples; leave it out",
+            "14 training.augmentation: mixup mixes samples, and dp_sgd bounds what each adds; leave it out",
+            "15 training.scheduler: ReduceLROnPlateau reads training losses, which are not private",
+            "16 training.batch_tokens: dp_sgd draws each sample by itself; use batch_size",
+            "17 training.amp: float16 scales losses, and dp_sgd clips gradients; use bfloat16",
+        ],
+    ),
+    "privacy, float formats and LBFGS": (
+        "optimizer: {name: SGD, lr: 0.1, momentum: 0.9}",
+        "optimizer: LBFGS\n  dtype: bfloat16\n  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}",
+        [
+            "11 training.optimizer: LBFGS takes several gradients in a step, and each spends; use SGD",
+            "12 training.dtype: dp_sgd clips exactly, which bfloat16 cannot; use float32",
+        ],
+    ),
     "schedule_step": (
         "batch_size: 16",
         "schedule_step: epoch",
@@ -2113,6 +2160,28 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "name: digits, train_size: 3",
         ["8 dataset.partition: 4 training ranks need a sample each, there are 3"],
     ),
+    "privacy and batch norm": (
+        "{name: mlp, hidden: [8]}\ntraining:",
+        "{name: resnet18, norm: batch, width: 4}\ntraining:\n"
+        "  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}",
+        [
+            "11 training.privacy: BatchNorm2d '1' of the model mixes samples, so that each changes the "
+            "gradients of others; use GroupNorm (norm: group)"
+        ],
+    ),
+    "privacy and a delta that allows everything": (
+        "batch_size: 16",
+        "batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 0.5}",
+        ["13 training.privacy.delta: must be below 1 / ..."],
+    ),
+    "privacy and a budget that no step keeps to": (
+        "batch_size: 16",
+        "batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 0.5, epsilon: 0.1, delta: 1.0e-5}",
+        [
+            "13 training.privacy.epsilon: the steps of the first round exceed it at every node; allow more, "
+            "use more noise, or fewer samples in a step"
+        ],
+    ),
     "a rank that does not exist": (
         "alpha: 0.5",
         "ranks: [0, 4]",
@@ -2601,6 +2670,17 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "transform out of range": (
         ["sharing.transforms[0].fraction=0.1"],
         ["command line: sharing.transforms.0.fraction: must be a list of transforms, not a mapping"],
+    ),
+    "privacy with gradients that are sent": (
+        [
+            "training.name=ddp",
+            "sharing=none",
+            "training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}",
+        ],
+        [
+            "command line: training.privacy: makes the steps of each node private by itself, but ddp sends "
+            "gradients within them; use training.name: local"
+        ],
     ),
     "training that nobody knows": (
         ["training.name=dpp"],

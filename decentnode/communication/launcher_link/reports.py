@@ -46,6 +46,8 @@ class RoundProgress(OfRound, frozen=True, tag="progress"):
 
     loss: float | None
     bytes_sent: int
+    epsilon: float | None = None
+    """What its private steps have spent so far, where that is a claim."""
 
 
 class Published(OfRound, frozen=True, tag="published"):
@@ -159,6 +161,10 @@ class Finished(OfNode, frozen=True, tag="finished"):
     """As in `Evaluated`; empty if this process did not evaluate the last round."""
     refused: dict[str, int] = {}
     """Messages that were refused, by reason."""
+    epsilon: float | None = None
+    """What its private steps have spent, where that is a claim."""
+    doubts: tuple[str, ...] = ()
+    """Why nothing is claimed."""
 
 
 class Stopped(OfNode, frozen=True, tag="stopped"):

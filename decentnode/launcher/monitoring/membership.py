@@ -30,6 +30,8 @@ class Member:
     bytes_sent: int = 0
     loss: float | None = None
     """The last reported training loss."""
+    epsilon: float | None = None
+    """What its private steps have spent, where that is a claim."""
     not_finite: int | None = None
     """The round since which every test loss was not finite; None if the last one was finite."""
     last_report: float = field(default_factory=time.monotonic)

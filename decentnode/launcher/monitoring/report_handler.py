@@ -59,6 +59,7 @@ class ReportHandler:
                 self.monitor.pids[report.process] = report.pid
             case reports.RoundProgress():
                 self._progress(report, report.loss)
+                members.members[report.rank].epsilon = report.epsilon
             case reports.Published():
                 self._progress(report, report.train_loss)
                 self._publish(report)

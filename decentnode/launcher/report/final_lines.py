@@ -79,6 +79,7 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
 def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
     """Name and value of each line below the headline; a line without a name continues the one above."""
     yield from _quality(summary)
+    yield from _privacy(summary)
     yield from _cost(summary)
     if summary["finished_nodes"]:
         yield "model hash", summary["model_hash"]
@@ -117,6 +118,23 @@ def _quality(summary: dict[str, Any]) -> Lines:
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:
         yield "consensus distance", decimal(summary["consensus_distance"])
+
+
+def _privacy(summary: dict[str, Any]) -> Lines:
+    """What the private steps have spent, or why nothing is claimed."""
+    found = summary["privacy"]
+    if found is None or not summary["finished_nodes"]:
+        return
+    names = iter(["privacy"])
+    if spent := list(found["epsilon"].values()):
+        least, most = decimal(min(spent)), decimal(max(spent))
+        span = most if least == most else f"{least} to {most}"
+        at = f"delta {found['delta']:g} by accountant {found['accountant']}"
+        yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}"
+    for reason, ranks in found["no_claim"].items():
+        everybody = len(ranks) == summary["finished_nodes"]
+        of = "" if everybody else f" for {ranks_in_words(ranks, MOST_LOST)}"
+        yield next(names, ""), f"no claim{of}: {reason}"
 
 
 def _cost(summary: dict[str, Any]) -> Lines:

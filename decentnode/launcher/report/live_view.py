@@ -52,6 +52,8 @@ class Standing:
     """The mean of the rounds done."""
     sent: int = 0
     loss: float | None = None
+    epsilon: float | None = None
+    """The most that a node's private steps have spent."""
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
@@ -65,6 +67,8 @@ class Standing:
                 rounds.append(member.round + 1)
                 if member.loss is not None:
                     losses.append(member.loss)
+                if member.epsilon is not None:
+                    standing.epsilon = max(standing.epsilon or 0.0, member.epsilon)
         if rounds:
             standing.slowest, standing.fastest, standing.done = min(rounds), max(rounds), fmean(rounds)
         standing.loss = fmean(losses) if losses else None
@@ -141,7 +145,8 @@ class Dashboard:
         lost = states[MemberState.LOST]
         for cells in self._quality():
             table.add_row(*cells)
-        table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s")
+        spent = "" if self.standing.epsilon is None else f"epsilon {decimal(self.standing.epsilon)} spent"
+        table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s", spent)
         table.add_row(
             "nodes", f"{states[MemberState.RUNNING] + states[MemberState.STARTING]} running",
             f"{states[MemberState.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),

@@ -252,7 +252,25 @@ def summarize(
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
+        "privacy": _privacy(experiment, finished),
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
+    }
+
+
+def _privacy(experiment: "Experiment", finished: Mapping[int, Finished]) -> dict[str, Any] | None:
+    """What the finished nodes have spent, and why others claim nothing; None where steps are not private."""
+    plugin = experiment.settings.training.privacy
+    if plugin is None:
+        return None
+    described: dict[str, Any] = plugin.make().described()
+    doubts: dict[str, list[int]] = {}
+    for rank, report in finished.items():
+        for reason in report.doubts:
+            doubts.setdefault(reason, []).append(rank)
+    return {
+        **described,
+        "epsilon": {str(rank): one.epsilon for rank, one in finished.items() if one.epsilon is not None},
+        "no_claim": doubts,
     }
 
 

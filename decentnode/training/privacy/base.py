@@ -1,0 +1,88 @@
+"""The plug-in of `training.privacy`: how local steps are made private, and what they spend."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from decentnode.core.state import Stateful
+from decentnode.core.vector import Vector
+from decentnode.datasets.base import Batch, Samples
+from decentnode.training.minibatches import Minibatches, Shard
+from decentnode.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """The private steps of one node, known before the first round."""
+
+    rate: float
+    """The probability with which a step uses a sample."""
+    noise: float
+    """The standard deviation of the noise, in units of the clipping norm."""
+    steps: int
+    """In all rounds."""
+    epsilon: float
+    """Spent after all rounds; infinite where nothing bounds it."""
+    rounds: int
+    """The first rounds whose steps the budget allows."""
+
+
+class PrivateSteps(Stateful, ABC):
+    """The private steps of one node."""
+
+    minibatches: Minibatches
+    """The samples of its steps."""
+
+    @abstractmethod
+    def begin(self, steps: int) -> int:
+        """Of the next steps, those of a round, how many the budget allows."""
+
+    @abstractmethod
+    def gradient(self, batches: Sequence[Batch]) -> Tensor:
+        """Writes the private gradient of one step into the vector's; returns the loss, detached.
+
+        The loss is that of the samples, and not private. `batches` may be empty.
+        """
+
+    @property
+    @abstractmethod
+    def epsilon(self) -> float:
+        """What all steps have spent together at delta."""
+
+    @property
+    def claimed(self) -> float | None:
+        """Epsilon where it is a claim."""
+        return None if self.doubts else self.epsilon
+
+    @property
+    @abstractmethod
+    def doubts(self) -> tuple[str, ...]:
+        """Why `epsilon` is not a claim about this node; empty where it is."""
+
+
+class Privacy(ABC):
+    """How local steps are made private; the fields of a subclass are its YAML options."""
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """What `epsilon` is about, for the summary of a run."""
+
+    @abstractmethod
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        """Raises BadInput unless the steps of this network on these samples can be made private."""
+
+    @abstractmethod
+    def plan(self, size: int, expected: int, steps: Sequence[int]) -> PrivacyPlan:
+        """The steps of a node with `size` samples; `expected`: of each step; `steps`: of each round.
+
+        Raises BadInput where the options ask for what cannot be.
+        """
+
+    @abstractmethod
+    def private_steps(
+        self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
+    ) -> PrivateSteps:
+        """The steps of a node with that plan."""

@@ -1,0 +1,231 @@
+"""Differentially private stochastic gradient descent."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from decentnode.core.registry import PRIVACIES
+from decentnode.core.vector import Vector
+from decentnode.datasets.base import Batch, Samples
+from decentnode.errors import BadInput
+from decentnode.options import NonNegativeFloat, PositiveFloat
+from decentnode.training.minibatches import Minibatches, Shard
+from decentnode.training.objective import Objective
+from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
+from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
+from decentnode.training.privacy.per_example import ClippedSum
+from decentnode.training.privacy.random_source import RandomSource, SecureSource, SeededSource
+
+Delta = Annotated[float, Gt(0), Lt(1)]
+
+
+@PRIVACIES.register("dp_sgd")
+@dataclass
+class DpSgd(Privacy):
+    """Clips the gradient of each sample and adds noise to their sum (Abadi et al., 2016, algorithm 1).
+
+    g <- (sum_i g_i min(1, C / |g_i|) + N(0, (sigma C)^2 I)) / B
+
+    i is over the samples of a step, each drawn with probability q = B / n; B is `batch_size` x `accumulate`,
+    and n the number of the node's samples. So (epsilon, delta) bounds what all models that a node sends
+    tell about any one of its samples, whatever others do with them.
+    """
+
+    clip: PositiveFloat
+    """C, the largest norm of a sample's gradient."""
+    delta: Delta
+    """The probability with which epsilon may not hold; below 1 / n."""
+    noise: NonNegativeFloat | None = None
+    """sigma, the standard deviation of the noise in units of `clip`; null: the least with which all steps
+    of the run spend `epsilon`.
+    """
+    epsilon: PositiveFloat | None = None
+    """The budget of each node; null: no limit."""
+    accountant: Literal["rdp", "pld", "none"] = "rdp"
+    """Who bounds epsilon: by Renyi divergences, by distributions of privacy losses (tighter), or nobody."""
+    sampling: Literal["poisson", "shuffle"] = "poisson"
+    """How the samples of a step are drawn; no accountant covers `shuffle`."""
+    generator: Literal["secure", "seeded"] = "secure"
+    """Where noise and samples come from: the operating system, or the seed, which is reproducible and
+    protects nothing.
+    """
+    on_spent: Literal["stop", "warn"] = "stop"
+    """What happens when the budget is spent before the last round."""
+
+    def __post_init__(self) -> None:
+        if self.noise is None and self.epsilon is None:
+            raise BadInput("training.privacy: give noise, or epsilon, for which the noise is computed")
+        if self.accountant == "none":
+            if self.epsilon is not None:
+                raise BadInput("training.privacy.epsilon: needs an accountant: rdp or pld")
+        elif self.sampling not in ACCOUNTANTS[self.accountant].samplings:
+            raise BadInput(
+                f"training.privacy.sampling: {self.accountant} covers poisson, not {self.sampling}; use that, "
+                "or accountant: none, which claims nothing"
+            )
+        if self.noise == 0 and self.epsilon is not None:
+            raise BadInput("training.privacy.noise: 0 protects nothing; leave it out to compute it")
+
+    def described(self) -> dict[str, Any]:
+        return {"name": "dp_sgd", "delta": self.delta, "accountant": self.accountant}
+
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        for name, part in network.named_modules():
+            # InstanceNorm mixes nothing, unless it keeps statistics of the samples it has seen.
+            mixes = not isinstance(part, _InstanceNorm) or part.track_running_stats
+            if isinstance(part, _NormBase) and mixes:
+                raise BadInput(
+                    f"training.privacy: {type(part).__name__} '{name}' of the model mixes samples, so that "
+                    "each changes the gradients of others; use GroupNorm (norm: group)"
+                )
+        if samples.weights is not None:
+            raise BadInput(
+                "training.privacy: the samples have weights, which dp_sgd does not bound; leave them out"
+            )
+
+    def plan(self, size: int, expected: int, steps: Sequence[int]) -> PrivacyPlan:
+        total, rate = sum(steps), min(1.0, expected / size) if size else 0.0
+        if size and self.delta >= 1 / size and self.accountant != "none":
+            raise BadInput(
+                f"training.privacy.delta: must be below 1 / {size}, for a node of {size} samples, not "
+                f"{self.delta:g}, which would allow it to publish one of them"
+            )
+        if self.accountant == "none":
+            return PrivacyPlan(rate, self.noise or 0.0, total, float("inf"), len(steps))
+        accountant = ACCOUNTANTS[self.accountant]
+        noise = self.noise
+        if noise is None:
+            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, total)
+
+        def epsilon(count: int) -> float:
+            return accountant.epsilon([Spending(rate, noise, count)], self.delta)
+
+        affordable, budget = len(steps), self.epsilon or float("inf")
+        if self.on_spent == "stop" and epsilon(total) > budget:
+            affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: epsilon(count) > budget)
+        return PrivacyPlan(rate, noise, total, epsilon(total), affordable)
+
+    def private_steps(
+        self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
+    ) -> "DpSgdSteps":
+        return DpSgdSteps(self, plan, objective, vector, shard, batch_size)
+
+
+class DpSgdSteps(PrivateSteps):
+    """The steps of one node by DP-SGD, and what they have spent."""
+
+    state: ClassVar = ("history", "source")
+
+    def __init__(
+        self, options: DpSgd, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard,
+        batch_size: int,
+    ) -> None:  # fmt: skip
+        """`batch_size`: the samples that are computed at a time."""
+        seeded = options.generator == "seeded"
+        self.source: RandomSource = SeededSource(shard.seed, shard.rank) if seeded else SecureSource()
+        self.history: list[list[float]] = []
+        """Rate, noise and number of equal steps in a row, as `Spending` has them."""
+        self.minibatches = (
+            PoissonBatches(shard, batch_size, plan.rate, self.source)
+            if options.sampling == "poisson"
+            else Minibatches(shard, batch_size)
+        )
+        self._options = options
+        self._plan = plan
+        self._vector = vector
+        self._is_sum = objective.reduction == "sum"
+        self._expected = plan.rate * len(shard.indices)
+        self._sum = ClippedSum(objective, vector.layout)
+        self._is_spent = False
+
+    def begin(self, steps: int) -> int:
+        budget = self._options.epsilon
+        if budget is None or self._after(steps) <= budget:
+            return steps
+        if self._options.on_spent == "stop":
+            steps = bisect_left(range(steps), True, key=lambda more: self._after(more + 1) > budget)
+        if not self._is_spent:
+            what = "more local steps exceed it" if self._options.on_spent == "warn" else "no more local steps"
+            print(f"training.privacy: the budget of epsilon {budget:g} is spent: {what}", flush=True)
+        self._is_spent = True
+        return steps
+
+    def gradient(self, batches: Sequence[Batch]) -> Tensor:
+        clip, parameters = self._options.clip, self._vector.layout.parameters.numel
+        gradient = self._vector.gradient[:parameters]
+        losses = [self._sum.add(batch, clip, gradient) for batch in batches]
+        if self._plan.noise:
+            noise = self.source.normal(parameters).mul_(self._plan.noise * clip)
+            gradient.add_(noise.to(gradient.device, gradient.dtype))
+        if not self._is_sum:
+            gradient.div_(self._expected)
+        self._count()
+        total = torch.stack(losses).sum() if losses else gradient.new_zeros(())
+        return total if self._is_sum else total / max(1, sum(map(len, batches)))
+
+    def _count(self) -> None:
+        """Adds a step to the history."""
+        rate, noise = self._plan.rate, self._plan.noise
+        if self.history and self.history[-1][:2] == [rate, noise]:
+            self.history[-1][2] += 1
+        else:
+            self.history.append([rate, noise, 1])
+
+    def _after(self, more: int) -> float:
+        """Epsilon after so many further steps."""
+        accountant = ACCOUNTANTS.get(self._options.accountant)
+        if accountant is None:
+            return float("inf")
+        spent = [Spending(rate, noise, int(steps)) for rate, noise, steps in self.history]
+        further = Spending(self._plan.rate, self._plan.noise, more)
+        if spent and spent[-1][:2] == further[:2]:
+            further = further._replace(steps=spent.pop().steps + more)
+        return accountant.epsilon([*spent, further], self._options.delta)
+
+    @property
+    def epsilon(self) -> float:
+        return self._after(0)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        found = {
+            "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
+            "noise: 0": not self._plan.noise,
+            f"no accountant covers sampling: {self._options.sampling}": self._options.accountant == "none",
+        }
+        return tuple(reason for reason, holds in found.items() if holds)
+
+
+class PoissonBatches(Minibatches):
+    """Each step uses each sample with probability q, so the size of its batch varies (Abadi et al., 2016, 2).
+
+    q is the expected size over the size of the shard, at most 1; a batch may be empty. `per_epoch` counts
+    minibatches as if they were not drawn so.
+    """
+
+    def __init__(self, shard: Shard, batch_size: int, rate: float, source: RandomSource) -> None:
+        """`batch_size`: the samples that are computed at a time."""
+        super().__init__(shard, batch_size)
+        self._rate = rate
+        self._source = source
+        self._piece = batch_size
+
+    def several(self, count: int) -> list[Batch]:
+        """The samples of a step in pieces; none where no sample was drawn."""
+        drawn = self._shard.indices[self._source.chosen(len(self._shard.indices), self._rate)]
+        return [self._shard.samples.batch(part) for part in torch.split(drawn, self._piece) if len(part)]
+
+    def state_dict(self) -> dict[str, int]:
+        """Nothing: each draw is a new one."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Nothing to restore."""
