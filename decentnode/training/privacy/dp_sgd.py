@@ -68,8 +68,8 @@ class DpSgd(Privacy):
                 raise BadInput("training.privacy.epsilon: needs an accountant: rdp or pld")
         elif self.sampling not in ACCOUNTANTS[self.accountant].samplings:
             raise BadInput(
-                f"training.privacy.sampling: {self.accountant} covers poisson, not {self.sampling}; use that, "
-                "or accountant: none, which claims nothing"
+                f"training.privacy.sampling: {self.accountant} covers poisson, not {self.sampling}; use "
+                "that, or accountant: none, which claims nothing"
             )
         if self.noise == 0 and self.epsilon is not None:
             raise BadInput("training.privacy.noise: 0 protects nothing; leave it out to compute it")
