@@ -154,6 +154,14 @@ class SparseWeights:
         return bool(np.abs(self._sums(self._columns, self._values) - 1).max() <= self.nodes * ZERO)
 
     @property
+    def symmetric(self) -> bool:
+        """Whether w_ij = w_ji for all pairs."""
+        there, back = np.lexsort((self._columns, self._rows)), np.lexsort((self._rows, self._columns))
+        same = np.array_equal(self._rows[there], self._columns[back])
+        same = same and np.array_equal(self._columns[there], self._rows[back])
+        return same and bool(np.abs(self._values[there] - self._values[back]).max() <= ZERO)
+
+    @property
     def entries(self) -> int:
         """The number of weights, self weights included."""
         return len(self._values)

@@ -200,6 +200,7 @@ class Experiment:
         layout = self.layout if in_vector else self.layout.parameters
         chain = sharing.make_chain(transforms, layout.numel, layout.dtype, layout)
         sharing.bind(layout, self.graph.num_nodes, chain, self.settings.seed)
+        sharing.fit(self.graph)
         return sharing if in_vector else BuffersBeside(sharing, self.layout)
 
     @cached_property

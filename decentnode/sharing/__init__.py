@@ -17,6 +17,7 @@ from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
 from decentnode.sharing.moniqua import Moniqua
+from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.none import NoSharing
 from decentnode.sharing.parameter_server import ParameterServer
 from decentnode.sharing.power_gossip import PowerGossip
@@ -30,6 +31,6 @@ from decentnode.sharing.stc import Stc
 __all__ = [
     "D2", "AllReduce", "Beer", "Choco", "ChocoPerEdge", "DecentLam", "DeepSqueeze", "ExactDiffusion",
     "FedAdam", "FedAvg", "FedProx", "FedStc", "FedYogi", "Gossip", "GradientTracking", "Jwins", "Moniqua",
-    "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Scaffold",
-    "SecureAggregation", "Sharing", "Stc",
+    "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum",
+    "Scaffold", "SecureAggregation", "Sharing", "Stc",
 ]  # fmt: skip

@@ -130,6 +130,9 @@ class Sharing(Stateful, ABC):
         self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
         self.refusals = []
 
+    def fit(self, graph: WeightedGraph) -> None:
+        """Receives the graph once, after `bind`, to compute what follows from all of W."""
+
     def introduction(self) -> bytes:
         """What all nodes must know of this one before round 0, such as a public key; at most 64 bytes."""
         return b""

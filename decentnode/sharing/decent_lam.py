@@ -6,17 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Form
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import AdjustGradient
-from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Incoming
 from decentnode.sharing.blocks.momentum import MomentumGossip
-from decentnode.sharing.blocks.stability import refuse_growth
+from decentnode.sharing.blocks.stability import refuse_coarse, refuse_growth
 from decentnode.transforms.chain import Chain
-from decentnode.transforms.quantize.cast import Cast
 
 
 @SHARINGS.register("decent_lam")
@@ -45,12 +42,7 @@ class DecentLam(MomentumGossip):
         refuse_growth(self, graph, lambda mix, x, u: mix(x) - self.beta * u, 0.0, remedy)
 
     def check_chain(self, chain: Chain) -> None:
-        for index, stage in enumerate(chain.stages):
-            if stage.emits is Form.SPARSE or (stage.emits is Form.QUANTIZED and not isinstance(stage, Cast)):
-                raise BadInput(
-                    f"transforms[{index}] {name_of(stage)} is too coarse for {name_of(self)}, whose momentum "
-                    "makes the error grow; use quasi_global, or leave it out"
-                )
+        refuse_coarse(chain, f"{name_of(self)}, whose momentum makes the error grow; use quasi_global")
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False

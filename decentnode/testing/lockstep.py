@@ -75,6 +75,8 @@ class Lockstep:
             bound(self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters)
             for _ in range(n)
         ]
+        for scheme in self.schemes:
+            scheme.fit(self.weighted)
         introductions = {i: scheme.introduction() for i, scheme in enumerate(self.schemes)}
         for scheme, model in zip(self.schemes, self.models, strict=True):
             scheme.meet({i: said for i, said in introductions.items() if said})

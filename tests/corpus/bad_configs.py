@@ -2752,6 +2752,17 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "use choco_per_edge"
         ],
     ),
+    "multi_gossip, accelerated on a graph that changes": (
+        ["sharing={name: multi_gossip, acceleration: chebyshev}", "graph={name: random_matching, nodes: 4}"],
+        [
+            "command line: sharing: multi_gossip with acceleration needs a graph that is the same in every "
+            "round; this one is not; use acceleration: none"
+        ],
+    ),
+    "multi_gossip that quantizes": (
+        ["sharing={name: multi_gossip, transforms: [qsgd]}"],
+        ["command line: sharing.transforms[0]: qsgd is too coarse for multi_gossip, ..."],
+    ),
     "churn without a graph": (
         ["graph={name: churn, schedule: [[0, 1, 2]]}"],
         ["command line: graph.graph: missing; it must be a Graph"],

@@ -31,6 +31,7 @@ from decentnode.sharing import (
     GradientTracking,
     Jwins,
     Moniqua,
+    MultiGossip,
     NoSharing,
     ParameterServer,
     PowerGossip,
@@ -172,6 +173,14 @@ CASES: dict[str, Case] = {
     "gradient_tracking": Case(GradientTracking, chains=LOSSY),
     "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
+    "multi_gossip": Case(
+        lambda: MultiGossip(steps=3),
+        graphs=(*SOME_GRAPHS[:2], *CHANGING_GRAPHS),
+        chains=(plain, cast, zipped),
+    ),
+    "multi_gossip accelerated": Case(
+        lambda: MultiGossip(steps=3, acceleration="chebyshev"), chains=(plain, cast)
+    ),
     "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
     "parameter_server": Case(ParameterServer, graphs=SERVED, weights=Uniform(), chains=LOSSY),
     "parameter_server adam": Case(

@@ -1,4 +1,4 @@
-"""Checks before the start whether the momentum of a scheme lets disagreement grow on a graph."""
+"""Checks before the start whether a scheme lets disagreement, or the error of its chain, grow."""
 
 from collections.abc import Callable
 from math import exp, log
@@ -6,11 +6,14 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.core.payload import Form
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import SparseWeights
+from decentnode.transforms.chain import Chain
+from decentnode.transforms.quantize.cast import Cast
 
 MOST_ROUNDS, LEAST_ROUNDS = 2000, 200
 MOST_MULTIPLICATIONS = 10**8
@@ -59,3 +62,10 @@ def refuse_growth(scheme: object, graph: WeightedGraph, advance: Advance, mu: fl
             f"{name_of(scheme)} diverges on this graph: even without gradients, what models differ by grows "
             f"{factor:.3g} times a round; {remedy}"
         )
+
+
+def refuse_coarse(chain: Chain, why: str) -> None:
+    """Raises BadInput, with `why`, where a transform selects or quantizes; a cast does not count."""
+    for index, stage in enumerate(chain.stages):
+        if stage.emits is Form.SPARSE or (stage.emits is Form.QUANTIZED and not isinstance(stage, Cast)):
+            raise BadInput(f"transforms[{index}] {name_of(stage)} is too coarse for {why}, or leave it out")
