@@ -43,6 +43,15 @@ class Injected(Protocol):
         """Pairs of an option, or "" for the whole fault, and its defect in such a run."""
 
 
+class Lying(Protocol):
+    """An attack, which checks itself."""
+
+    ranks: tuple[int, ...]
+
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterable[tuple[str, str]]:
+        """Pairs of an option, or "" for the whole attack, and its defect in such a run."""
+
+
 def check_all(document: Document, made: dict[str, Any]) -> None:
     """Adds the defects of all checks whose inputs were read."""
     for check in CHECKS:
@@ -401,9 +410,21 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
         uses |= dict.fromkeys(ports, "has another use")
 
 
+def _adversaries(document: Document, adversaries: Sequence[Lying], graph: Graph, sharing: Sharing) -> None:
+    seen: dict[int, int] = {}
+    for index, attack in enumerate(adversaries):
+        for option, line in attack.defects(graph, sharing):
+            document.add(("adversaries", index, *([option] if option else [])), line)
+        for rank in attack.ranks:
+            if seen.setdefault(rank, index) != index:
+                line = f"rank {rank} already makes the attack of adversaries[{seen[rank]}]; name it once"
+                document.add(("adversaries", index, "ranks"), line)
+    if seen and not set(range(graph.num_nodes)) - seen.keys():
+        document.add(("adversaries",), "all nodes are adversaries; leave some honest")
+
+
 CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
-    _ports, _faults, _one_model, _same_steps, _ports_of_training,
-    _private,
+    _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private,
 )  # fmt: skip

@@ -41,7 +41,7 @@ from decentnode.training.tasks.base import Task
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
     "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "task", "model", "training",
-    "sharing", "communication", "evaluation", "failures", "checkpoint", "records", "faults",
+    "sharing", "communication", "evaluation", "failures", "checkpoint", "records", "faults", "adversaries",
     "security", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
@@ -90,6 +90,7 @@ class SectionParser:
                 ("records",), RecordSettings, writers=self._plugins(("records", "writers"), registry.WRITERS)
             ),
             "faults": self._plugins(("faults",), registry.FAULTS),
+            "adversaries": self._plugins(("adversaries",), registry.ATTACKS),
         }
 
     def _scalars(self) -> dict[str, Any]:

@@ -189,6 +189,8 @@ class Settings:
     records: RecordSettings = RecordSettings()
     faults: tuple[Plugin, ...] = ()
     """Injected faults."""
+    adversaries: tuple[Plugin, ...] = ()
+    """Attacks, each with the ranks that make it."""
     security: Literal["auto", "none"] | KeyFolder = "auto"
     """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -196,3 +198,8 @@ class Settings:
     """The directory of the results; None: runs/<name>-<time>."""
     machine: NonNegative | None = None
     """The index of this machine; None: found by its addresses."""
+
+    @property
+    def adversary_ranks(self) -> frozenset[int]:
+        """The ranks of all adversaries."""
+        return frozenset(rank for one in self.adversaries for rank in one.options.get("ranks", ()))

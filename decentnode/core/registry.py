@@ -168,8 +168,9 @@ TRAININGS = Registry(
     "training", "decentnode.node.ddp_baseline", "decentnode.training.gradient_sync:GradientSync"
 )
 FAULTS = Registry("fault", "decentnode.node.faults", "decentnode.node.faults.base:Fault")
+ATTACKS = Registry("attack", "decentnode.attacks", "decentnode.attacks.base:Attack")
 WRITERS = Registry("writer", "decentnode.results.writers", "decentnode.results.writers.base:Writer")
 REGISTRIES = (
     GRAPHS, MAPPINGS, MIXINGS, SHARINGS, TRANSFORMS, COMMUNICATIONS, MODELS, DATASETS, PARTITIONS, SKEWS,
-    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, WRITERS,
+    TASKS, AUGMENTATIONS, PRIVACIES, TRAININGS, FAULTS, ATTACKS, WRITERS,
 )  # fmt: skip

@@ -39,6 +39,8 @@ class EvaluationPlan:
     """The samples before the last round; None: all."""
     ranks: frozenset[int] | None = None
     """The nodes whose models are evaluated before the last round; None: all."""
+    adversaries: frozenset[int] = frozenset()
+    """Nodes whose models are never evaluated, because they lie to the others."""
     validation: Samples | None = None
     """The validation samples, all of them in each evaluation; None: there are none."""
 
@@ -48,6 +50,8 @@ class EvaluationPlan:
 
     def includes(self, rank: int, round: int) -> bool:
         """Whether the model of this node is evaluated after this round, where that is due."""
+        if rank in self.adversaries:
+            return False
         return self.ranks is None or rank in self.ranks or round + 1 == self.rounds
 
     def samples_after(self, round: int) -> Samples:

@@ -39,9 +39,10 @@ from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
-from decentnode.training.evaluation import VectorTest, batch_size
+from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
+from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, Training
 
 STAGING_ALIGNMENT = 64
@@ -145,7 +146,8 @@ class Experiment:
         drawn = None if size is None else draw(samples, size, "evaluation", self.settings.seed)
         return EvaluationPlan(
             samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
-            tests.final, drawn, tests.tested(self.graph.num_nodes), self.dataset.validation,
+            tests.final, drawn, tests.tested(self.graph.num_nodes), self.settings.adversary_ranks,
+            self.dataset.validation,
         )  # fmt: skip
 
     @cached_property
@@ -230,7 +232,7 @@ class Experiment:
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
-        sharing = on_overlay(self.sharing(rank), self.graph)
+        sharing = on_overlay(scheme_of(self, rank), self.graph)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if resources.shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
@@ -282,7 +284,7 @@ class Experiment:
 
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""
-        sharing = self.sharing()
+        sharing = scheme_of(self, rank)
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
         several = 1 if one else self.graph.most_targets(rank)
@@ -320,6 +322,27 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
     network = copy.deepcopy(experiment.network).to(device or "cpu")
     training, layout = experiment.settings.training, experiment.layout
     return VectorTest(training.objective(network, layout.channels_last), layout)
+
+
+def scheme_of(experiment: Experiment, rank: int) -> Sharing:
+    """A new scheme for a node: that of an adversary lies."""
+    scheme, settings, shard = experiment.sharing(rank), experiment.settings, experiment.shard(rank)
+    if scheme.needs_local_loss and shard.size:
+        scheme.local_loss = local_loss(experiment, shard)
+    if rank not in settings.adversary_ranks:
+        scheme.watched = settings.adversary_ranks
+    for plugin in settings.adversaries:
+        attack = plugin.make()
+        scheme = attack.wrap(scheme) if rank in attack.ranks else scheme
+    return scheme
+
+
+def local_loss(experiment: Experiment, shard: Shard) -> LocalLoss:
+    """The loss of vectors on a node's own samples, in a network of its own."""
+    training, layout = experiment.settings.training, experiment.layout
+    network = copy.deepcopy(experiment.network).train()
+    objective = training.objective(network, layout.channels_last)
+    return LocalLoss(objective, layout, shard, training.batch_size or BATCH_SIZE)
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

@@ -245,6 +245,7 @@ def _finished(node: Node, rounds: int) -> Finished:
         refused=dict(node.exchange.refused),
         epsilon=private.claimed if private else None,
         doubts=private.doubts if private else (),
+        attacker_weight=node.exchange.attacker_weight,
     )
 
 

@@ -168,6 +168,7 @@ class RoundExchange:
         self._timeouts = timeouts
         self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
+        self._attacker_weights: list[float] = []
         self._last_progress = 0.0
 
     def begin(self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]]) -> None:
@@ -237,6 +238,11 @@ class RoundExchange:
         self._seconds += self.clock.now() - began
         return inbox
 
+    @property
+    def attacker_weight(self) -> float | None:
+        """The mean weight of adversaries in the mixes of this process; None without adversaries."""
+        return statistics.fmean(self._attacker_weights) if self._attacker_weights else None
+
     def resume(self, refused: Mapping[str, int]) -> None:
         """Continues with these counters of refused messages."""
         self.refused = Counter(refused)
@@ -251,6 +257,9 @@ class RoundExchange:
         record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._missed if peer not in record.late]
         record.refused = self._take_refusals()
+        record.attacker_weight = weight = self._sharing.watched_weight
+        if weight is not None:
+            self._attacker_weights.append(weight)
         for peer in self._heard - self._missed.keys():
             # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):

@@ -51,6 +51,8 @@ class RunSamples:
         settings.training.task.make().check(dataset, settings.training.loss.cls)
         parts = split_rows(settings.partition.make(), dataset.train, rows, nodes, seed)
         changed, levels = skew.apply([one.make() for one in settings.skew], dataset, parts, seed)
+        flips = [found for one in settings.adversaries if (found := one.make().skew()) is not None]
+        changed, _ = skew.apply(flips, changed, parts, seed)
         return cls(changed, parts, levels)
 
     @cached_property

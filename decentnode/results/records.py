@@ -55,6 +55,8 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     lost: list[int] = msgspec.field(default_factory=list)
     refused: dict[str, int] = msgspec.field(default_factory=dict)
     """Messages that were not used, by reason."""
+    attacker_weight: float | None = None
+    """The weight that the models of adversaries had in the mix, together; None without adversaries."""
     memory_mb: float | None = None
     metrics: Values = msgspec.field(default_factory=dict)
     """Of the model after an evaluation, by name; None: not a finite number."""

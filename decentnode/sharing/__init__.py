@@ -24,13 +24,24 @@ from decentnode.sharing.power_gossip import PowerGossip
 from decentnode.sharing.push_sum import PushSum
 from decentnode.sharing.quasi_global import QuasiGlobal
 from decentnode.sharing.relay_sum import RelaySum
+from decentnode.sharing.robust import (
+    Balance,
+    ClippedGossip,
+    GeometricMedian,
+    Krum,
+    Median,
+    Rfa,
+    TrimmedMean,
+    Ubar,
+)
 from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
 
 __all__ = [
-    "D2", "AllReduce", "Beer", "Choco", "ChocoPerEdge", "DecentLam", "DeepSqueeze", "ExactDiffusion",
-    "FedAdam", "FedAvg", "FedProx", "FedStc", "FedYogi", "Gossip", "GradientTracking", "Jwins", "Moniqua",
-    "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum",
-    "Scaffold", "SecureAggregation", "Sharing", "Stc",
+    "D2", "AllReduce", "Balance", "Beer", "Choco", "ChocoPerEdge", "ClippedGossip", "DecentLam",
+    "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx", "FedStc", "FedYogi", "GeometricMedian",
+    "Gossip", "GradientTracking", "Jwins", "Krum", "Median", "Moniqua", "MultiGossip", "NoSharing",
+    "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold",
+    "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
 ]  # fmt: skip

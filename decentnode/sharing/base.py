@@ -80,6 +80,8 @@ class Sharing(Stateful, ABC):
     to the mix (`communication.overlap`)."""
     phases: ClassVar[int] = 1
     """Exchanges in a round."""
+    needs_local_loss: ClassVar[bool] = False
+    """It tests models on samples of the node (`local_loss`)."""
     wire: ClassVar[str] = "deg * C(d)"
     """Bytes that a node sends in a round; C(d) is the size of d encoded values, b that of one value."""
 
@@ -91,6 +93,12 @@ class Sharing(Stateful, ABC):
     """The number of this node's training samples, set before `introduction`."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
+    watched: frozenset[int] = frozenset()
+    """Ranks of adversaries, whose weight in each mix is recorded; for studies alone, no scheme may use it."""
+    watched_weight: float | None = None
+    """The weight that the models of the `watched` ranks had in the last mix, together; None: unknown."""
+    local_loss: Callable[[Tensor, int], float] | None = None
+    """The loss of a model, shape (d,), on a minibatch of the node's samples in a round; None: no samples."""
 
     @property
     def gives_model(self) -> bool:

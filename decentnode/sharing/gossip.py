@@ -86,12 +86,12 @@ class Gossip(Sharing):
             kept = [(1.0, own), (weights[view.rank] - 1, decoded)]
             return kept + [(weight, heard[j]) for j, weight in weights.items() if j != view.rank]
 
-        if not self.chain.basis:
-            self._mix_finite(heard, own, terms, view, out)
-            return
-        mixed = own.new_empty(own.shape)
+        mixed = own.new_empty(own.shape) if self.chain.basis else out
         self._mix_finite(heard, own, terms, view, mixed)
-        out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
+        if self.watched:
+            self.watched_weight = sum(w for j, w in self.weights(view, heard).items() if j in self.watched)
+        if self.chain.basis:
+            out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
 
     def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
         """The weights of the own model and each received one; they sum to 1."""

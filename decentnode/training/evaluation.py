@@ -7,9 +7,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
+from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
 
 BATCH_SIZE, LINEAR_BATCH_SIZE = 64, 512
@@ -82,6 +84,25 @@ class VectorTest:
     ) -> dict[str, float]:
         """The metrics of the loaded vector over all samples, by name."""
         return evaluate(self._objective, samples, batch_size, beat)
+
+
+class LocalLoss:
+    """The loss of vectors on samples that a node trains on, for rules that test models of neighbors."""
+
+    def __init__(self, objective: Objective, layout: ParameterLayout, shard: Shard, batch_size: int) -> None:
+        """The network of the objective is for this alone; batch norm uses the statistics of the batch."""
+        self._objective, self._layout = objective, layout
+        self._shard = shard
+        self._size = min(shard.size, max(batch_size, shard.least_batch))
+
+    def __call__(self, vector: Tensor, round: int) -> float:
+        """The mean loss of a vector, shape (d,), on the minibatch of this round."""
+        load_flat(self._objective.module, self._layout, vector)
+        random = generator(self._shard.seed, "local_loss", round, self._shard.rank)
+        chosen = random.choice(len(self._shard.indices), self._size, replace=False)
+        batch = self._shard.samples.batch(self._shard.indices[torch.from_numpy(chosen)])
+        with torch.no_grad():
+            return float(self._objective(batch)[1])
 
 
 def own_buffers(module: nn.Module, layout: ParameterLayout) -> dict[str, Tensor]:

@@ -1950,6 +1950,34 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
             "decentnode.results.writers.base.Writer"
         ],
     ),
+    "adversaries, unknown": (
+        "seed: 1",
+        "adversaries: [{name: sign_flp, ranks: [1]}]",
+        ["2 adversaries[0].name: unknown attack 'sign_flp'; did you mean 'sign_flip'? (known: ...)"],
+    ),
+    "adversaries, a rank that is not there": (
+        "seed: 1",
+        "adversaries: [{name: sign_flip, ranks: [4]}]",
+        ["2 adversaries[0].ranks: rank 4 does not exist; the graph has 0..3"],
+    ),
+    "adversaries, two attacks of a rank": (
+        "seed: 1",
+        "adversaries: [{name: sign_flip, ranks: [1]}, {name: noise, ranks: [2, 1]}]",
+        ["2 adversaries[1].ranks: rank 1 already makes the attack of adversaries[0]; name it once"],
+    ),
+    "adversaries, nobody is honest": (
+        "seed: 1",
+        "adversaries: [{name: sign_flip, ranks: [0, 1, 2, 3]}]",
+        ["2 adversaries: all nodes are adversaries; leave some honest"],
+    ),
+    "a rule that needs more neighbors": (
+        "name: gossip",
+        "name: krum",
+        [
+            "13 sharing: krum with faults 1 needs 5 models, and rank 0 has 3 with its own; lower faults, add "
+            "neighbors, or set few: own"
+        ],
+    ),
     "faults, a mapping": (
         "seed: 1",
         "faults: {name: crash}",

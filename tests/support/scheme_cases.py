@@ -16,9 +16,11 @@ from decentnode.graph.roles import Federated
 from decentnode.sharing import (
     D2,
     AllReduce,
+    Balance,
     Beer,
     Choco,
     ChocoPerEdge,
+    ClippedGossip,
     DecentLam,
     DeepSqueeze,
     ExactDiffusion,
@@ -27,9 +29,12 @@ from decentnode.sharing import (
     FedProx,
     FedStc,
     FedYogi,
+    GeometricMedian,
     Gossip,
     GradientTracking,
     Jwins,
+    Krum,
+    Median,
     Moniqua,
     MultiGossip,
     NoSharing,
@@ -38,9 +43,12 @@ from decentnode.sharing import (
     PushSum,
     QuasiGlobal,
     RelaySum,
+    Rfa,
     Scaffold,
     SecureAggregation,
     Stc,
+    TrimmedMean,
+    Ubar,
 )
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.pairwise_masks import MaskKeys
@@ -132,6 +140,13 @@ def masked(**options):
     return scheme
 
 
+def tested():
+    """UBAR, whose samples prefer small models."""
+    scheme = Ubar()
+    scheme.local_loss = lambda model, round: float(model.square().sum())
+    return scheme
+
+
 MATRICES = ParameterLayout(
     (
         Entry("linear.weight", torch.Size((4, 3)), 0),
@@ -143,6 +158,7 @@ MATRICES = ParameterLayout(
 """28 values, in matrices and otherwise."""
 SERVED = (Federated(6), Federated(9, server=4, rate=0.5, standby=2), Federated(5, clients=1, down="all"))
 UPDATES = (Federated(6), Federated(9, server=4, rate=0.5, standby=2, down="all"))
+DENSE = (Regular(12, 4, seed=3), FullyConnected(6))
 TREES = (Chain(8), Star(5), BinaryTree(7))
 
 CASES: dict[str, Case] = {
@@ -151,9 +167,11 @@ CASES: dict[str, Case] = {
         graphs=(FullyConnected(6),),
         matrix=lambda weighted: np.full((weighted.num_nodes,) * 2, 1 / weighted.num_nodes),
     ),
+    "balance": Case(Balance, chains=LOSSY),
     "beer": Case(Beer, chains=LOSSY),
     "choco": Case(Choco, chains=LOSSY),
     "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
+    "clipped_gossip": Case(ClippedGossip, chains=LOSSY),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
@@ -165,6 +183,7 @@ CASES: dict[str, Case] = {
     "fed_prox": Case(lambda: FedProx(mu=0.5), graphs=SERVED, weights=Uniform()),
     "fed_stc": Case(lambda: FedStc(fraction=0.3), graphs=UPDATES, weights=Uniform(), chains=(plain,)),
     "fed_yogi": Case(FedYogi, graphs=SERVED, weights=Uniform(), chains=(plain,)),
+    "geometric_median": Case(GeometricMedian, chains=LOSSY),
     "gossip": Case(
         Gossip,
         chains=(*LOSSY, zipped, same_coordinates, rounded_same_coordinates),
@@ -172,6 +191,9 @@ CASES: dict[str, Case] = {
     ),
     "gradient_tracking": Case(GradientTracking, chains=LOSSY),
     "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
+    "krum": Case(Krum, graphs=DENSE, chains=LOSSY),
+    "krum nearest": Case(lambda: Krum(before="nnm"), graphs=DENSE),
+    "median": Case(Median, chains=LOSSY),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
     "multi_gossip": Case(
         lambda: MultiGossip(steps=3),
@@ -200,6 +222,7 @@ CASES: dict[str, Case] = {
     "relay_sum": Case(RelaySum, graphs=TREES),
     "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
     "scaffold": Case(Scaffold, graphs=SERVED, weights=Uniform()),
+    "rfa": Case(Rfa, chains=LOSSY),
     "secure_aggregation": Case(
         masked,
         graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),
@@ -215,6 +238,11 @@ CASES: dict[str, Case] = {
         mean_survives_loss=False,
     ),
     "stc": Case(lambda: Stc(fraction=0.3), chains=(plain,)),
+    "trimmed_mean": Case(TrimmedMean, graphs=DENSE, chains=LOSSY),
+    "trimmed_mean buckets": Case(
+        lambda: TrimmedMean(before="bucketing", few="mean"), graphs=DENSE[1:], keeps_equal=True
+    ),
+    "ubar": Case(tested, chains=LOSSY),
     "stc server": Case(lambda: Stc(fraction=0.3, server=0), graphs=(Star(5),), chains=(plain,)),
 }
 """By an id that begins with the scheme's name; one scheme may have several."""

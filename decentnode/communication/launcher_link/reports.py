@@ -165,6 +165,8 @@ class Finished(OfNode, frozen=True, tag="finished"):
     """What its private steps have spent, where that is a claim."""
     doubts: tuple[str, ...] = ()
     """Why nothing is claimed."""
+    attacker_weight: float | None = None
+    """The weight that models of adversaries had in a mix, the mean over rounds; None without adversaries."""
 
 
 class Stopped(OfNode, frozen=True, tag="stopped"):

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -91,6 +92,10 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if summary["restarted_nodes"]:
         times = ", ".join(f"{rank} ({count} x)" for rank, count in summary["restarted_nodes"].items())
         yield "restarted", f"rank {times}"
+    if weights := summary["attacker_weight"]:
+        most = max(weights, key=weights.__getitem__)
+        mean = fmean(weights.values())
+        yield "adversaries", f"weight {mean:.3f} in an honest mix, at most {weights[most]:.3f} (rank {most})"
     if summary["refused_messages"]:
         reasons = sorted(summary["refused_messages"].items())
         yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)

@@ -246,6 +246,9 @@ def summarize(
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
+        "attacker_weight": {
+            str(rank): f.attacker_weight for rank, f in finished.items() if f.attacker_weight is not None
+        },
         "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
         "test": {name: one for name, one in found.items() if not name.startswith(VALIDATION)},
         "validation": {name: one for name, one in found.items() if name.startswith(VALIDATION)},

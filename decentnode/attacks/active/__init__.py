@@ -1,0 +1,1 @@
+"""Attacks that send wrong models, one per file."""

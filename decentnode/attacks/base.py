@@ -1,0 +1,148 @@
+"""The base of attacks: which ranks are adversaries, what they know, and what they send."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import name_of
+from decentnode.core.vector import AdjustGradient
+from decentnode.datasets.skew import Skew
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph, View
+from decentnode.options import NonNegative
+from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.blocks.buffers import OF_SCHEME, BuffersBeside
+from decentnode.sharing.gossip import Gossip
+
+Seen = Mapping[int, Tensor]
+"""The models that the adversary received last, by rank, each of shape (d,)."""
+
+
+@dataclass(kw_only=True)
+class Attack(ABC):
+    """What some ranks send in place of their models.
+
+    An adversary trains and mixes as its scheme says, and lies to its neighbors. It knows what such a node
+    receives, and nothing else: `seen` has the models of its neighbors in the round before.
+    """
+
+    knowledge: ClassVar[str] = "its own model"
+    """What the attack uses, as text."""
+    needs_models: ClassVar[bool] = False
+    """Whether it uses the models that the adversary received."""
+    per_target: ClassVar[bool] = False
+    """Whether each neighbor receives another lie."""
+
+    ranks: tuple[NonNegative, ...]
+    """The adversaries."""
+    first_round: NonNegative = 0
+    """The first round of the attack; before it the adversaries are honest."""
+    seed: NonNegative = 0
+
+    @abstractmethod
+    def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
+        """What the adversary sends in place of its model, shape (d,); `target`: None where it is for all."""
+
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+        """Why it cannot attack such a run: an option, or "" for the whole attack, and a line."""
+        outside = [rank for rank in self.ranks if rank >= graph.num_nodes]
+        if outside:
+            yield "ranks", f"rank {outside[0]} does not exist; the graph has 0..{graph.num_nodes - 1}"
+        if not self.ranks:
+            yield "ranks", "no rank is given; name the ranks of the adversaries"
+        if self.needs_models and (not isinstance(sharing, Gossip) or sharing.protects):
+            yield (
+                "",
+                f"{name_of(self)} needs the models of neighbors, and {name_of(sharing)} does not show them; "
+                "use sign_flip, noise, scaling or not_finite, or a scheme that sends whole models",
+            )
+
+    def skew(self) -> Skew | None:
+        """What changes the training samples of the adversaries; None: nothing."""
+        return None
+
+    def wrap(self, scheme: Sharing) -> Sharing:
+        """The scheme of an adversary."""
+        if self.needs_models and isinstance(scheme, BuffersBeside):
+            raise BadInput(f"adversaries: {name_of(self)} and training.mix_buffers do not go together")
+        return Adversarial(scheme, self)
+
+
+class Adversarial(Sharing):
+    """A scheme whose node lies to its neighbors, and is honest to itself where the scheme allows it."""
+
+    sends_one_payload: ClassVar = False
+
+    def __init__(self, scheme: Sharing, attack: Attack) -> None:
+        self.scheme, self.attack = scheme, attack
+        self.layout = scheme.layout
+        self.registered_name = name_of(scheme)
+        self._seen: dict[int, Tensor] = {}
+        for name in OF_SCHEME:
+            if name != "sends_one_payload":
+                setattr(self, name, getattr(scheme, name))
+
+    @property
+    def gives_model(self) -> bool:
+        return False
+
+    @property
+    def reach(self) -> float:
+        return self.scheme.reach
+
+    @property
+    def adjust_gradient(self) -> AdjustGradient | None:
+        return self.scheme.adjust_gradient
+
+    def begin(self, vector: Tensor) -> None:
+        self.scheme.begin(vector)
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return self.scheme.payload_layout(phase)
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        if view.round < self.attack.first_round:
+            return self.scheme.outgoing(vector, view)
+        return self._lies(vector, view)
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        self.scheme.mix(vector, incoming, view, out)
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        self.scheme.accept(vector, view, mixed)
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        async def tapped(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
+            incoming = await exchange(outgoing, sources)
+            self._remember(incoming, view)
+            return incoming
+
+        if type(self.scheme).share is Sharing.share:
+            await super().share(vector, view, tapped, out)
+        elif view.round < self.attack.first_round:
+            await self.scheme.share(vector, view, tapped, out)
+        else:
+            # Several exchanges depend on each other, so the node mixes what it has told.
+            await self.scheme.share(self._lie(vector, view, None), view, tapped, out)
+
+    def _lies(self, vector: Tensor, view: View) -> dict[int, Payload]:
+        if not self.attack.per_target:
+            return dict(self.scheme.outgoing(self._lie(vector, view, None), view))
+        lies: dict[int, Payload] = {}
+        for target in view.targets:
+            lie = self._lie(vector, view, target)
+            lies |= self.scheme.outgoing(lie, replace(view, targets=(target,)))
+        return lies
+
+    def _lie(self, vector: Tensor, view: View, target: int | None) -> Tensor:
+        return self.attack.lie(vector, view, self._seen, target).to(vector.dtype)
+
+    def _remember(self, incoming: Incoming, view: View) -> None:
+        if self.attack.needs_models:
+            # Copies, because payloads are invalid after the exchange.
+            signals = self.scheme._decoded(incoming, view)
+            self._seen = {j: signal.clone() for j, signal in signals.items()}
