@@ -79,7 +79,7 @@ LARGE_CLASSES = {
     "Overlay": (22, 6, 120, "asks the scheme inside what a run asks Sharing"),
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
     "Settings": (1, 30, 60, "one attribute for each key of a configuration"),
-    "TrainingSettings": (10, 16, 175, "one attribute for each key of `training`"),
+    "TrainingSettings": (10, 18, 185, "one attribute for each key of `training`"),
     "RoundRecord": (0, 24, 36, "one attribute for each field of a line"),
     "Lockstep": (10, 19, 150, "options and results of the tests' driver"),
 }

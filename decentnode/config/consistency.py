@@ -314,6 +314,9 @@ def _same_steps(
         value = getattr(training, key)
         if isinstance(value, tuple) and len(set(value)) > 1:
             document.add(("training", key), f"{name} makes the same steps on all ranks; give one number")
+    if training.seconds_per_round is not None:
+        what = f"{name} makes the same steps on all ranks; leave it out"
+        document.add(("training", "seconds_per_round"), what)
     if graph.has_rests:
         document.add(
             ("graph",), f"{name} makes the same steps on all ranks, and nodes of {name_of(graph)} rest"

@@ -69,6 +69,10 @@ class TrainingSettings(Computation):
     steps_per_round: NonNegative | tuple[NonNegative, ...] | None = None
     epochs_per_round: NonNegativeFloat | tuple[NonNegativeFloat, ...] | None = None
     """Fractions are carried over: 0.5 of an epoch of 7 steps is alternately 3 and 4 steps."""
+    seconds_per_round: PositiveFloat | None = None
+    """The most seconds of a round's steps: as many steps as fit, at least one and at most those of
+    steps_per_round or epochs_per_round.
+    """
     train_every: Positive = 1
     """Local steps in each k-th round alone, from the first on; the others only mix (Dhasade et al., 2024,
     SkipTrain).

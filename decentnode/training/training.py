@@ -6,6 +6,7 @@ optimizer is bounded, whatever a scheme added.
 """
 
 import math
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -48,6 +49,20 @@ class Hooks:
 
 
 NO_HOOKS = Hooks()
+
+
+class TimeBudget:
+    """The seconds of a round's local steps; None: no limit (QuanTimed-DSGD: Reisizadeh et al., 2019)."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.began = seconds, time.monotonic()
+
+    def allows(self, losses: Sequence[Tensor]) -> bool:
+        """Whether a step of the mean length so far would still fit; true before the first one."""
+        if self.seconds is None or not losses:
+            return True
+        _ = float(losses[-1])  # waits for a GPU, which computes after the calls have returned
+        return (time.monotonic() - self.began) * (1 + 1 / len(losses)) <= self.seconds
 
 
 @dataclass(frozen=True)
@@ -143,7 +158,11 @@ class Training:
             steps = self.private.begin(steps)
         if steps:
             self.module.train()
+        budget = TimeBudget(self.settings.seconds_per_round)
         for step in range(steps):
+            if not budget.allows(losses):
+                steps = step
+                break
             batches = self._batches(round, step)
             loss, is_skipped = self._step(round, step, batches)
             losses.append(loss)

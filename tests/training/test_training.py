@@ -226,6 +226,17 @@ def test_fractions_of_epochs_are_lost_nowhere(rate):
     assert sum(chosen.steps(0, round, steps_per_epoch=3) for round in range(1000)) == round(rate * 3000)
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(None, 5), (0.5, 1), (2.0, 2), (3.9, 3), (100.0, 5)])
+def test_as_many_steps_as_fit_into_the_seconds_of_a_round(seconds, expected, monkeypatch):
+    """Steps of one second each, by a clock that a step advances."""
+    now = [0.0]
+    monkeypatch.setattr("decentnode.training.training.time.monotonic", lambda: now[0])
+    hooks = Hooks(beat=lambda: now.__setitem__(0, now[0] + 1.0))
+    training = training_of(toy_net(), hooks=hooks, steps_per_round=5, seconds_per_round=seconds)
+    for round in range(2):
+        assert asyncio.run(training.train(round)).steps == expected
+
+
 def test_the_report_has_the_mean_over_samples_not_over_minibatches():
     samples = toy_samples(5)
     module = toy_net()
