@@ -3,8 +3,10 @@
 from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.beer import Beer
+from decentnode.sharing.beer_per_edge import BeerPerEdge
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.choco_per_edge import ChocoPerEdge
+from decentnode.sharing.consensus_control import ConsensusControl
 from decentnode.sharing.d2 import D2
 from decentnode.sharing.decent_lam import DecentLam
 from decentnode.sharing.deep_squeeze import DeepSqueeze
@@ -39,9 +41,9 @@ from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
 
 __all__ = [
-    "D2", "AllReduce", "Balance", "Beer", "Choco", "ChocoPerEdge", "ClippedGossip", "DecentLam",
-    "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx", "FedStc", "FedYogi", "GeometricMedian",
-    "Gossip", "GradientTracking", "Jwins", "Krum", "Median", "Moniqua", "MultiGossip", "NoSharing",
-    "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold",
-    "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
+    "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Choco", "ChocoPerEdge", "ClippedGossip",
+    "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
+    "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Median",
+    "Moniqua", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal",
+    "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
 ]  # fmt: skip

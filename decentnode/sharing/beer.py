@@ -37,7 +37,7 @@ class Beer(Sharing):
     """
 
     needs_static_graph: ClassVar = True
-    when_changing: ClassVar = "use gradient_tracking"
+    when_changing: ClassVar = "use beer_per_edge"
     needs_undirected_graph: ClassVar = True
     needs_float32: ClassVar = True
     needs_plain_sgd: ClassVar = True
@@ -46,7 +46,7 @@ class Beer(Sharing):
     sends: ClassVar = "differences"
     phases: ClassVar = 2
     wire: ClassVar = "2 deg * C(d)"
-    state: ClassVar = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
+    state: ClassVar[tuple[str, ...]] = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
 
     gamma: Fraction = 0.1
     _models: PublicCopy = field(default_factory=PublicCopy, init=False, repr=False)

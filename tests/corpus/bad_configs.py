@@ -2791,6 +2791,26 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["sharing={name: multi_gossip, transforms: [qsgd]}"],
         ["command line: sharing.transforms[0]: qsgd is too coarse for multi_gossip, ..."],
     ),
+    "consensus_control that slows down another optimizer": (
+        ["sharing={name: consensus_control, slow_down: true}", "training.optimizer={name: Adam}"],
+        ["command line: training.optimizer: consensus_control needs plain SGD, ...; not Adam"],
+    ),
+    "consensus_control of rounded models": (
+        ["sharing={name: consensus_control, transforms: [cast]}"],
+        ["command line: sharing.transforms[0]: cast changes the models that consensus_control compares; ..."],
+    ),
+    "seconds_per_round without a number of steps": (
+        ["training.seconds_per_round=1", "training.steps_per_round=null"],
+        ["x.yaml:10 training: give exactly one of steps_per_round and epochs_per_round"],
+    ),
+    "seconds_per_round 0": (
+        ["training.seconds_per_round=0"],
+        ["command line: training.seconds_per_round: must be a number > 0 or null, not 0"],
+    ),
+    "ddp with steps that fit a time": (
+        ["training.name=ddp", "sharing=none", "training.seconds_per_round=1"],
+        ["command line: training.seconds_per_round: ddp makes the same steps on all ranks; leave it out"],
+    ),
     "churn without a graph": (
         ["graph={name: churn, schedule: [[0, 1, 2]]}"],
         ["command line: graph.graph: missing; it must be a Graph"],

@@ -18,9 +18,11 @@ from decentnode.sharing import (
     AllReduce,
     Balance,
     Beer,
+    BeerPerEdge,
     Choco,
     ChocoPerEdge,
     ClippedGossip,
+    ConsensusControl,
     DecentLam,
     DeepSqueeze,
     ExactDiffusion,
@@ -169,9 +171,16 @@ CASES: dict[str, Case] = {
     ),
     "balance": Case(Balance, chains=LOSSY),
     "beer": Case(Beer, chains=LOSSY),
+    "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
     "choco": Case(Choco, chains=LOSSY),
     "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
     "clipped_gossip": Case(ClippedGossip, chains=LOSSY),
+    "consensus_control": Case(
+        lambda: ConsensusControl(target=0.5), graphs=(Ring(8), *CHANGING_GRAPHS), chains=(plain, zipped)
+    ),
+    "consensus_control slowly": Case(
+        lambda: ConsensusControl(target=0.5, slow_down=True), graphs=(Ring(8),), chains=(plain,)
+    ),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
