@@ -58,17 +58,17 @@ FORMER_PHRASES = re.compile(
 """What docs/glossary.md has plain words for."""
 MOST_METHODS, MOST_ATTRIBUTES, MOST_CLASS_LINES = 20, 15, 250
 LARGE_CLASSES = {
-    "Mailbox": (36, 16, 345, "all exchanges of a node"),
+    "Mailbox": (43, 16, 395, "all exchanges of a node"),
     "Peer": (
-        13,
+        15,
         18,
-        140,
+        155,
         "the one record of a peer: any part of it elsewhere would have to agree with its state",
     ),
-    "IoThread": (43, 22, 360, "owns every socket of a process; split with the peers' state machine"),
-    "PeerLinks": (23, 17, 230, "as IoThread"),
-    "ZeroMQEndpoint": (20, 18, 220, "as IoThread"),
-    "GroupEndpoint": (23, 15, 230, "the same over a process group"),
+    "IoThread": (51, 22, 400, "owns every socket of a process; split with the peers' state machine"),
+    "PeerLinks": (30, 19, 290, "as IoThread"),
+    "ZeroMQEndpoint": (24, 18, 245, "as IoThread"),
+    "GroupEndpoint": (24, 15, 230, "the same over a process group"),
     "Launcher": (21, 36, 380, "owns every part of a launcher, from the fork to the summary"),
     "Watchdog": (26, 17, 270, "all that is judged from heartbeats"),
     "ModelObserver": (24, 17, 240, "every step of an observation, on machine 0 and on the others"),
@@ -93,6 +93,7 @@ MOST_IMPORTS = 15
 MANY_IMPORTS = {"launcher.launcher": 34, "node.experiment": 36, "cli.app": 30, "node.host_process": 20} | {
     "communication.zeromq.io_thread": 16, "config.loader": 16, "node.dry_round": 16, "node.node": 16,
     "parallel.module": 16,
+    "communication.zeromq.endpoint": 16,
 }  # fmt: skip
 """Modules that put everything together."""
 WALL_CLOCK = {
@@ -338,6 +339,7 @@ SMALL_MODULES = {
     "communication.exchange.send_window": "a part of Mailbox, which is large",
     "communication.security.signatures": "the only user of Ed25519",
     "communication.zeromq.hello_barrier": "a part of IoThread, which is large",
+    "communication.zeromq.link_budget": "a part of PeerLinks, which is large",
     "config.removed": "a table",
     "datasets.byte_pairs": "the only user of tokenizers",
     "launcher.monitoring.alarm": "a part of RunMonitor that others ring",

@@ -4,6 +4,7 @@ Its one operation, `exchange`, is a neighborhood collective: send to the targets
 It fits transports that must know the sender first (NCCL), too.
 """
 
+import resource
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +24,14 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import ProtocolError, StartError
 
+FILES_PER_PEER = 7
+"""Descriptors of a host process per peer process: two connections, three for link and monitor, a segment, a
+pipe.
+"""
+MOST_KEPT_LINKS = 128
+LINK_MULTIPLE = 2
+"""Links per process that the coming rounds need: the others are the last ones used."""
+
 
 def receivers_of(
     outgoing: Mapping[int, Payload], error: Callable[[int], object]
@@ -34,6 +43,15 @@ def receivers_of(
             # By identity: one encoded payload is sent to many targets, and is checksummed once.
             groups.setdefault(id(payload), (payload, []))[1].append(target)
     return list(groups.values())
+
+
+def kept_links() -> int:
+    """Links that a process keeps open although no coming round needs them.
+
+    A peer costs up to `FILES_PER_PEER` descriptors, and half of the limit is left for everything else.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_KEPT_LINKS if limit == resource.RLIM_INFINITY else min(MOST_KEPT_LINKS, limit // 12)
 
 
 @dataclass(frozen=True)
@@ -188,6 +206,10 @@ class Endpoint(Transport, ABC):
     def waits_for(self, peers: Collection[int]) -> None:
         if self.heartbeat is not None:
             self.heartbeat.wait_for(peers)
+
+    def foresee(self, peers: Collection[int]) -> None:
+        """Announces the peers of this and a few coming rounds, for transports that connect on demand."""
+        return None
 
     @abstractmethod
     def leave(self) -> None:

@@ -7,9 +7,11 @@ from typing import ClassVar
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
+from decentnode.errors import left
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +64,17 @@ class LocalEndpoint(Endpoint):
     def make_void(self, peer: int) -> None:
         self._void[peer] = self._seq
 
+    def introduce(self, peer: Peer) -> None:
+        mailbox = self._peers[peer.rank].mailbox
+        if mailbox.ended:
+            peer.step(PeerEvent.FINISH, left(peer.rank, mailbox.sent_last[0] if mailbox.sent_last else -1))
+
     def leave(self) -> None:
+        self.mailbox.ended = True
         for peer in self._peers.values():
-            peer.mailbox.depart(self.rank, self.mailbox.sent_last)
+            # One that has not met this node finds it ended when it does.
+            if self.rank in peer.mailbox.peers:
+                peer.mailbox.depart(self.rank, self.mailbox.sent_last)
 
 
 @COMMUNICATIONS.register("inproc")

@@ -14,7 +14,9 @@ MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
 """For each rank the ranks it sends to, ascending, without itself."""
-KEPT_ROUNDS = 4
+FORESEEN_ROUNDS = 3
+"""Rounds after the current one whose neighbors a node connects to."""
+KEPT_ROUNDS = 4 + FORESEEN_ROUNDS
 """How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
 
 
@@ -147,13 +149,21 @@ class Graph(ABC):
         """The graph of nodes that have so many samples of each label; only where the graph `needs_labels`."""
         return self
 
+    def most_targets(self, rank: int) -> int:
+        """The most ranks that `rank` can send to in one round, as far as that is known."""
+        if self.period is None:
+            return self.num_nodes - 1
+        return max(len(self.targets(rank, round)) for round in self.cycle)
+
+    def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
+        """All ranks that `rank` sends to or receives from in these rounds."""
+        return {peer for r in rounds for peer in (*self.targets(rank, r), *self.sources(rank, r))}
+
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
         if self.period is None:
             return set(range(self.num_nodes)) - {rank}
-        return {
-            peer for round in self.cycle for peer in (*self.targets(rank, round), *self.sources(rank, round))
-        }
+        return self.met_in(rank, self.cycle)
 
 
 class StaticGraph(Graph):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from decentnode.core.registry import MIXINGS, name_of
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
-from decentnode.graph.base import Graph, View
+from decentnode.graph.base import FORESEEN_ROUNDS, Graph, View
 from decentnode.graph.text import INTEGER, Defects, Line, filled, read_lines
 
 Weights = dict[int, float]
@@ -165,9 +165,11 @@ class WeightedGraph:
 
     def most_targets(self, rank: int) -> int:
         """The most nodes that `rank` can send to in one round."""
-        if self._period is None:
-            return self.num_nodes - 1
-        return max(len(self.graph.targets(rank, round)) for round in self.graph.cycle)
+        return self.graph.most_targets(rank)
+
+    def foreseen(self, rank: int, round: int, rounds: int) -> set[int]:
+        """The peers of `rank` in `round` and the next ones, of so many rounds in the run."""
+        return self.graph.met_in(rank, range(round, min(round + 1 + FORESEEN_ROUNDS, rounds)))
 
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""

@@ -52,6 +52,9 @@ class Redrawn(RedrawnGraph):
         """What must hold for the options; true where it is broken."""
         return {}
 
+    def most_targets(self, rank: int) -> int:
+        return getattr(self, "degree", super().most_targets(rank))
+
     def edges(self, round: int) -> Iterable[tuple[int, int]] | Pairs:
         return self.draw(generator(self.seed, name_of(self), round))
 
@@ -158,6 +161,9 @@ class RandomMatching(Redrawn):
         n = self.nodes
         return (n - 2) / (2 * (n - 1)) if n % 2 == 0 else None
 
+    def most_targets(self, rank: int) -> int:
+        return min(1, self.nodes - 1)
+
     def draw(self, random: np.random.Generator) -> Pairs:
         return random.permutation(self.nodes)[: self.nodes // 2 * 2].reshape(-1, 2)
 
@@ -190,6 +196,9 @@ class EquiTopo(Redrawn):
     @property
     def period(self) -> int | None:  # type: ignore[override]
         return None if self.one_peer else 1
+
+    def most_targets(self, rank: int) -> int:
+        return 1 if self.one_peer else super().most_targets(rank)
 
     @cached_property
     def hops(self) -> list[int]:
@@ -401,6 +410,12 @@ class Matcha(RedrawnGraph):
 
     def weights(self, rank: int, round: int) -> Weights:
         return dict.fromkeys(self.sources(rank, round), self.alpha)
+
+    def partners(self, rank: int) -> set[int]:
+        return set(self._base[rank])
+
+    def most_targets(self, rank: int) -> int:
+        return len(self._base[rank])
 
     @cached_property
     def _base(self) -> Adjacency:

@@ -5,18 +5,15 @@ from collections.abc import Sequence
 
 import zmq
 
+from decentnode.communication.base import FILES_PER_PEER, LINK_MULTIPLE, kept_links
 from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.errors import BadInput
-from decentnode.graph.base import Graph
+from decentnode.graph.base import FORESEEN_ROUNDS, Graph
 
 FILES_PER_PROCESS = 64
-FILES_PER_NEIGHBOR = 7
-"""Descriptors of a host process per neighbor: two connections, three for link and monitor, a
-segment, a pipe.
-"""
 
 
 def check_group(settings: Settings, machine: int) -> None:
@@ -51,7 +48,11 @@ def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> 
     """Approximate number of files that the largest host process of these ranks opens."""
     groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
     links = max(sum(len(graph.partners(rank)) for rank in group) for group in groups)
-    return FILES_PER_PROCESS + FILES_PER_NEIGHBOR * links
+    if not graph.static:
+        # Links to peers that no coming round needs are closed.
+        foreseen = max(len(graph.met_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
+        links = min(links, max(kept_links(), LINK_MULTIPLE * nodes_per_process * foreseen))
+    return FILES_PER_PROCESS + FILES_PER_PEER * links
 
 
 def raise_file_limit() -> int:

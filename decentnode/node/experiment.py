@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess
+from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, kept_links
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import MOST_BYTES, DiskProblem
@@ -217,13 +217,15 @@ class Experiment:
         return replace(shard, least_batch=self.least_batch)
 
     def met_first(self, ranks: Sequence[int]) -> set[int]:
-        """Peers to connect to before the first round: all future peers if known, otherwise those of
+        """Peers to connect to before the first round: all future peers if they are few, otherwise those of
         round 0.
         """
         graph = self.graph.graph
-        if graph.period is not None:
+        everybody = range(graph.num_nodes) if graph.period is not None and not graph.static else ()
+        most = max((len(graph.partners(rank)) for rank in everybody), default=0)
+        if graph.static or 0 < most <= kept_links():
             return {peer for rank in ranks for peer in graph.partners(rank)}
-        return {peer for rank in ranks for peer in (*graph.targets(rank, 0), *graph.sources(rank, 0))}
+        return {peer for rank in ranks for peer in graph.met_in(rank, [0])}
 
     def build(self, rank: int, resources: NodeResources) -> Node:
         """One node, ready to run."""
@@ -291,7 +293,7 @@ class Experiment:
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
             # Early payloads of other ranks would wait in memory without ever being read.
-            peers=frozenset(self.graph.graph.partners(rank)),
+            peers=None if self.graph.graph.period is None else frozenset(self.graph.graph.partners(rank)),
         )  # fmt: skip
 
 

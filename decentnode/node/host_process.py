@@ -40,7 +40,7 @@ from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, NodeResources
 from decentnode.node.node import Node
-from decentnode.node.rejoin import bring_back
+from decentnode.node.rejoin import bring_back, met_again
 from decentnode.results.records import private_megabytes
 from decentnode.training.gradient_sync import SyncContext
 
@@ -131,7 +131,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     patience = Timeouts.least_farewell
     try:
         if incarnation:
-            peers = {rank: experiment.graph.graph.partners(rank) - absent for rank in ranks}
+            others, seed = {*ranks, *absent}, experiment.settings.seed
+            peers = {
+                rank: met_again(experiment.graph.graph, rank, others, seed, incarnation) for rank in ranks
+            }
             bring_back(nodes, peers, communication, fork_context.lineage, deadline)
         for node in nodes:
             node.training.join(

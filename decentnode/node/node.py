@@ -73,6 +73,9 @@ class Node:
         self.round = round
         record, adaptation = RoundRecord(self.rank, round), self.adaptation
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
+        if not self.graph.static:
+            # Before the local steps: links open while they run.
+            self.exchange.endpoint.foresee(self.graph.foreseen(self.rank, round, self.course.rounds))
         learning_rate = await adaptation.before(round)
         view = self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)

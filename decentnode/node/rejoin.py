@@ -5,15 +5,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from decentnode.communication.base import Communication
+from decentnode.core.rng import generator
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 from decentnode.node.node import Node
 
+ASKED_AGAIN = 32
+"""Peers that a restarted node asks where the graph changes: enough that some of them live."""
 PASSES = 10
 """Requests to each neighbor for its model."""
+
+
+def met_again(graph: Graph, rank: int, others: set[int], seed: int, incarnation: int) -> set[int]:
+    """Peers that a restarted node asks for a round and a model: all but `others`, or some of them.
+
+    With the rest it agrees on a round when a round needs them.
+    """
+    peers = sorted(graph.partners(rank) - others)
+    if graph.static or len(peers) <= ASKED_AGAIN:
+        return set(peers)
+    random = generator(seed, "met_again", rank, incarnation)
+    return set(random.choice(peers, ASKED_AGAIN, replace=False).tolist())
 
 
 def bring_back(

@@ -513,7 +513,7 @@ def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
 
 
 def test_files_grow_with_degree_and_nodes_per_process():
-    per_process, per_link = preflight.FILES_PER_PROCESS, preflight.FILES_PER_NEIGHBOR
+    per_process, per_link = preflight.FILES_PER_PROCESS, preflight.FILES_PER_PEER
     assert preflight.files_needed(Ring(8), range(8), 1) == per_process + 2 * per_link
     assert preflight.files_needed(Ring(8), range(8), 4) == per_process + 8 * per_link
     assert preflight.files_needed(Star(9), range(9), 1) == per_process + 8 * per_link

@@ -31,22 +31,25 @@ LIMIT = 30.0
 class Company:
     """Host processes of which single ones can be ended and started again."""
 
+    nodes = NODES
+
     def __init__(self, stage, directory):
         self.stage = stage
-        self.processes = stage.processes(NODES)
+        self.processes = stage.processes(self.nodes)
         self.base_port = free_ports(len(self.processes))
         for machine in {process.machine for process in self.processes}:
             (directory / str(machine)).mkdir()
         self.directory = directory
         self.bound = FORK.Barrier(len(self.processes))
-        self.progress, self.whole = FORK.Array("q", NODES), FORK.Array("q", NODES)
+        self.progress, self.whole = FORK.Array("q", self.nodes), FORK.Array("q", self.nodes)
         """By rank the last round, and the last one in which it heard everyone."""
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
         self.patience, self.gives, self.answer = LIMIT, True, Timeouts.rejoin_answer
-        self.graph = FullyConnected(NODES)
-        self.refused = FORK.Array("q", NODES)
-        self.held = FORK.Value("q", NODES)
+        self.graph = FullyConnected(self.nodes)
+        self.refused, self.links = FORK.Array("q", self.nodes), FORK.Array("q", self.nodes)
+        """By rank the messages that it has refused, and what subclasses count of its links."""
+        self.held = FORK.Value("q", self.nodes)
         """Who begins no round."""
 
     def start(self, own, incarnation=0):
@@ -72,8 +75,8 @@ class Company:
         communication = self.stage.communication(self.base_port)
         communication.prepare(place, 1 << 20)
         endpoints = [communication.endpoint(rank, MEMORY) for rank in place.process.ranks]
-        others = [rank for rank in range(NODES) if rank not in place.process.ranks]
-        partners = {rank: self.graph.partners(rank) - {*place.process.ranks} for rank in place.process.ranks}
+        partners = {rank: self.partners(rank) - {*place.process.ranks} for rank in place.process.ranks}
+        others = sorted(set.union(*partners.values()))
         if not incarnation:
             self.bound.wait(10.0)
         communication.open(others, RUN_ID, 10.0)
@@ -84,6 +87,13 @@ class Company:
         found = asyncio.run(self._all(endpoints, first))
         communication.close(2.0)
         pipe.send(found)
+
+    def partners(self, rank):
+        """Whom a node meets first, and asks when it comes back."""
+        return self.graph.partners(rank)
+
+    def foresee(self, endpoint, round):
+        """Called before each round."""
 
     async def _all(self, endpoints, first):
         heard = await asyncio.gather(*(self._rounds(endpoint, first) for endpoint in endpoints))
@@ -97,6 +107,7 @@ class Company:
             while self.held.value == endpoint.rank:
                 await asyncio.sleep(PACE)
             endpoint.admit(round)
+            self.foresee(endpoint, round)
             turn = 1 - turn
             slot = endpoint.slots[turn].fill_(1000 * endpoint.rank + round)
             endpoint.offer(slot, lambda peer: self.gives)
@@ -109,7 +120,7 @@ class Company:
             if inbox.is_sound():
                 assert read == {peer: [1000 * peer + round] for peer in read}
             heard[round] = sorted(inbox)
-            if len(inbox) == NODES - 1:
+            if len(inbox) == self.nodes - 1:
                 self.whole[endpoint.rank] = round
             inbox.release()
             self.progress[endpoint.rank] = round

@@ -1,6 +1,7 @@
 """What threads may do with the links of a process at the same time."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -25,8 +26,9 @@ def made(tmp_path):
             act()
 
     place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
+    owner = SimpleNamespace(book_unsent=book, note_link=lambda process: None)
     links = PeerLinks(
-        context, place, lambda process: f"ipc://{tmp_path}/{process}", lambda p: (p, b"hello", b""), book
+        context, place, lambda process: f"ipc://{tmp_path}/{process}", lambda p: (p, b"hello", b""), owner
     )
     yield links, booked, also
     links.close(lambda process: 0)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from decentnode.communication.exchange.handle import Message, Transport
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.peer import TRANSITIONS, PeerEvent, PeerState
+from decentnode.communication.peers.peer import CONNECTED, TRANSITIONS, PeerEvent, PeerState
 from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol, farewell, first_of
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.receiver import Receiver
@@ -36,7 +36,10 @@ class End(Transport):
         self.protocol = EdgeProtocol(boxes, edge.tell, lambda peer: True)
         if incarnation:
             self.protocol.rejoining = RejoinProtocol(boxes, edge.tell)
-        self.next, self.handle, self.sent = 0, None, {}
+        self.next, self.handle, self.sent, self.linked = 0, None, {}, True
+
+    def is_linked(self, peer):
+        return self.linked
 
     def acknowledge(self, source, message):
         self.edge.ends[source].box.acknowledged(self.rank, message.seq)
@@ -78,11 +81,24 @@ class End(Transport):
     def mark(self):
         """Everything that decides what this end does next."""
         peer, box = self.box.peers[self.peer], self.box
-        own = [self.next, self.is_waiting, self.incarnation, self.protocol.is_seeking, sorted(self.sent)]
-        arrived = sorted(self.handle.arrived) if self.handle is not None else None
-        return [*own, arrived, box.ended, box.ahead, box.upcoming, sorted(box._parked._messages)] + [
-            getattr(peer, name) for name in COMPARED
+        own = [
+            self.linked,
+            self.next,
+            self.is_waiting,
+            self.incarnation,
+            self.protocol.is_seeking,
+            sorted(self.sent),
         ]
+        arrived = sorted(self.handle.arrived) if self.handle is not None else None
+        return [
+            self.linked,
+            *own,
+            arrived,
+            box.ended,
+            box.ahead,
+            box.upcoming,
+            sorted(box._parked._messages),
+        ] + [getattr(peer, name) for name in COMPARED]
 
     def receive(self, header):
         if header.kind == Kind.PAYLOAD:
@@ -104,6 +120,11 @@ class Edge:
         self.ends = [End(self, rank) for rank in (0, 1)]
 
     def tell(self, kind, sender, peer, key, seq):
+        end = self.ends[sender]
+        if not end.linked:
+            # A message opens the link that it needs.
+            end.linked = True
+            end.box.link(peer)
         self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
 
     def carry(self, index, is_lost=False, is_repeated=False):
@@ -145,6 +166,13 @@ class Edge:
             end.box.ended = True
             self.tell(Kind.LEAVE, rank, end.peer, *farewell(end.box))
 
+    def unlink(self, rank):
+        """Closes the link of this end if that is allowed; the other one does not notice."""
+        end = self.ends[rank]
+        if end.linked and end.box.may_unlink(end.peer):
+            end.linked = False
+            end.box.unlink(end.peer)
+
     def restart(self, rank):
         """The end is replaced by a new process, whose first message has arrived."""
         end = self.ends[rank]
@@ -166,6 +194,10 @@ class Edge:
     def check(self):
         for end in self.ends:
             excluded = end.box.peers.error(end.peer) is not None
+            # A link that is closed is needed for nothing.
+            state = end.box.peers[end.peer].state
+            assert (state is PeerState.LIVE) <= end.linked, "LIVE without a link"
+            assert (state is PeerState.UNLINKED) <= (not end.linked), "UNLINKED with a link"
             # Never waited for twice: a peer without an edge is awaited by no exchange, as source or reader.
             assert not (excluded and end.is_waiting), (end.rank, end.box.peers[end.peer].state)
             for handle, peers in end.box.awaited():
@@ -200,7 +232,7 @@ class Edge:
         if not any(ended):
             rounds = [end.box.returns_in(end.peer) for end in self.ends]
             assert PeerState.LOST not in states and len({*rounds, None}) <= 2, (states, rounds)
-            if states == [PeerState.LIVE] * 2:
+            if set(states) <= CONNECTED:
                 last = max(self.mixed[0].keys() & self.mixed[1].keys())
                 assert self.mixed[0][last] and self.mixed[1][last], self.mixed
 
@@ -266,7 +298,7 @@ class AnyOrder(RuleBasedStateMachine):
     def repeat(self, index):
         self.edge.carry(index, is_repeated=True)
 
-    @rule(rank=ranks, name=st.sampled_from(EVENTS))
+    @rule(rank=ranks, name=st.sampled_from((*EVENTS, "unlink")))
     def event(self, rank, name):
         getattr(self.edge, name)(rank)
 
@@ -286,13 +318,15 @@ def test_the_table_has_the_drawn_ways_out_of_each_state():
     ways = {
         state: {after for (before, _), after in TRANSITIONS.items() if before is state} for state in PeerState
     }
-    live, leaving, left, lost, rejoining = PeerState
+    live, unlinked, leaving, left, lost, rejoining = PeerState
     assert ways == {
-        live: {lost, leaving, left},
+        live: {live, unlinked, lost, leaving, left},
+        # A part of LIVE: whatever may happen to a live peer may happen to one without a link.
+        unlinked: {live, unlinked, lost, leaving, left},
         leaving: {leaving, left, lost},
         left: {left, lost},
         lost: {lost, left, rejoining},
-        rejoining: {live, lost, left},
+        rejoining: {rejoining, live, lost, left},
     }
     assert [key for key in TRANSITIONS if key[0] is left and TRANSITIONS[key] is lost] == [
         (left, PeerEvent.RESTART)

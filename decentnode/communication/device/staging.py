@@ -6,7 +6,7 @@ source, and is mixed there.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -97,6 +97,9 @@ class DeviceStaging(Endpoint):
             target = _kept(self._outboxes, place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
+
+    def foresee(self, peers: Collection[int]) -> None:
+        self._inner.foresee(peers)
 
     def leave(self) -> None:
         self._inner.leave()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decentnode.communication.exchange.retransmission import RetransmissionTimer
+from decentnode.communication.peers.peer import Peer
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLost, ProtocolError, RunFailed
@@ -59,6 +60,13 @@ class Transport:
 
     The defaults fit a transport that loses no message and whose memory is not written while it is read.
     """
+
+    def introduce(self, peer: Peer) -> None:
+        """Brings a peer that was never heard of into its first state, if that is not LIVE."""
+
+    def is_linked(self, peer: int) -> bool:
+        """Whether a link to a peer is open; where there are no links, always."""
+        return True
 
     def acknowledge(self, source: int, message: Message) -> None:
         """Tells a source that the memory of its message is free again."""

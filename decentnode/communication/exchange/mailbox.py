@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
 from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message, Transport
 from decentnode.communication.exchange.send_window import SendWindow
-from decentnode.communication.peers.peer import PeerEvent, Peers, PeerState, Spot
+from decentnode.communication.peers.peer import CONNECTED, Peer, PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLost, left
 
 MOST_PARKED = 4
@@ -25,7 +25,7 @@ class Mailbox(ExchangeOwner):
         """`numbered_from`: the exchanges of this node have higher numbers than this one."""
         super().__init__(transport, alone)
         self.rank = rank
-        self.peers = Peers()
+        self.peers = Peers(self._introduce)
         self.ended = False
         """Whether this node has done its last exchange."""
         self.parts = 1
@@ -62,13 +62,15 @@ class Mailbox(ExchangeOwner):
             # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
             met = []
-            for peer in self.peers.known():
+            for peer in self.peers.unsettled():
                 if peer.state is PeerState.REJOINING and peer.round <= round:
                     peer.step(PeerEvent.ADMIT)
+                    self._note_link(peer)
                 if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
                     peer.fresh_from = None
                     met.append(peer.rank)
-            return met
+                self.peers.note(peer)
+            return sorted(met)
 
     def start_at(self, round: int) -> None:
         """Lets this restarted node take part from `round` on; earlier rounds are closed for it."""
@@ -91,8 +93,15 @@ class Mailbox(ExchangeOwner):
             entry.forget_progress()
             self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             entry.step(PeerEvent.AGREE)
-            entry.round, entry.fresh_from = round, max(round, theirs)
+            entry.round = round
+            self.start_fresh(peer, max(round, theirs))
             return True
+
+    def start_fresh(self, peer: int, round: int) -> None:
+        """Records that both ends start with empty state of each other in a round."""
+        with self.lock:
+            self.peers[peer].fresh_from = round
+            self.peers.note(self.peers[peer])
 
     def returns_in(self, peer: int) -> int | None:
         """The round in which a lost peer rejoins; None without an agreement."""
@@ -108,7 +117,7 @@ class Mailbox(ExchangeOwner):
             others = [self.peers[rank] for rank in peers if rank != self.rank]
             waiting = [p for p in others if p.error is None or self.returns_in(p.rank) in range(round)]
             for peer in waiting:
-                peer.fresh_from = round
+                self.start_fresh(peer.rank, round)
             return {peer.rank for peer in waiting}
 
     def has_dropped(self, peer: int, round: int) -> bool:
@@ -121,7 +130,39 @@ class Mailbox(ExchangeOwner):
     def lost(self) -> list[int]:
         """Lost peers that have neither left nor agreed to rejoin."""
         with self.lock:
-            return [peer.rank for peer in self.peers.known() if peer.state is PeerState.LOST]
+            return sorted(peer.rank for peer in self.peers.unsettled() if peer.state is PeerState.LOST)
+
+    def link(self, peer: int) -> None:
+        """Records that a link to a peer was opened."""
+        with self.lock:
+            # One without a record is found linked when it is first heard of.
+            if peer in self.peers:
+                self.peers[peer].step(PeerEvent.LINK)
+
+    def _introduce(self, peer: Peer) -> None:
+        self.transport.introduce(peer)
+        self._note_link(peer)
+
+    def _note_link(self, peer: Peer) -> None:
+        if not self.transport.is_linked(peer.rank):
+            peer.step(PeerEvent.UNLINK)
+
+    def may_unlink(self, peer: int) -> bool:
+        """Whether the link to a peer may be closed: neither end awaits anything from the other."""
+        with self.lock:
+            entry = self.peers.get(peer)
+            return entry is None or (
+                not entry.wants_model
+                and not any(peer in handle.awaited for handle in self._open.values())
+                and not self._unread.awaits_any(peer)
+            )
+
+    def unlink(self, peer: int) -> None:
+        """Records that the link to a peer was closed."""
+        with self.lock:
+            if (entry := self.peers.get(peer)) is not None:
+                entry.step(PeerEvent.UNLINK)
+                self.peers.forget(peer)
 
     def is_unread(self, reader: int, seq: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
@@ -142,10 +183,11 @@ class Mailbox(ExchangeOwner):
             for source, (message, is_late) in early.items():
                 if not is_late:
                     self._settle(handle, source, message)
-            for peer in self.peers.known():
+            for peer in self.peers.unsettled():
                 if peer.state is PeerState.LEAVING and peer.last < key:
                     self._exclude(peer.rank, PeerEvent.FINISH, left(peer.rank, peer.last[0]))
-                if peer.error is not None and peer.rank in handle.awaited:
+            for peer in [self.peers[source] for source in sorted(handle.awaited)]:
+                if peer.error is not None:
                     self._miss(handle, peer.rank, peer.error)
             for source, (message, is_late) in early.items():
                 if is_late:
@@ -153,7 +195,7 @@ class Mailbox(ExchangeOwner):
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
-            readers = {target for target in targets if self.peers[target].state is PeerState.LIVE}
+            readers = {target for target in targets if self.peers[target].state in CONNECTED}
             self._unread.add(key[2], seq, readers)
             self._open[key] = handle
             if self.failure is not None:
@@ -206,6 +248,7 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             was_exchanging = self.peers.error(peer) is None
             self.peers[peer].step(event, error)
+            self.peers.note(self.peers[peer])
             if not was_exchanging:
                 return
             # First, because `strike` may finish an exchange whose memory the peer is still reading.
@@ -232,16 +275,18 @@ class Mailbox(ExchangeOwner):
         """
         with self.lock:
             self.peers[peer].wants_model = True
+            self.peers.note(self.peers[peer])
             if self._open:
                 self.transport.give_model()
 
     def take_wanting(self) -> list[int]:
         """Peers that have requested this node's model since the last call."""
         with self.lock:
-            wanting = [peer for peer in self.peers.known() if peer.wants_model]
+            wanting = [peer for peer in self.peers.unsettled() if peer.wants_model]
             for peer in wanting:
                 peer.wants_model = False
-            return [peer.rank for peer in wanting]
+                self.peers.note(peer)
+            return sorted(peer.rank for peer in wanting)
 
     def depart(self, peer: int, last: Key | None) -> None:
         """Records that a peer finished after exchange `last`; None: it has sent nothing.
@@ -256,6 +301,7 @@ class Mailbox(ExchangeOwner):
             if owes and last is not None and self.peers.error(peer) is None:
                 self.peers[peer].step(PeerEvent.LEAVE)
                 self.peers[peer].last = last
+                self.peers.note(self.peers[peer])
                 self._unread.strike(peer)
                 self._finish_complete()
             else:

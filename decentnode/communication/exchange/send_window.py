@@ -17,6 +17,10 @@ class SendWindow:
         """Whether a reader has not acknowledged this number."""
         return any(reader in lane.get(seq, ()) for lane in self._lanes.values())
 
+    def awaits_any(self, reader: int) -> bool:
+        """Whether a reader has not acknowledged something."""
+        return any(reader in readers for lane in self._lanes.values() for readers in lane.values())
+
     def before(self, part: int, seq: int) -> set[int]:
         """Readers that have not acknowledged lower numbers of this part."""
         found: set[int] = set()

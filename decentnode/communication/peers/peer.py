@@ -2,9 +2,11 @@
 
 States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
-payloads while it is LIVE or LEAVING; in all other states `error` gives the reason why it does not.
+payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
+why it does not.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from decentnode.core.timeouts import Timeouts
@@ -23,6 +25,8 @@ class PeerState(Enum):
     """What a node knows about a peer."""
 
     LIVE = auto()
+    UNLINKED = auto()
+    """Live, but no link to it is open: no coming round needs it. One is opened when it is needed."""
     LEAVING = auto()
     """It has finished; payloads of its last exchange are still on the way."""
     LEFT = auto()
@@ -46,6 +50,10 @@ class PeerEvent(Enum):
     AGREE = auto()
     ADMIT = auto()
     """The round of the agreement starts."""
+    LINK = auto()
+    """A link to it was opened."""
+    UNLINK = auto()
+    """This end has closed its link, which never looks like a loss to either end."""
 
 
 TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
@@ -68,9 +76,23 @@ TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
     (PeerState.REJOINING, PeerEvent.FINISH): PeerState.LEFT,
     (PeerState.REJOINING, PeerEvent.RESTART): PeerState.LOST,
     (PeerState.REJOINING, PeerEvent.ADMIT): PeerState.LIVE,
+    (PeerState.UNLINKED, PeerEvent.LINK): PeerState.LIVE,
+    (PeerState.LIVE, PeerEvent.UNLINK): PeerState.UNLINKED,
 }
 """Every pair that may occur; any other is an error in this program."""
-EXCHANGING = frozenset({PeerState.LIVE, PeerState.LEAVING})
+TRANSITIONS |= {
+    (PeerState.UNLINKED, event): after
+    for (state, event), after in TRANSITIONS.items()
+    if state is PeerState.LIVE
+}
+for _state in PeerState:
+    # Links of peers that are not live may be opened and closed, too.
+    TRANSITIONS.setdefault((_state, PeerEvent.LINK), _state)
+    TRANSITIONS.setdefault((_state, PeerEvent.UNLINK), _state)
+CONNECTED = frozenset({PeerState.LIVE, PeerState.UNLINKED})
+EXCHANGING = CONNECTED | {PeerState.LEAVING}
+SETTLED_STATES = CONNECTED | {PeerState.LEFT}
+"""What nothing has to be done about."""
 
 
 class Peer:
@@ -105,6 +127,18 @@ class Peer:
         self._highest: tuple[int, float] | None = None
         """The highest round it was seen in, and since when."""
         self.forget_timeouts()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a round may start without a look at this peer."""
+        return self.state in SETTLED_STATES and self.fresh_from is None and not self.wants_model
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nothing is known of it that a peer never heard of does not have."""
+        counted = self._timeouts or self.model_requests or self.margin
+        is_new = self._back is None and self._blamed is None and not counted
+        return self.state is PeerState.UNLINKED and self.is_settled and is_new
 
     def step(self, event: PeerEvent, error: PeerError | None = None) -> None:
         """Moves to the next state; `error` is the reason where the peer exchanges nothing there.
@@ -191,10 +225,35 @@ class Peer:
 
 
 class Peers(dict[int, Peer]):
-    """All peers of a node by rank; one that was never heard of is LIVE."""
+    """The peers of a node by rank: those that it has met and not forgotten."""
+
+    def __init__(self, introduce: Callable[[Peer], None]) -> None:
+        """`introduce` brings a peer that was never heard of from LIVE into its first state."""
+        super().__init__()
+        self._introduce = introduce
+        self._unsettled: set[int] = set()
 
     def __missing__(self, rank: int) -> Peer:
-        return self.setdefault(rank, Peer(rank))
+        peer = Peer(rank)
+        self._introduce(peer)
+        self.note(peer)
+        return self.setdefault(rank, peer)
+
+    def note(self, peer: Peer) -> None:
+        """Records whether a peer whose record has changed must be looked at in each round."""
+        if peer.is_settled:
+            self._unsettled.discard(peer.rank)
+        else:
+            self._unsettled.add(peer.rank)
+
+    def unsettled(self) -> list[Peer]:
+        """The peers that a round must look at: usually none, however many are known."""
+        return [self[rank] for rank in tuple(self._unsettled)]
+
+    def forget(self, rank: int) -> None:
+        """Drops what is known of a peer, unless that differs from a peer that was never heard of."""
+        if rank in self and self[rank].is_forgettable:
+            del self[rank]
 
     def error(self, rank: int) -> PeerError | None:
         """Why a peer exchanges nothing; None: it does. For any thread."""

@@ -20,7 +20,7 @@ from math import inf
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.peer import PeerState
+from decentnode.communication.peers.peer import EXCHANGING, PeerState
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
@@ -46,13 +46,17 @@ class EdgeProtocol:
     """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(
-        self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool]
-    ) -> None:
-        """`is_reachable`: whether a link to a rank works."""
+        self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool],
+        is_linked: Callable[[int], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`is_reachable`: whether the process of a rank may answer; `is_linked`: whether a link to it is
+        open.
+        """
         self.rejoining: RejoinProtocol | None = None
         self._mailboxes = mailboxes
         self._tell = tell
         self._is_reachable = is_reachable
+        self._is_linked = is_linked or is_reachable
 
     @property
     def is_seeking(self) -> bool:
@@ -69,14 +73,15 @@ class EdgeProtocol:
         if self.is_seeking:
             return
         for mailbox in self._mailboxes.values():
-            for peer in self._to_be_offered(mailbox):
+            for peer in sorted(self._to_be_offered(mailbox)):
                 mailbox.peers[peer].proposals = 0
                 if self._may_return(mailbox, peer):
                     self._propose(mailbox, peer, 0)
 
     def _to_be_offered(self, mailbox: Mailbox) -> list[int]:
         peers = [] if mailbox.ended else mailbox.lost()
-        return [peer for peer in peers if mailbox.rank < peer and self._is_reachable(peer)]
+        # Only over open links: one to each lost peer would be too many. A round that needs the peer opens it.
+        return [peer for peer in peers if mailbox.rank < peer and self._is_linked(peer)]
 
     def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer past its deadline, and informs the peer."""
@@ -102,7 +107,7 @@ class EdgeProtocol:
             case Kind.DROP_EDGE:
                 # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
                 # since.
-                is_new = mailbox.peers[peer].state in (PeerState.LIVE, PeerState.LEAVING, PeerState.REJOINING)
+                is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
                     mailbox.peers[peer].blame(mailbox.spot)
                 mailbox.give_up(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
@@ -298,14 +303,14 @@ class RejoinProtocol:
         for (rank, peer), (answer, theirs) in self._answers.items():
             if answer is RejoinAnswer.ACCEPT:
                 self._mailboxes[rank].readmit(peer, round)
-                self._mailboxes[rank].peers[peer].fresh_from = max(round, theirs)
+                self._mailboxes[rank].start_fresh(peer, max(round, theirs))
         if any(
             answer not in (RejoinAnswer.NONE, RejoinAnswer.REFUSED) for answer, _ in self._answers.values()
         ):
             # Nodes of one process may have loaded checkpoints of different rounds.
             for rank, mailbox in self._mailboxes.items():
                 for sibling in self._mailboxes.keys() - {rank}:
-                    mailbox.peers[sibling].fresh_from = round
+                    mailbox.start_fresh(sibling, round)
         self.found.set()
 
     def _in_reach(self) -> dict[Pair, RejoinAnswer]:

@@ -1,6 +1,6 @@
 """Nodes whose payloads go through a process group of torch.distributed, on all edges or on some."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -83,6 +83,9 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def expect(self, layout: Layout) -> None:
         self._layout = layout
+
+    def foresee(self, peers: Collection[int]) -> None:
+        """Closes no link: the group ends at the loss of any member, which a link shows."""
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float

@@ -13,6 +13,7 @@ from decentnode.communication.base import BufferSpec, Communication, Endpoint, P
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.inproc import LocalMessage
+from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.communication.peers.rejoin import farewell
 from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
 from decentnode.communication.zeromq.io_thread import IoThread
@@ -20,7 +21,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerLost
+from decentnode.errors import PeerLost, left
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
 
@@ -72,10 +73,21 @@ class ZeroMQEndpoint(Endpoint):
         self._staged = 0
         """Bytes of this exchange's staging slot that are in use."""
         self._targets: frozenset[int] = frozenset()
-        self._route = {
-            rank: 0 if process == place.own else 1 if segment and place.co_located(process) else 2
-            for rank, process in place.home.items()
-        }
+
+    def introduce(self, peer: Peer) -> None:
+        rank, sockets = peer.rank, self._sockets
+        if rank in self._siblings:
+            if (mailbox := self._siblings[rank].mailbox).ended:
+                peer.step(PeerEvent.FINISH, left(rank, farewell(mailbox)[0][0]))
+        elif sockets.place.incarnation:
+            # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
+            peer.step(PeerEvent.LOSE, PeerLost(rank, "was not met again yet"))
+
+    def is_linked(self, peer: int) -> bool:
+        return self._sockets.is_linked(peer)
+
+    def foresee(self, peers: Collection[int]) -> None:
+        self._sockets.need(self.rank, peers)
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
@@ -102,7 +114,7 @@ class ZeroMQEndpoint(Endpoint):
         messages: list[wire.Outgoing] = []
         routes: tuple[list[int], list[int], list[int]] = ([], [], [])
         for target in targets:
-            routes[self._route[target]].append(target)
+            routes[self._route(target)].append(target)
         siblings, co_located, remote = routes
         for target in siblings:
             message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
@@ -113,6 +125,12 @@ class ZeroMQEndpoint(Endpoint):
         if remote:
             messages += self._frames(payload, remote, key, self._seq)
         return messages
+
+    def _route(self, target: int) -> int:
+        """How a payload reaches a node: in this process, in this node's segment, or in a frame."""
+        place = self._sockets.place
+        process = place.home[target]
+        return 0 if process == place.own else 1 if self.segment and place.co_located(process) else 2
 
     def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
         """The messages that carry the payload itself, for readers without access to this node's memory."""
@@ -125,12 +143,14 @@ class ZeroMQEndpoint(Endpoint):
         # This node no longer reads its doorbell, so the socket thread must.
         self._sockets.post(self._sockets.serve_bell)
         messages = self._acknowledgements()
-        for rank, process in self._sockets.place.home.items():
-            if rank in self._siblings:
-                self._siblings[rank].mailbox.depart(self.rank, last)
-            elif self._sockets.knows(process):
-                header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
-                messages.append((process, header.pack(), b""))
+        for sibling in self._siblings.values():
+            # One that has not met this node finds it ended when it does.
+            if self.rank in sibling.mailbox.peers:
+                sibling.mailbox.depart(self.rank, last)
+        for rank in self._sockets.linked():
+            # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
+            header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
+            messages.append((self._sockets.place.home[rank], header.pack(), b""))
         self._sockets.dispatch(messages)
 
     def admit(self, round: int) -> list[int]:
@@ -142,11 +162,11 @@ class ZeroMQEndpoint(Endpoint):
 
     def skip_to(self, round: int) -> None:
         home, siblings = self._sockets.place.home, self._siblings
-        for rank in self.mailbox.skip_to(round, home.keys()):
+        for rank in sorted(self.mailbox.skip_to(round, [*siblings, *self._sockets.linked()])):
             header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
             if rank in siblings:
                 self._sockets.overhear(rank, header)
-            elif self._sockets.knows(home[rank]):
+            else:
                 self._sockets.dispatch([(home[rank], header.pack(), b"")])
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:

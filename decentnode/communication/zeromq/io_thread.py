@@ -59,9 +59,9 @@ class IoThread(threading.Thread):
             self._gate = ZapAuthenticator(
                 self._routers[-1], place.credentials, lambda why: self._reception.refuse(why)
             )
-        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self._book_unsent)
+        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self)
         self._meeting = HelloBarrier(place, self._links)
-        self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable)
+        self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable, self.is_linked)
         self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
         self._edges.rejoining = self.rejoining
         self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
@@ -140,9 +140,21 @@ class IoThread(threading.Thread):
         # A node that waits for a group may be unable to start a check.
         self.patience.most_pause, self._next_look = PROPOSAL_INTERVAL, 0.0
 
-    def knows(self, process: int) -> bool:
-        """True when there is a link to that process."""
-        return self._links.holds(process)
+    def is_linked(self, rank: int) -> bool:
+        """True for a local rank, or when there is a link to the process of another."""
+        process = self.place.home[rank]
+        return process == self.place.own or self._links.holds(process)
+
+    def linked(self) -> list[int]:
+        """The ranks of all processes with a link."""
+        return [rank for process in self._links.processes for rank in self.place.processes[process].ranks]
+
+    def need(self, rank: int, peers: Iterable[int]) -> None:
+        """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
+        processes = {self.place.home[peer] for peer in peers} - {self.place.own}
+        self._links.budget.need(rank, processes)
+        if lacking := [process for process in processes if not self._links.holds(process)]:
+            self.post(lambda: self._connect(lacking))
 
     def header(
         self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0
@@ -271,8 +283,7 @@ class IoThread(threading.Thread):
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_look:
-            linked = {rank for p in self._links.processes for rank in self.place.processes[p].ranks}
-            self._next_look = self.patience.look(now, linked)
+            self._next_look = self.patience.look(now, self.linked())
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER
@@ -311,13 +322,36 @@ class IoThread(threading.Thread):
         taken = self._interceptor.sift(message, time.monotonic()) if self._interceptor else [message]
         self._reception.take(taken)
 
-    def _book_unsent(self, header: bytes) -> None:
+    def _connect(self, processes: Iterable[int]) -> None:
+        for process in processes:
+            self._links.need(process)
+
+    # What links report (`LinkOwner`).
+
+    def book_unsent(self, header: bytes) -> None:
         """Counts, for its sender, a message that its receiver was too slow to accept."""
         self.mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
 
+    def note_link(self, process: int) -> None:
+        """Records an open link, and proposes soon to nodes there that are lost to nodes here."""
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            mailbox.link(rank)
+        # Soon, because no coming round needs the link for long.
+        self._next_proposal = min(self._next_proposal, time.monotonic() if self._edges.has_lost() else NEVER)
+
+    def may_close(self, process: int) -> bool:
+        """Whether nothing that a node here or there waits for needs the link."""
+        pairs = product(self.mailboxes.values(), self.place.processes[process].ranks)
+        return not self._edges.is_seeking and all(mailbox.may_unlink(rank) for mailbox, rank in pairs)
+
+    def note_closed(self, process: int) -> None:
+        """Records that the link to a live process was closed: a state of its nodes, not a loss."""
+        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+            mailbox.unlink(rank)
+
     def _greeted(self, process: int) -> None:
         # A link sends only one way, so the answer needs one of our own.
-        self._links.make(process)
+        self._links.need(process)
         if self._meeting.note(process):
             self._links.greet_again(process)  # it may have missed the answer to its first HELLO
 
@@ -336,8 +370,8 @@ class IoThread(threading.Thread):
         self._meeting.lose(process)
 
     def _is_reachable(self, rank: int) -> bool:
-        process = self.place.home[rank]
-        return process == self.place.own or self._links.holds(process)
+        """Whether a message may arrive; a missing link is opened for it."""
+        return self.place.home[rank] not in self._links.gone
 
     def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         sibling = self.mailboxes.get(peer)

@@ -6,12 +6,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
+from decentnode.communication.zeromq.link_budget import LinkBudget
 from decentnode.communication.zmq_poll import has_input
 from decentnode.core.timeouts import Timeouts
 
@@ -26,6 +28,22 @@ _MORE_FOLLOWS = zmq.SNDMORE | zmq.NOBLOCK
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
+class LinkOwner(Protocol):
+    """What links report, in the socket thread; only `book_unsent` may come from any thread."""
+
+    def book_unsent(self, header: bytes) -> None:
+        """Counts a message that a peer did not read in time."""
+
+    def note_link(self, process: int) -> None:
+        """Records that the link to a process is open, or holds again."""
+
+    def may_close(self, process: int) -> bool:
+        """Whether nothing that this process or that one waits for needs their link."""
+
+    def note_closed(self, process: int) -> None:
+        """Records that the link to a live process was closed."""
+
+
 class PeerLinks:
     """Links are opened and closed by the socket thread; any thread may send, behind a lock."""
 
@@ -35,11 +53,9 @@ class PeerLinks:
         place: ProcessDirectory,
         endpoint_of: Callable[[int], str],
         greeting: Callable[[int], wire.Outgoing],
-        book_unsent: Callable[[bytes], None],
+        owner: "LinkOwner",
     ) -> None:
-        """`endpoint_of`: address of a process; `greeting`: the first message for it; `book_unsent` is called
-        with the header of each message that a peer did not read in time.
-        """
+        """`endpoint_of`: address of a process; `greeting`: the first message for it."""
         self.gone: set[int] = set()
         self.next_verdict = NEVER
         """When the next broken link counts as lost, on the clock of `time.monotonic`."""
@@ -49,9 +65,12 @@ class PeerLinks:
         self._place = place
         self._endpoint_of = endpoint_of
         self._greeting = greeting
-        self._book_unsent = book_unsent
+        self._owner = owner
         self._sending = threading.RLock()
+        self.budget = LinkBudget()
         self._unsent: list[bytes] = []
+        self._opened: list[int] = []
+        """Links that were opened and not reported yet."""
         self._dealers: dict[int, zmq.Socket[bytes]] = {}
         self._monitors: dict[int, zmq.Socket[bytes]] = {}
         self._watched: dict[int, int] = {}
@@ -65,8 +84,8 @@ class PeerLinks:
 
     @property
     def processes(self) -> list[int]:
-        """Processes with a working link."""
-        return [process for process in self._dealers if process not in self.gone]
+        """Processes with a working link; for any thread."""
+        return [process for process in tuple(self._dealers) if process not in self.gone]
 
     def holds(self, process: int) -> bool:
         """Whether the link to a process works; for any thread, as it only reads two containers."""
@@ -89,6 +108,8 @@ class PeerLinks:
                 if self.holds(process):
                     self._send(process, self._dealers[process], header, body)
         self._book()
+        if opens:
+            self._report_opened()
         return True
 
     def _send(self, process: int, dealer: "zmq.Socket[bytes]", header: bytes, body: wire.Body) -> None:
@@ -123,16 +144,52 @@ class PeerLinks:
             with self._sending:
                 unsent, self._unsent = self._unsent, []
             for header in unsent:
-                self._book_unsent(header)
+                self._owner.book_unsent(header)
+
+    def _report_opened(self) -> None:
+        """Reports opened links without the lock, as `_book`, and closes others if there are too many now."""
+        while self._opened:
+            self._owner.note_link(self._opened.pop())
+        self._close_surplus()
 
     def make(self, process: int) -> None:
         """Connects to a process and sends HELLO, unless that was done or it is lost."""
         self._make(process)
         self._book()
+        self._report_opened()
+
+    def need(self, process: int) -> None:
+        """Opens the link to a process that a coming round needs; to a lost one only over TCP.
+
+        Such a link holds again once the process there answers, as in `give_up_broken`.
+        """
+        if process not in self._dealers and self._may_revive(process):
+            self._connect(process)
+            self._book()
+            self._report_opened()
+
+    def _may_revive(self, process: int) -> bool:
+        return process not in self.gone or self._endpoint_of(process).startswith("tcp")
+
+    def _close_surplus(self) -> None:
+        """Closes links that no coming round needs, while there are more than the budget allows."""
+        for process in self.budget.surplus(self._dealers):
+            if len(self._dealers) <= self.budget.most:
+                return
+            # What libzmq still holds for a peer forbids closing, as what the peer has not acknowledged does.
+            if self._is_flushed(process) and self._owner.may_close(process):
+                self.end(process, linger=round(1000 * Timeouts.link_linger))
+                self.budget.forget(process)
+                self._owner.note_closed(process)
+
+    def _is_flushed(self, process: int) -> bool:
+        return all(body() is None for body in self._unread.get(process, ()))
 
     def _make(self, process: int) -> None:
-        if process in self._dealers or process in self.gone:
-            return
+        if process not in self._dealers and process not in self.gone:
+            self._connect(process)
+
+    def _connect(self, process: int) -> None:
         endpoint = self._endpoint_of(process)
         dealer = self._context.socket(zmq.DEALER)
         dealer.set(zmq.LINGER, 0)
@@ -158,9 +215,12 @@ class PeerLinks:
         with self._sending:
             _, header, body = self._greeting(process)
             self._send(process, dealer, header, body)
+            if process not in self._dealers:
+                self._opened.append(process)
             # Only now may other threads use the link: HELLO must be its first message.
             self._dealers[process] = dealer
         self._greeted[process] = time.monotonic()
+        self.budget.use(process)
 
     def greet_again(self, process: int) -> None:
         """Resends HELLO, but not often: two processes may answer each other."""
@@ -181,6 +241,7 @@ class PeerLinks:
                 # HELLO may have been lost with the connection.
                 if self._suspects.pop(process, None) is not None or process in self.gone:
                     self._revive(process)
+                    self._owner.note_link(process)
                 continue
             # All processes listened before the start: a refused connection means that the process died.
             at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
@@ -226,6 +287,7 @@ class PeerLinks:
         with self._sending:
             dealer = self._dealers.pop(process)
             self._unread.pop(process, None)
+        self._greeted.pop(process, None)
         dealer.disable_monitor()
         monitor.close(0)
         dealer.close(min(linger, round(1000 * Timeouts.link_linger)))

@@ -1,0 +1,133 @@
+"""Links on demand: which are opened, which are closed, and what forbids it."""
+
+import pytest
+import zmq
+
+from decentnode.communication import base
+from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.communication.exchange.handle import Transport
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peer import PeerState
+from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.link_budget import LinkBudget
+from decentnode.errors import PeerLost
+
+NODES = 12
+KEPT = 3
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr("decentnode.communication.zeromq.link_budget.kept_links", lambda: KEPT)
+
+
+class Tie(Transport):
+    """Stands for the endpoint of rank 0."""
+
+    def __init__(self):
+        self.threads = []
+
+    def is_linked(self, peer):
+        return not self.threads or self.threads[0].is_linked(peer)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Rank 0's socket thread, which does not run, and its mailbox; every other process listens."""
+    processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(NODES))
+    place = ProcessDirectory(processes, 0, str(tmp_path))
+    context, tie = zmq.Context(), Tie()
+    routers = [context.socket(zmq.ROUTER) for _ in range(NODES)]
+    for process, router in enumerate(routers):
+        router.bind(f"ipc://{tmp_path}/{process}-")
+    sockets = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
+    tie.threads.append(sockets)
+    box = Mailbox(0, tie)
+    sockets.carry(box, None, None)
+    yield sockets, box, routers
+    sockets.stop(0.0)
+    for router in routers:
+        router.close(0)
+    context.term()
+
+
+def need(sockets, *ranks):
+    sockets.need(0, ranks)
+    sockets._commands.post(lambda: None)
+    sockets._commands.obey()
+
+
+def test_the_bound_follows_from_what_the_coming_rounds_need_and_never_shrinks():
+    budget = LinkBudget()
+    assert budget.surplus(range(1000)) == [], "nothing is closed where nothing is foreseen"
+    budget.need(0, range(1))
+    assert budget.most == KEPT
+    budget.need(1, range(5))
+    assert budget.most == base.LINK_MULTIPLE * 5
+    budget.need(1, ())
+    assert budget.most == base.LINK_MULTIPLE * 5
+    assert budget.needs(0) and not budget.needs(1)
+
+
+def test_small_limits_of_open_files_keep_fewer_links(monkeypatch):
+    monkeypatch.setattr(base.resource, "getrlimit", lambda what: (1024, 1024))
+    assert base.kept_links() * base.FILES_PER_PEER < 1024
+    monkeypatch.setattr(base.resource, "getrlimit", lambda what: (base.resource.RLIM_INFINITY,) * 2)
+    assert base.kept_links() == base.MOST_KEPT_LINKS
+
+
+def test_the_least_recently_used_link_is_closed_and_none_that_is_needed(made):
+    sockets, _, _ = made
+    need(sockets, 1)
+    for rank in range(2, NODES):
+        need(sockets, 1, rank)
+        assert sockets.is_linked(1) and sockets.is_linked(rank)
+        assert len(sockets.linked()) <= 2 * base.LINK_MULTIPLE
+    assert sorted(sockets.linked()) == [1, NODES - 3, NODES - 2, NODES - 1]
+
+
+def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
+    sockets, box, _ = made
+    need(sockets, 1)
+    assert box.peers[1].state is PeerState.LIVE
+    assert box.peers[5].state is PeerState.UNLINKED, "never linked"
+    for rank in range(2, NODES):
+        need(sockets, rank)
+    assert not sockets.is_linked(1) and 1 not in box.peers, "nothing is known of it that must be kept"
+    box.peers[1].time_out(0, 1.0, 0.0)
+    assert box.peers[1].state is PeerState.UNLINKED
+    assert box.peers.error(1) is None and box.lost() == []
+    need(sockets, 1)
+    assert sockets.is_linked(1) and box.peers[1].state is PeerState.LIVE
+    assert sockets._links.give_up_broken(float("inf")) == []
+
+
+def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):
+    sockets, box, _ = made
+    need(sockets, 1, 2)
+    box.open((0, 0, 0), 1, targets=[1], sources=[2], timeout=10.0)
+    for rank in range(3, NODES):
+        need(sockets, rank)
+    assert sockets.is_linked(1) and sockets.is_linked(2)
+    box.acknowledged(1, 1)
+    box.lose(2, PeerLost(2, "connection lost"))
+    for rank in range(3, NODES):
+        need(sockets, rank)
+    assert not sockets.is_linked(1) and not sockets.is_linked(2)
+    assert box.peers[2].state is PeerState.LOST, "closing the link of a lost peer does not make it live"
+
+
+def test_what_was_sent_before_a_link_closed_arrives_behind_a_hello(made):
+    sockets, _, routers = made
+    need(sockets, 1)
+    sockets.dispatch([(1, b"last", b"")])
+    for rank in range(2, NODES):
+        need(sockets, rank)
+    assert not sockets.is_linked(1)
+    need(sockets, 1)
+    seen = []
+    while len(seen) < 3 and routers[1].poll(5000):
+        seen.append(routers[1].recv_multipart()[1:])
+    hello = [frames for frames in seen if frames[1]]
+    assert len(hello) == 2 and [b"last", b""] in seen
+    assert seen[0] == hello[0], "HELLO is the first message of each link"
