@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,41 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directe
 
     Raises IndexError for a rank that is not 0..nodes - 1.
     """
-    pairs = as_pairs(edges)
+    targets, ends = (found.tolist() for found in _sorted_edges(nodes, as_pairs(edges), directed))
+    return tuple(tuple(targets[begin:end]) for begin, end in pairwise(ends))
+
+
+class NeighborRows(Sequence[tuple[int, ...]]):
+    """The same adjacency as one array; a row becomes a tuple when it is read.
+
+    Every node draws a random graph as a whole in each round, and reads the rows of a few neighbors.
+    """
+
+    def __init__(self, nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directed: bool = False) -> None:
+        self._targets, self._ends = _sorted_edges(nodes, as_pairs(edges), directed)
+        self._read: dict[int, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, rank: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, rank: slice) -> Adjacency: ...
+    def __getitem__(self, rank: int | slice) -> tuple[int, ...] | Adjacency:
+        if isinstance(rank, slice):
+            return tuple(self[i] for i in range(*rank.indices(len(self))))
+        row = self._read.get(rank)
+        if row is None:
+            if not 0 <= rank < len(self):
+                raise IndexError(f"there is no rank {rank}")
+            row = tuple(self._targets[self._ends[rank] : self._ends[rank + 1]].tolist())
+            self._read[rank] = row
+        return row
+
+
+def _sorted_edges(nodes: int, pairs: Pairs, directed: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The targets of all ranks in order, and where those of each rank begin and end."""
     if pairs.size and not 0 <= pairs.min() <= pairs.max() < nodes:
         raise IndexError(f"an edge has a rank outside 0..{nodes - 1}")
     sources, targets = pairs[:, 0], pairs[:, 1]
@@ -41,9 +77,9 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directe
     targets = both - sources * nodes
     is_edge = sources != targets
     is_edge[1:] &= both[1:] != both[:-1]
-    ends = np.bincount(sources[is_edge], minlength=nodes).cumsum().tolist()
-    found = targets[is_edge].tolist()
-    return tuple(tuple(found[begin:end]) for begin, end in zip([0, *ends], ends, strict=False))
+    ends = np.zeros(nodes + 1, np.int64)
+    np.bincount(sources[is_edge], minlength=nodes).cumsum(out=ends[1:])
+    return targets[is_edge], ends
 
 
 def transpose(adjacency: Adjacency) -> Adjacency:
@@ -236,13 +272,13 @@ class RedrawnGraph(AperiodicGraph):
         return self._drawn(round)[1][rank]
 
     @cached_property
-    def _drawn(self) -> Callable[[int], tuple[Adjacency, Adjacency]]:
+    def _drawn(self) -> Callable[[int], tuple[NeighborRows, NeighborRows]]:
         """Targets and sources of all ranks in a round; the latest rounds are kept."""
         return lru_cache(KEPT_ROUNDS)(self._draw)
 
-    def _draw(self, round: int) -> tuple[Adjacency, Adjacency]:
+    def _draw(self, round: int) -> tuple[NeighborRows, NeighborRows]:
         pairs = as_pairs(self.edges(round))
-        adjacency = neighbor_lists(self.num_nodes, pairs, self.directed)
+        adjacency = NeighborRows(self.num_nodes, pairs, self.directed)
         if not self.directed:
             return adjacency, adjacency
-        return adjacency, neighbor_lists(self.num_nodes, pairs[:, ::-1], directed=True)
+        return adjacency, NeighborRows(self.num_nodes, pairs[:, ::-1], directed=True)

@@ -106,7 +106,8 @@ def random_regular(nodes: int, degree: int, random: np.random.Generator) -> Pair
         for _ in range(MOST_SWAPS):
             low, high = np.minimum(pairs[:, 0], pairs[:, 1]), np.maximum(pairs[:, 0], pairs[:, 1])
             keys = low * nodes + high
-            order = keys.argsort()
+            # Stable: of equal keys every processor must find the same one first.
+            order = keys.argsort(kind="stable")
             is_repeated = keys[order[1:]] == keys[order[:-1]]
             bad = np.concatenate([order[1:][is_repeated], np.flatnonzero(low == high)])
             if not len(bad):

@@ -37,6 +37,8 @@ PROPOSAL_INTERVAL = 1.0
 """Seconds between two proposals to lost peers."""
 POLL_INTERVAL = 0.005
 BACKLOG = 1024
+CLOSING_SOCKETS = 4096
+"""Room for closed links: libzmq counts a socket until what it holds has left."""
 
 
 class IoThread(threading.Thread):
@@ -50,7 +52,7 @@ class IoThread(threading.Thread):
         self.hello = wire.Hello([], [])
         self._interceptor = place.interceptor
         self._context = zmq.Context(io_threads=1)
-        self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + 64)
+        self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + CLOSING_SOCKETS)
         self._routers = [self._make_router(most_bytes)]
         self._gate: ZapAuthenticator | None = None
         if place.credentials is not None:

@@ -178,7 +178,9 @@ class PeerLinks:
                 return
             # What libzmq still holds for a peer forbids closing, as what the peer has not acknowledged does.
             if self._is_flushed(process) and self._owner.may_close(process):
-                self.end(process, linger=round(1000 * Timeouts.link_linger))
+                # To a process that does not answer nothing can be delivered.
+                answers = process not in self.gone and process not in self._suspects
+                self.end(process, linger=round(1000 * Timeouts.link_linger) if answers else 0)
                 self.budget.forget(process)
                 self._owner.note_closed(process)
 
