@@ -155,7 +155,8 @@ class IoThread(threading.Thread):
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
         processes = {self.place.home[peer] for peer in peers} - {self.place.own}
         self._links.budget.need(rank, processes)
-        if lacking := [process for process in processes if not self._links.holds(process)]:
+        lacking = [process for process in processes if not self._links.holds(process)]
+        if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))
 
     def header(
@@ -327,6 +328,7 @@ class IoThread(threading.Thread):
     def _connect(self, processes: Iterable[int]) -> None:
         for process in processes:
             self._links.need(process)
+        self._links.close_surplus()
 
     # What links report (`LinkOwner`).
 

@@ -87,6 +87,11 @@ class PeerLinks:
         """Processes with a working link; for any thread."""
         return [process for process in tuple(self._dealers) if process not in self.gone]
 
+    @property
+    def has_surplus(self) -> bool:
+        """Whether there are more links than the coming rounds need; for any thread."""
+        return len(self._dealers) > self.budget.most
+
     def holds(self, process: int) -> bool:
         """Whether the link to a process works; for any thread, as it only reads two containers."""
         return process in self._dealers and process not in self.gone
@@ -150,7 +155,7 @@ class PeerLinks:
         """Reports opened links without the lock, as `_book`, and closes others if there are too many now."""
         while self._opened:
             self._owner.note_link(self._opened.pop())
-        self._close_surplus()
+        self.close_surplus()
 
     def make(self, process: int) -> None:
         """Connects to a process and sends HELLO, unless that was done or it is lost."""
@@ -171,10 +176,10 @@ class PeerLinks:
     def _may_revive(self, process: int) -> bool:
         return process not in self.gone or self._endpoint_of(process).startswith("tcp")
 
-    def _close_surplus(self) -> None:
+    def close_surplus(self) -> None:
         """Closes links that no coming round needs, while there are more than the budget allows."""
         for process in self.budget.surplus(self._dealers):
-            if len(self._dealers) <= self.budget.most:
+            if not self.has_surplus:
                 return
             # What libzmq still holds for a peer forbids closing, as what the peer has not acknowledged does.
             if self._is_flushed(process) and self._owner.may_close(process):
