@@ -11,10 +11,11 @@ from decentnode.graph import (
     roles,
     schedules,
     time_varying,
+    walks,
 )
 from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
-    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
+    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying", "walks",
 ]  # fmt: skip

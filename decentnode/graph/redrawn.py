@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from decentnode.graph.families import Exponential, FullyConnected, Ring
 from decentnode.graph.files import read_graph
 from decentnode.graph.mixing import MetropolisHastings, Uniform, Weights
 from decentnode.graph.random_graphs import Regular
-from decentnode.options import Fraction, NonNegative, Positive, PositiveFloat, Probability
+from decentnode.options import Fraction, NonNegative, Positive, Probability
 
 GAIN = 1e-6
 """What `matcha` counts as better, and how exactly it knows its weight."""
@@ -326,61 +326,6 @@ class Teleport(Redrawn):
         inner: Graph = TOPOLOGIES[self.topology](self.active)
         mixing = Uniform() if inner.directed else MetropolisHastings()
         return [mixing.incoming(inner, place, 0) for place in range(self.active)]
-
-
-@GRAPHS.register("mobility")
-@dataclass(frozen=True)
-class Mobility(Redrawn):
-    """Nodes that walk in the unit square; those at most `radius` apart exchange (Johnson and Maltz, 1996).
-
-    Random waypoint: each node walks `speed` a round straight to a random point, and from there to the next.
-    """
-
-    radius: PositiveFloat
-    speed: PositiveFloat
-
-    def edges(self, round: int) -> Pairs:
-        places = self.places(round)
-        squared = ((places[:, None] - places[None]) ** 2).sum(-1)
-        return np.argwhere(np.triu(squared <= self.radius**2, 1))
-
-    def places(self, round: int) -> NDArray[np.float64]:
-        """Where the nodes are, shape (n, 2)."""
-        return self._walked(round).places
-
-    def _walked(self, round: int) -> "Walk":
-        kept = self._kept
-        done = max((earlier for earlier in kept if earlier <= round), default=-1)
-        if done < 0:
-            random = generator(self.seed, "mobility_start")
-            done, kept[0] = 0, Walk(random.random((self.nodes, 2)), random.random((self.nodes, 2)))
-        walk = kept[done]
-        for later in range(done, round):
-            walk = walk.step(self.speed, generator(self.seed, "mobility", later))
-        kept[round] = walk
-        while len(kept) > KEPT_ROUNDS:
-            del kept[min(kept)]
-        return walk
-
-    @cached_property
-    def _kept(self) -> dict[int, "Walk"]:
-        """The latest rounds; an earlier one is walked to again from the start."""
-        return {}
-
-
-class Walk(NamedTuple):
-    """Places and goals of walking nodes, each of shape (n, 2)."""
-
-    places: NDArray[np.float64]
-    goals: NDArray[np.float64]
-
-    def step(self, length: float, random: np.random.Generator) -> "Walk":
-        """After a step of at most this length; nodes that arrive take new goals."""
-        way = self.goals - self.places
-        far = np.maximum(np.linalg.norm(way, axis=1, keepdims=True), length)
-        arrived = far <= length
-        places = np.where(arrived, self.goals, self.places + way * (length / far))
-        return Walk(places, np.where(arrived, random.random(places.shape), self.goals))
 
 
 @GRAPHS.register("matcha")

@@ -182,6 +182,8 @@ def test_options_are_validated_by_their_types(name):
     }
     options["dimension"] = 3
     taken = {key: value for key, value in options.items() if key in cls.__dataclass_fields__}
+    if name == "token_walk":
+        del taken["path"]  # instead of the degree
     assert isinstance(TypeAdapter(cls).validate_python(taken), cls)
     with pytest.raises(ValueError):
         TypeAdapter(cls).validate_python(taken | dict.fromkeys(taken, -1))

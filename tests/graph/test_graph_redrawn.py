@@ -16,19 +16,19 @@ from decentnode.graph.redrawn import (
     EpidemicOracle,
     EquiTopo,
     Matcha,
-    Mobility,
     PartialParticipation,
     RandomMatching,
     Redrawn,
     Teleport,
 )
 from decentnode.graph.spectrum import measure
+from decentnode.graph.walks import Mobility, TokenWalk
 
 ROUNDS = 1000
 REDRAWN: list[Redrawn] = [
     EpidemicOracle(16, 3), EpidemicLocal(16, 3), RandomMatching(15), Mobility(16, 0.3, 0.1),
     PartialParticipation(16, 4, 0.5), Teleport(16, 4), EquiTopo(16, 3, one_peer=True),
-    EquiTopo(15, 3, directed=False, one_peer=True),
+    EquiTopo(15, 3, directed=False, one_peer=True), TokenWalk(16, 4, tokens=3),
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def adjacency(graph, round):
 def test_two_nodes_agree_on_every_round_in_whatever_order_they_ask(graph):
     other = pickle.loads(pickle.dumps(graph))
     drawn = [adjacency(graph, round) for round in range(ROUNDS)]
-    for round in reversed(range(0, ROUNDS, 7 if not isinstance(graph, Mobility) else 333)):
+    for round in reversed(range(0, ROUNDS, 7 if not isinstance(graph, Mobility | TokenWalk) else 333)):
         assert adjacency(other, round) == drawn[round]
     assert len({str(targets) for targets in drawn}) > (ROUNDS // 2 if not graph.has_weights else 2)
     for rank, targets in enumerate(drawn[5]):

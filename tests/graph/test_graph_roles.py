@@ -2,9 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from decentnode.errors import GraphError
+from decentnode.graph.families import Star
+from decentnode.graph.files import write_graph
+from decentnode.graph.mixing import FromGraph
 from decentnode.graph.roles import Federated
+from decentnode.graph.walks import TokenWalk
+from decentnode.sharing import Gossip
+from decentnode.testing import Lockstep, random_models
 
 
 @pytest.mark.parametrize(
@@ -64,3 +71,69 @@ def test_impossible_roles_are_refused(options, why):
     with pytest.raises(GraphError) as refused:
         Federated(**options)
     assert str(refused.value) == f"federated: {why}"
+
+
+def tailed(tmp_path):
+    """A triangle with a tail of three, as a file."""
+    path = tmp_path / "tailed.edges"
+    path.write_text("6\n0 1\n1 2\n0 2\n2 3\n3 4\n4 5\n")
+    return str(path)
+
+
+def test_a_token_visits_all_nodes_equally_often_whatever_their_degrees(tmp_path):
+    graph, rounds = TokenWalk(6, path=tailed(tmp_path), tokens=20), 2000
+    visits = np.zeros(6)
+    for round in range(rounds):
+        np.add.at(visits, graph.places(round), 1)
+    # The tail mixes slowly: 20 walks of 2,000 steps are worth about 1,500 independent draws.
+    assert np.abs(visits / visits.sum() - 1 / 6).max() < 0.03
+    assert {len(graph.partners(rank)) for rank in range(6)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_tokens_carry_their_models_and_meet_in_the_mean(tmp_path, tokens):
+    graph = TokenWalk(6, path=tailed(tmp_path), tokens=tokens, seed=4)
+    start = random_models(6)
+    network, z = Lockstep(Gossip, graph, start, weights=FromGraph()), start[graph.places(0)].clone()
+    met = 0
+    for round in range(40):
+        before, here, there = network.models.clone(), graph.places(round), graph.places(round + 1)
+        assert all(i == j or j in graph.partners(i) for i, j in zip(here, there, strict=True))
+        assert [rank for rank in range(6) if graph.trains(rank, round)] == sorted(set(here))
+        z = torch.stack([z[[t for t in range(tokens) if there[t] == place]].mean(0) for place in there])
+        met += len(set(there)) < tokens
+        models = network.mix()
+        assert torch.allclose(models[there], z, rtol=0, atol=1e-12)
+        others = sorted(set(range(6)) - set(there))
+        assert torch.equal(models[others], before[others])
+    assert met or tokens == 1
+
+
+def test_the_next_node_continues_a_lost_token_with_its_own_model():
+    graph = TokenWalk(6, degree=2, seed=1)
+    (here,), (there,) = graph.places(0), graph.places(1)
+    assert here != there
+    start = random_models(6)
+    network = Lockstep(Gossip, graph, start, weights=FromGraph(), is_live=lambda i, j: j != here)
+    assert torch.equal(network.mix()[there], start[there])
+    assert graph.trains(there, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "give either degree or path"),
+        ({"degree": 2, "path": "x"}, "give either degree or path"),
+        ({"degree": 6}, "degree must be below nodes, got degree 6 for 6 nodes"),
+    ],
+)
+def test_impossible_walks_are_refused(options, why):
+    with pytest.raises(GraphError) as refused:
+        TokenWalk(6, **options)
+    assert refused.value.defects[0] == f"token_walk: {why}"
+
+
+def test_the_nodes_of_a_walk_are_those_of_its_file(tmp_path):
+    write_graph(Star(4), str(tmp_path / "star.edges"))
+    with pytest.raises(GraphError, match="token_walk: nodes must be those of the file, 4, got 6"):
+        TokenWalk(6, path=str(tmp_path / "star.edges"))
