@@ -78,6 +78,7 @@ LARGE_CLASSES = {
     "Sharing": (29, 9, 260, "the seam: one method for each question of a run, most with an answer"),
     "Overlay": (22, 6, 120, "asks the scheme inside what a run asks Sharing"),
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
+    "ServerSharing": (26, 9, 220, "the seam of schemes with a server: up, the step, down, a standby"),
     "Settings": (1, 30, 60, "one attribute for each key of a configuration"),
     "TrainingSettings": (10, 18, 185, "one attribute for each key of `training`"),
     "RoundRecord": (0, 24, 36, "one attribute for each field of a line"),

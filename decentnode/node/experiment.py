@@ -37,7 +37,7 @@ from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
 from decentnode.results.records import Records
 from decentnode.sharing.base import Sharing
-from decentnode.sharing.blocks.buffers import BuffersBeside, stay_in_vector
+from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
@@ -203,7 +203,7 @@ class Experiment:
         chain = sharing.make_chain(transforms, layout.numel, layout.dtype, layout)
         sharing.bind(layout, self.graph.num_nodes, chain, self.settings.seed)
         sharing.fit(self.graph)
-        return sharing if in_vector else BuffersBeside(sharing, self.layout)
+        return sharing if in_vector else beside(sharing, self.layout)
 
     @cached_property
     def least_batch(self) -> int:

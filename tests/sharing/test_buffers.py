@@ -89,6 +89,26 @@ def test_buffers_are_averaged_in_full_and_variances_stay_positive(tmp_path, name
             assert (node.training.module[1].running_var >= 0).all()
 
 
+@pytest.mark.parametrize("sharing", ["fed_avg", "{name: scaffold, average: equal}"])
+def test_a_server_averages_buffers_by_the_weights_of_its_scheme(tmp_path, sharing):
+    graph = "{name: federated, nodes: 4, clients: 2, down: all}"
+    own = "dataset.partition={name: sizes, ranks: [1, 2, 3], sizes: [100, 40, 60]}"
+    made = experiment(tmp_path, sharing, graph, 12, own)
+    nodes = Nodes(made, tmp_path / "nodes").begin()
+    p, seen = made.layout.parameters.numel, {}
+    for node in nodes.nodes:
+        node.sharing.accept = lambda vector, view, mixed, accept=node.sharing.accept: (
+            seen.update({view.rank: vector[p:].clone()}), accept(vector, view, mixed)
+        )  # fmt: skip
+    for round in range(4):
+        nodes.run(round, round + 1)
+        chosen = made.graph.graph.chosen(round)
+        q = torch.tensor([[100.0, 40.0, 60.0][i - 1] if sharing == "fed_avg" else 1.0 for i in chosen])
+        mean = (q / q.sum()).double() @ torch.stack([seen[i] for i in chosen]).double()
+        for node in nodes.nodes:
+            assert torch.allclose(node.training.vector.values[p:].double(), mean, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["choco", "gradient_tracking"])
 def test_a_run_with_buffers_goes_on_bit_for_bit(tmp_path, name):
     check_resume(experiment(tmp_path, SCHEMES[name], steps=2), tmp_path)

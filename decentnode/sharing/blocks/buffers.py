@@ -14,6 +14,7 @@ from decentnode.graph.mixing import live_weights
 from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Exchange, Incoming, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
+from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.base import Transform
@@ -68,7 +69,7 @@ class BuffersBeside(Sharing):
         return None if inner is None else self._beside.layout(inner)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        return self._joined(self.scheme.outgoing(vector[: self._end], view), vector)
+        return self._joined(self.scheme.outgoing(vector[: self._end], view), vector[self._end :])
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         heard: dict[int, Tensor] = {}
@@ -82,7 +83,7 @@ class BuffersBeside(Sharing):
         phases = count()
 
         async def with_buffers(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
-            incoming = await exchange(self._joined(outgoing, vector), sources)
+            incoming = await exchange(self._joined(outgoing, vector[self._end :]), sources)
             return self._split(incoming, next(phases), vector, heard)
 
         await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
@@ -91,10 +92,10 @@ class BuffersBeside(Sharing):
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector[: self._end], view, mixed[: self._end])
 
-    def _joined(self, outgoing: Mapping[int, Payload], vector: Tensor) -> dict[int, Payload]:
+    def _joined(self, outgoing: Mapping[int, Payload], buffers: Tensor) -> dict[int, Payload]:
         """Appends the buffers to each payload; one payload for several targets stays one."""
         distinct = {id(payload): payload for payload in outgoing.values()}
-        joined = {key: self._beside.join(payload, vector[self._end :]) for key, payload in distinct.items()}
+        joined = {key: self._beside.join(payload, buffers) for key, payload in distinct.items()}
         return {j: joined[id(payload)] for j, payload in outgoing.items()}
 
     def _split(
@@ -116,6 +117,53 @@ class BuffersBeside(Sharing):
             return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
 
         self._mix_finite(heard, own, terms, view, out[self._end :])
+
+
+class BuffersAtServer(BuffersBeside):
+    """A scheme with a server for the parameters; the server averages the buffers of its clients.
+
+    b <- sum_i p_i b_i, with the weights of the scheme over the b_i that arrived; b goes down with the model.
+    """
+
+    scheme: ServerSharing
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """Runs one round of the scheme; buffers travel up, and their average comes down."""
+        buffers, serves = vector[self._end :].clone(), view.rank in view.servers
+        phases = count()
+
+        async def with_buffers(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
+            phase, heard = next(phases), dict[int, Tensor]()
+            incoming = await exchange(self._joined(outgoing, buffers.clone()), sources)
+            found = self._split(incoming, phase, vector, heard)
+            if phase == 0 and serves:
+                own = {view.rank: vector[self._end :]} if self.scheme.has_samples(view.rank) else {}
+                self._add_up(dict(sorted((heard | own).items())), buffers, view)
+            elif phase == 1:
+                first = next(
+                    (j for j in self.scheme.in_order(view.servers) if j in heard or j == view.rank), -1
+                )
+                if first in heard:
+                    buffers.copy_(heard[first])
+            return found
+
+        await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
+        out[self._end :].copy_(buffers)
+
+    def _add_up(self, heard: dict[int, Tensor], buffers: Tensor, view: View) -> None:
+        """Writes the average into `buffers`, which stay as they are where nothing arrived."""
+        kept = buffers.clone()
+
+        def terms(heard: Mapping[int, Tensor]) -> Terms:
+            return self.scheme.weighted(heard) if heard else [(1.0, kept)]
+
+        self._mix_finite(heard, kept, terms, view, buffers)
+
+
+def beside(scheme: Sharing, layout: ParameterLayout) -> BuffersBeside:
+    """The scheme for the parameters, with the buffers beside what it sends."""
+    cls = BuffersAtServer if isinstance(scheme, ServerSharing) else BuffersBeside
+    return cls(scheme, layout)
 
 
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:

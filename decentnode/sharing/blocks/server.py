@@ -1,7 +1,7 @@
 """Rounds with a server: clients send what they learned up, and the server sends its model down."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -108,14 +108,9 @@ class ServerSharing(Sharing):
         if self._own is not None:
             heard[view.rank] = self._own
         heard = dict(sorted(heard.items()))
-        samples = self._samples if self.average == "samples" else dict.fromkeys(self._samples, 1)
-
-        def terms(u: Mapping[int, Tensor]) -> Terms:
-            total = sum(samples[j] for j in u)
-            # The first term is zero, because nothing may have arrived.
-            return [(0.0, vector), *((samples[j] / total, u_j) for j, u_j in u.items())]
-
-        self._mix_finite(heard, vector if self._own is None else self._own, terms, view, out)
+        own = vector if self._own is None else self._own
+        # With a term that is zero, because nothing may have arrived.
+        self._mix_finite(heard, own, lambda u: [(0.0, vector), *self.weighted(u)], view, out)
         if heard:
             self._step(out, heard, view)
         out.copy_(self._x)
@@ -148,6 +143,20 @@ class ServerSharing(Sharing):
         if rank not in self._lost:
             self._lost.append(rank)
 
+    def weighted(self, parts: Mapping[int, Tensor]) -> Terms:
+        """The parts of these nodes with their weights p_i."""
+        shares = {j: self._samples[j] if self.average == "samples" else 1 for j in parts}
+        total = sum(shares.values())
+        return [(share / total, parts[j]) for j, share in shares.items()]
+
+    def in_order(self, servers: Sequence[int]) -> list[int]:
+        """Those that were never lost first."""
+        return sorted(servers, key=self._lost.__contains__)
+
+    def has_samples(self, rank: int) -> bool:
+        """Whether a node trains."""
+        return self._samples[rank] > 0
+
     @property
     def _x(self) -> Tensor:
         """The server's model, as this node has it."""
@@ -167,7 +176,7 @@ class ServerSharing(Sharing):
 
     def _follow(self, incoming: Incoming, view: View) -> None:
         """Takes the model of the first server that has one; raises RunFailed if none is left."""
-        for server in sorted(view.servers, key=lambda rank: rank in self._lost):
+        for server in self.in_order(view.servers):
             if server == view.rank:
                 self._stay(view)
                 return
