@@ -52,7 +52,8 @@ def first_line(cls: type) -> str:
 NEEDS = {
     "needs_static_graph": "a graph that stays the same", "needs_undirected_graph": "an undirected graph",
     "needs_complete_graph": "a complete graph", "needs_tree": "a tree",
-    "needs_server": "a graph with a server", "needs_plain_sgd": "plain SGD",
+    "needs_server": "a graph with a server", "needs_levels": "a graph with levels",
+    "needs_plain_sgd": "plain SGD",
     "needs_float32": "float32 or float64",
 }  # fmt: skip
 

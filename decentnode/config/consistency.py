@@ -173,14 +173,24 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
 
 def _servers(document: Document, graph: Graph, sharing: Sharing) -> None:
     scheme, name = name_of(sharing), name_of(graph)
-    if sharing.needs_server and not graph.servers:
+    if sharing.needs_levels:
+        what = f"{scheme} needs a graph of two levels, such as hierarchical; {name} has one"
+        pairs = zip(graph.levels, getattr(sharing, "schemes", ()), strict=False)
+        for level, inner in pairs:
+            _capabilities(document, level, inner)
+            _servers(document, level, inner)
+        document.add(("sharing",), *(() if graph.levels else (what,)))
+    elif sharing.needs_server and not graph.servers:
         what = f"{scheme} needs a graph with a server, such as federated; {name} has none"
         document.add(("sharing",), what)
     elif graph.servers and not sharing.needs_server:
-        fitting = ", ".join(
-            known for known, cls in SHARINGS.classes().items() if getattr(cls, "needs_server", False)
-        )
-        document.add(("sharing",), f"{scheme} is for peers, but {name} has a server; use one of: {fitting}")
+        schemes = SHARINGS.classes().items()
+        fitting = [known for known, cls in schemes if getattr(cls, "needs_server", False)]
+        fitting = ["levels"] if graph.levels else fitting
+        what = f"{scheme} is for peers, but {name} has a server; use one of: {', '.join(fitting)}"
+        document.add(("sharing",), what)
+    elif sharing.needs_server and graph.levels:
+        document.add(("sharing",), f"{scheme} is for one level, but {name} has two; use levels")
 
 
 def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing) -> None:

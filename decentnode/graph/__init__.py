@@ -17,5 +17,6 @@ from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnG
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
-    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying", "walks",
+    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
+    "walks",
 ]  # fmt: skip

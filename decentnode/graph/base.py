@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import overload
@@ -110,7 +110,11 @@ class View:
     learning_rate: float = 0.0
     """The rate of this round's local steps."""
     servers: tuple[int, ...] = ()
-    """The graph's servers, the first one first; none in a graph of peers."""
+    """The servers that the node follows or is one of, the first one first; none in a graph of peers."""
+    levels: "tuple[View, ...]" = ()
+    """The node's part in each level of the graph, where it has levels."""
+    clusters: "dict[int, tuple[int, ...]]" = field(default_factory=dict)
+    """In a level of heads: the ranks that each head stands for."""
 
     @property
     def degree(self) -> int:
@@ -152,6 +156,20 @@ class Graph(ABC):
     def servers(self) -> tuple[int, ...]:
         """The ranks that have the model of all, first the one to follow; none in a graph of peers."""
         return ()
+
+    def followed(self, rank: int) -> tuple[int, ...]:
+        """The servers that `rank` follows or is one of."""
+        return self.servers
+
+    @property
+    def levels(self) -> "tuple[Graph, ...]":
+        """The graphs of the levels, the innermost first; none where there is one level."""
+        return ()
+
+    @property
+    def clusters(self) -> dict[int, tuple[int, ...]]:
+        """In a level of heads: the ranks that each head stands for."""
+        return {}
 
     @property
     def period(self) -> int | None:

@@ -161,7 +161,15 @@ class WeightedGraph:
             if phase not in self._views:
                 self._views[phase] = self._compute(rank, round)
             view = self._views[phase]
-        return replace(view, round=round, learning_rate=learning_rate)
+        levels = tuple(replace(one, round=round, learning_rate=learning_rate) for one in view.levels)
+        return replace(view, round=round, learning_rate=learning_rate, levels=levels)
+
+    @cached_property
+    def levels(self) -> tuple["WeightedGraph", ...]:
+        """The levels of the graph, each with its default weights."""
+        return tuple(
+            WeightedGraph(level, MIXINGS.find(default_weights(level))()) for level in self.graph.levels
+        )
 
     def most_targets(self, rank: int) -> int:
         """The most nodes that `rank` can send to in one round."""
@@ -191,7 +199,9 @@ class WeightedGraph:
                 j: self.mixing.incoming(self.graph, j, round)[rank] for j in sorted((*targets, rank))
             },
             co_senders={j: self.graph.sources(j, round) for j in targets},
-            servers=self.graph.servers,
+            servers=self.graph.followed(rank),
+            levels=tuple(level.view(rank, round) for level in self.levels),
+            clusters=self.graph.clusters,
         )
 
 

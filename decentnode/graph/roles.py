@@ -1,4 +1,4 @@
-"""Graphs in which nodes have different roles: servers and their clients."""
+"""Graphs in which nodes have different roles: servers and their clients, clusters and their heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ import numpy as np
 
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
-from decentnode.graph.base import KEPT_ROUNDS, Pairs
+from decentnode.errors import GraphError
+from decentnode.graph.base import KEPT_ROUNDS, Graph, Pairs, PeriodicGraph
+from decentnode.graph.families import Chain, FullyConnected, Ring, Star
 from decentnode.graph.redrawn import Redrawn
 from decentnode.options import Fraction, NonNegative, Positive
 
@@ -99,3 +101,126 @@ class Federated(Redrawn):
     def partners(self, rank: int) -> set[int]:
         everyone = range(self.nodes) if rank in self.servers else self.servers
         return set(everyone) - {rank}
+
+
+Level = Literal["ring", "chain", "star", "fully_connected", "federated"]
+LEVELS: dict[str, Callable[[int], Graph]] = {
+    "ring": Ring, "chain": Chain, "star": Star, "fully_connected": FullyConnected, "federated": Federated,
+}  # fmt: skip
+"""The graphs that a level can have, by name."""
+
+
+@dataclass(frozen=True)
+class Grouped(PeriodicGraph):
+    """One graph on each of some groups of ranks, in every `every`-th round alone."""
+
+    nodes: int
+    base: Graph
+    """By place in a group; the same in every round."""
+    groups: tuple[tuple[int, ...], ...]
+    every: int = 1
+    of_heads: tuple[tuple[int, ...], ...] = ()
+    """The clusters of the ranks of a single group."""
+    registered_name: str = "the level"
+    """Its name in messages."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes
+
+    @property
+    def period(self) -> int:
+        return self.every
+
+    @property
+    def directed(self) -> bool:  # type: ignore[override]
+        return self.base.directed
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        return tuple(group[place] for group in self.groups for place in self.base.servers)
+
+    @property
+    def clusters(self) -> dict[int, tuple[int, ...]]:
+        return dict(zip(self.groups[0], self.of_heads, strict=False))
+
+    def followed(self, rank: int) -> tuple[int, ...]:
+        group, _ = self._places.get(rank, ((), 0))
+        return tuple(group[place] for place in self.base.servers) if group else ()
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._ranks(rank, round, self.base.targets)
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        return self._ranks(rank, round, self.base.sources)
+
+    def _ranks(self, rank: int, round: int, of: Callable[[int, int], tuple[int, ...]]) -> tuple[int, ...]:
+        if (round + 1) % self.every or rank not in self._places:
+            return ()
+        group, place = self._places[rank]
+        return tuple(sorted(group[peer] for peer in of(place, 0)))
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[tuple[int, ...], int]]:
+        return {rank: (group, place) for group in self.groups for place, rank in enumerate(group)}
+
+
+@GRAPHS.register("hierarchical")
+@dataclass(frozen=True)
+class Hierarchical(PeriodicGraph):
+    """Clusters, and a graph of their heads in every `every`-th round (Liu et al., ICC 2020).
+
+    Cluster a has the ranks a k .. a k + k - 1, k = nodes_per_cluster; the first one is its head. `inner` is
+    the graph in each cluster, in all rounds; `outer` is that of the heads. In a level that is `federated` the
+    first node is the server, and all others are its clients.
+    """
+
+    nodes: Positive
+    nodes_per_cluster: Positive
+    inner: Level = "fully_connected"
+    outer: Level = "ring"
+    every: Positive = 1
+
+    def __post_init__(self) -> None:
+        n, k = self.nodes, self.nodes_per_cluster
+        if n % k:
+            raise GraphError(f"hierarchical: nodes must be a multiple of nodes_per_cluster, got {n} and {k}")
+        for name, level, size in (("inner", self.inner, k), ("outer", self.outer, n // k)):
+            if level == "federated" and size < 2:
+                raise GraphError(f"hierarchical: {name} federated needs two nodes in a group, got {size}")
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes
+
+    @property
+    def period(self) -> int:
+        return self.every
+
+    @property
+    def directed(self) -> bool:  # type: ignore[override]
+        return any(level.directed for level in self.levels)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        return tuple(sorted({server for level in self.levels for server in level.servers}))
+
+    @property
+    def levels(self) -> tuple[Graph, ...]:
+        return self._levels
+
+    @cached_property
+    def _levels(self) -> tuple[Grouped, Grouped]:
+        n, k = self.nodes, self.nodes_per_cluster
+        clusters = tuple(tuple(range(first, first + k)) for first in range(0, n, k))
+        heads = tuple(cluster[0] for cluster in clusters)
+        return (
+            Grouped(n, LEVELS[self.inner](k), clusters, registered_name="the inner level"),
+            Grouped(n, LEVELS[self.outer](n // k), (heads,), self.every, clusters, "the outer level"),
+        )
+
+    def targets(self, rank: int, round: int) -> tuple[int, ...]:
+        return tuple(sorted({j for level in self._levels for j in level.targets(rank, round)}))
+
+    def sources(self, rank: int, round: int) -> tuple[int, ...]:
+        return tuple(sorted({j for level in self._levels for j in level.sources(rank, round)}))

@@ -142,6 +142,7 @@ def within(view: View, ranks: list[int]) -> View:
         outgoing_weights=live_weights(view.outgoing_weights, view.rank, targets),
         co_senders={j: tuple(k for k in view.co_senders[j] if k in ranks) for j in targets},
         servers=tuple(j for j in view.servers if j in ranks),
+        levels=tuple(within(level, ranks) for level in view.levels),
     )  # fmt: skip
 
 

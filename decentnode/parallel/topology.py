@@ -53,6 +53,8 @@ def weighted_graph(
         return WeightedGraph(MatrixGraph(_matrix(topology, size)), FromGraph())
     if topology.num_nodes != size:
         raise BadInput(f"topology: has {topology.num_nodes} nodes; {size} ranks were started")
+    if topology.servers:
+        raise BadInput(f"topology: {name_of(topology)} has a server; here all ranks do the same")
     if topology.has_rests:
         raise BadInput(f"topology: nodes of {name_of(topology)} rest in some rounds; here your loop trains")
     if topology.needs_labels:

@@ -18,6 +18,7 @@ from decentnode.sharing.fed_stc import FedStc
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
+from decentnode.sharing.levels import Levels
 from decentnode.sharing.moniqua import Moniqua
 from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.none import NoSharing
@@ -43,7 +44,8 @@ from decentnode.sharing.stc import Stc
 __all__ = [
     "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Choco", "ChocoPerEdge", "ClippedGossip",
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
-    "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Median",
+    "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
+    "Median",
     "Moniqua", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal",
     "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
 ]  # fmt: skip

@@ -53,6 +53,8 @@ class Sharing(Stateful, ABC):
     """For graphs with a server, and for no other."""
     needs_co_senders: ClassVar[bool] = False
     """Correct only where a node knows all that its targets receive from, also when messages are lost."""
+    needs_levels: ClassVar[bool] = False
+    """For graphs of two levels, and for no other."""
     needs_plain_sgd: ClassVar[bool] = False
     """Its equations assume gradient steps: torch.optim.SGD without momentum and weight decay."""
     needs_float32: ClassVar[bool] = False

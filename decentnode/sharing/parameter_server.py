@@ -42,27 +42,27 @@ class ParameterServer(ServerSharing):
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
         self._steps = 0
+        self._sum: Tensor | None = None
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
-        self._sum, self._m, self._v = (torch.zeros_like(vector) for _ in range(3))
+        self._m, self._v = torch.zeros_like(vector), torch.zeros_like(vector)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:
         return self._collect
 
     def _collect(self, gradient: Tensor, vector: Tensor, step: int) -> None:
-        self._sum.add_(gradient)
+        self._sum = gradient.clone() if self._sum is None else self._sum.add_(gradient)
         self._steps += 1
         gradient.zero_()
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         super().accept(vector, view, mixed)
-        self._sum.zero_()
-        self._steps = 0
+        self._sum, self._steps = None, 0
 
     def _signal(self, vector: Tensor, view: View) -> Tensor:
-        return self._sum / max(1, self._steps)
+        return torch.zeros_like(vector) if self._sum is None else self._sum / self._steps
 
     def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         if self.optimizer == "sgd":

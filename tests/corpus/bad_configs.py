@@ -1354,6 +1354,26 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: choco_per_edge, transforms: [{name: top_k, by: change}]",
         ["14 sharing.transforms[0]: top_k remembers one thing that was sent to all, but ..."],
     ),
+    "levels on one level": (
+        "name: gossip",
+        "name: levels",
+        ["14 sharing: levels needs a graph of two levels, such as hierarchical; file has one"],
+    ),
+    "option of a level": (
+        "name: gossip",
+        "name: levels, inner: {name: gossip, fil: own}",
+        ["14 sharing.inner.fil: unknown option of gossip; did you mean 'fill'?"],
+    ),
+    "a walk on nothing": (
+        "{name: file, path: ring.edges}",
+        "{name: token_walk, nodes: 4}",
+        ["4 graph: token_walk: give either degree or path"],
+    ),
+    "clusters that do not fit": (
+        "{name: file, path: ring.edges}",
+        "{name: hierarchical, nodes: 4, nodes_per_cluster: 3}",
+        ["4 graph: hierarchical: nodes must be a multiple of nodes_per_cluster, got 4 and 3"],
+    ),
     "choco on a directed graph": (
         "path: ring.edges}",
         "path: ring.edges, directed: true}\nsharing2: 1",

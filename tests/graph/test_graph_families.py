@@ -168,6 +168,7 @@ def test_options_are_validated_by_their_types(name):
         "trace_path": "x",
         "nodes": 4,
         "per_machine": 2,
+        "nodes_per_cluster": 2,
         "degree": 2,
         "rewire": 0.1,
         "probability": 0.5,

@@ -229,6 +229,7 @@ UNFIT = {
     "needs_complete_graph": (Ring(8), "where every node receives from every other"),
     "needs_tree": (Ring(8), "that is a tree"),
     "needs_server": (Ring(8), "needs a graph with a server, such as federated; ring has none"),
+    "needs_levels": (Ring(8), "needs a graph of two levels, such as hierarchical; ring has one"),
 }
 
 

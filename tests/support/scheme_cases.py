@@ -12,7 +12,7 @@ from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConne
 from decentnode.graph.mixing import MetropolisHastings, Uniform
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import EpidemicOracle, RandomMatching
-from decentnode.graph.roles import Federated
+from decentnode.graph.roles import Federated, Hierarchical
 from decentnode.sharing import (
     D2,
     AllReduce,
@@ -36,6 +36,7 @@ from decentnode.sharing import (
     GradientTracking,
     Jwins,
     Krum,
+    Levels,
     Median,
     Moniqua,
     MultiGossip,
@@ -202,6 +203,18 @@ CASES: dict[str, Case] = {
     "jwins": Case(Jwins, chains=(plain, zipped), tolerance=1e-10),
     "krum": Case(Krum, graphs=DENSE, chains=LOSSY),
     "krum nearest": Case(lambda: Krum(before="nnm"), graphs=DENSE),
+    "levels": Case(
+        lambda: Levels("choco", {"name": "gossip", "transforms": ["cast"]}),
+        graphs=(Hierarchical(9, 3, every=2),),
+        chains=(plain,),
+        keeps_equal=False,
+    ),
+    "levels served": Case(
+        lambda: Levels({"name": "scaffold", "eta": 0.9}, "fed_adam"),
+        graphs=(Hierarchical(9, 3, inner="federated", outer="federated", every=2),),
+        weights=Uniform(),
+        chains=(plain,),
+    ),
     "median": Case(Median, chains=LOSSY),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
     "multi_gossip": Case(

@@ -31,7 +31,10 @@ _CODING = _to("sharing.transforms")
 _UNBUILT = _none("their classes are not built in")
 _FIXED = _none("messages have a fixed format")
 _SAVED = _none("`records` count the bytes of values and indices")
-_SERVER = _none("no server samples clients; `sharing: {name: stc, server: 0}` on a `star` has a server")
+_SERVER = _none(
+    "a server is a graph here: `graph: {name: federated, nodes: 17, rate: 0.5}` with `sharing: fed_avg`, or "
+    "`fed_stc` for STC"
+)
 
 KEYS: dict[str, dict[str, Counterpart]] = {
     "DATASET": {

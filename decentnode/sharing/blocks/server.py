@@ -117,6 +117,11 @@ class ServerSharing(Sharing):
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Clients send up, and the server's model comes down."""
+        await self.up(vector, view, exchange, out)
+        await self.down(view, exchange, out)
+
+    async def up(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """The first exchange; `out` gets a server's new model, and a client's own."""
         if view.round != self._round + 1:
             # This node was absent: its model is that of an earlier round, or of another node.
             self.on_peer_lost(view.rank)
@@ -127,6 +132,10 @@ class ServerSharing(Sharing):
         out.copy_(vector)
         if serves:
             self.mix(vector, incoming, view, out)
+
+    async def down(self, view: View, exchange: Exchange, out: Tensor) -> None:
+        """The second exchange; where a server's model arrives, it replaces `out`."""
+        serves = view.rank in view.servers
         down = dict.fromkeys(view.targets, self._down(view)) if serves else {}
         givers = [j for j in view.sources if j in view.servers]
         incoming = await exchange(down, givers)
@@ -134,6 +143,10 @@ class ServerSharing(Sharing):
             self._follow(incoming, view)
         if self._taken is not None:
             out.copy_(self._taken[: len(out)])
+
+    def adopt(self, model: Tensor) -> None:
+        """Replaces a server's model between its two exchanges."""
+        self._x.copy_(model)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         if self._taken is not None:
