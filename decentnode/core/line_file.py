@@ -99,7 +99,7 @@ class LineFile:
         try:
             while self._pending:
                 if self._fd is None:
-                    self._fd = _open_at_whole_line(self.path)
+                    self._fd = open_at_whole_line(self.path)
                 written = os.write(self._fd, self._pending)
                 del self._pending[:written]
         except OSError as error:
@@ -107,7 +107,7 @@ class LineFile:
         return None
 
 
-def _open_at_whole_line(path: Path) -> int:
+def open_at_whole_line(path: Path) -> int:
     """Opens a file to append to; removes a last line that a kill has cut off."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     size = os.fstat(fd).st_size

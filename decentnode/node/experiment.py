@@ -25,6 +25,7 @@ from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
+from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
@@ -241,9 +242,12 @@ class Experiment:
         if self.injector is not None:
             course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
         trains = partial(self.graph.graph.trains, rank)
-        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, trains)
+        journal = PrivacyJournal(resources.records.parent, rank)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, trains, journal.spend)
         plan, shard = self.privacy.of_rank(rank), self.shard(rank)
         training = Training(network, vector, settings.training, shard, hooks, plan)
+        if training.private is not None:
+            journal.keep(training.private)
         reporter, failures = resources.readers.reporter, settings.failures
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock)
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
@@ -264,7 +268,7 @@ class Experiment:
         )
         return Node(
             rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
-            checkpoints,
+            checkpoints, journal,
         )  # fmt: skip
 
     def _records(self, rank: int, network: nn.Module, resources: NodeResources) -> Records:

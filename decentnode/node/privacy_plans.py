@@ -55,6 +55,7 @@ class PrivacyPlans:
         A node whose budget is spent makes no more local steps; when that is so for all, the run ends. Raises
         BadInput where no step is allowed at all.
         """
+        # A node without steps has nothing to spend.
         rounds = max((plan.rounds for plan in self.plans if plan.steps), default=settings.rounds)
         if not rounds:
             raise BadInput(

@@ -26,7 +26,7 @@ from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
 from decentnode.training.minibatches import Shard
-from decentnode.training.privacy.base import PrivacyPlan
+from decentnode.training.privacy.base import History, PrivacyPlan
 from decentnode.training.reducer import Reducer
 from decentnode.training.settings import TrainingSettings
 
@@ -46,6 +46,8 @@ class Hooks:
     """Called after every minibatch: the node makes progress."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
+    spends: Callable[[History], None] = lambda history: None
+    """Called before the private steps of a round, with all steps up to its end."""
 
 
 NO_HOOKS = Hooks()
@@ -156,6 +158,7 @@ class Training:
         steps = self._steps_in(round)
         if self.private is not None:
             steps = self.private.begin(steps)
+            self.hooks.spends(self.private.after(steps))
         if steps:
             self.module.train()
         budget = TimeBudget(self.settings.seconds_per_round)

@@ -127,7 +127,7 @@ def _quality(summary: dict[str, Any]) -> Lines:
 
 def _privacy(summary: dict[str, Any]) -> Lines:
     """What the private steps have spent, or why nothing is claimed."""
-    found = summary["privacy"]
+    found = summary.get("privacy")
     if found is None or not summary["finished_nodes"]:
         return
     names = iter(["privacy"])
@@ -137,7 +137,7 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         at = f"delta {found['delta']:g} by accountant {found['accountant']}"
         yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}"
     for reason, ranks in found["no_claim"].items():
-        everybody = len(ranks) == summary["finished_nodes"]
+        everybody = len(ranks) == summary["nodes"]
         of = "" if everybody else f" for {ranks_in_words(ranks, MOST_LOST)}"
         yield next(names, ""), f"no claim{of}: {reason}"
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -255,18 +255,20 @@ def summarize(
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
-        "privacy": _privacy(experiment, finished),
+        "privacy": _privacy(experiment, finished, lost),
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
 
 
-def _privacy(experiment: "Experiment", finished: Mapping[int, Finished]) -> dict[str, Any] | None:
+def _privacy(
+    experiment: "Experiment", finished: Mapping[int, Finished], lost: Sequence[int]
+) -> dict[str, Any] | None:
     """What the finished nodes have spent, and why others claim nothing; None where steps are not private."""
     plugin = experiment.settings.training.privacy
     if plugin is None:
         return None
     described: dict[str, Any] = plugin.make().described()
-    doubts: dict[str, list[int]] = {}
+    doubts: dict[str, list[int]] = {"it was lost before it could say": list(lost)} if lost else {}
     for rank, report in finished.items():
         for reason in report.doubts:
             doubts.setdefault(reason, []).append(rank)

@@ -1,9 +1,9 @@
 """The plug-in of `training.privacy`: how local steps are made private, and what they spend."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -12,6 +12,9 @@ from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
+
+History = list[tuple[float, float, int]]
+"""Rate, noise and number of equal steps in a row, in their order."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,16 @@ class PrivacyPlan:
 class PrivateSteps(Stateful, ABC):
     """The private steps of one node."""
 
+    state: ClassVar[tuple[str, ...]] = ("history",)
     minibatches: Minibatches
     """The samples of its steps."""
+
+    def __init__(self) -> None:
+        self.history: History = []
+        """All steps so far."""
+        self._recovered: History | None = None
+        self.of_history: list[str] = []
+        """Why the history may not be whole."""
 
     @abstractmethod
     def begin(self, steps: int) -> int:
@@ -47,6 +58,30 @@ class PrivateSteps(Stateful, ABC):
         The loss is that of the samples, and not private. `batches` may be empty.
         """
 
+    @abstractmethod
+    def after(self, steps: int) -> History:
+        """The history after so many further steps."""
+
+    def recover(self, history: History) -> None:
+        """Continues after what earlier processes of this node have spent, also where no checkpoint has it."""
+        self._recovered, self.history = history, [*history]
+
+    def doubt(self, reason: str) -> None:
+        """From now on `epsilon` is no claim, for this reason."""
+        if reason not in self.of_history:
+            self.of_history.append(reason)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict()`, or from what was recovered, which must have the same steps."""
+        super().load_state_dict(state)
+        saved, recovered = self.history, self._recovered
+        if recovered is None:
+            return
+        if total(recovered) < total(saved):
+            self.doubt("its journal lacks steps that its checkpoint has")
+        else:
+            self.history = [*recovered]
+
     @property
     @abstractmethod
     def epsilon(self) -> float:
@@ -58,9 +93,14 @@ class PrivateSteps(Stateful, ABC):
         return None if self.doubts else self.epsilon
 
     @property
-    @abstractmethod
     def doubts(self) -> tuple[str, ...]:
         """Why `epsilon` is not a claim about this node; empty where it is."""
+        return tuple(self.of_history)
+
+
+def total(history: History) -> int:
+    """The number of steps of a history."""
+    return sum(steps for _, _, steps in history)
 
 
 class Privacy(ABC):

@@ -20,7 +20,7 @@ from decentnode.options import NonNegativeFloat, PositiveFloat
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
-from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
+from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.privacy.per_example import ClippedSum
 from decentnode.training.privacy.random_source import RandomSource, SecureSource, SeededSource
 
@@ -129,10 +129,9 @@ class DpSgdSteps(PrivateSteps):
         batch_size: int,
     ) -> None:  # fmt: skip
         """`batch_size`: the samples that are computed at a time."""
+        super().__init__()
         seeded = options.generator == "seeded"
         self.source: RandomSource = SeededSource(shard.seed, shard.rank) if seeded else SecureSource()
-        self.history: list[list[float]] = []
-        """Rate, noise and number of equal steps in a row, as `Spending` has them."""
         self.minibatches = (
             PoissonBatches(shard, batch_size, plan.rate, self.source)
             if options.sampling == "poisson"
@@ -167,28 +166,23 @@ class DpSgdSteps(PrivateSteps):
             gradient.add_(noise.to(gradient.device, gradient.dtype))
         if not self._is_sum:
             gradient.div_(self._expected)
-        self._count()
+        self.history = self.after(1)
         total = torch.stack(losses).sum() if losses else gradient.new_zeros(())
         return total if self._is_sum else total / max(1, sum(map(len, batches)))
 
-    def _count(self) -> None:
-        """Adds a step to the history."""
-        rate, noise = self._plan.rate, self._plan.noise
-        if self.history and self.history[-1][:2] == [rate, noise]:
-            self.history[-1][2] += 1
-        else:
-            self.history.append([rate, noise, 1])
+    def after(self, steps: int) -> History:
+        rate, noise, before = self._plan.rate, self._plan.noise, self.history
+        if before and (before[-1][0], before[-1][1]) == (rate, noise):
+            return [*before[:-1], (rate, noise, before[-1][2] + steps)]
+        return [*before, (rate, noise, steps)]
 
     def _after(self, more: int) -> float:
         """Epsilon after so many further steps."""
         accountant = ACCOUNTANTS.get(self._options.accountant)
         if accountant is None:
             return float("inf")
-        spent = [Spending(rate, noise, int(steps)) for rate, noise, steps in self.history]
-        further = Spending(self._plan.rate, self._plan.noise, more)
-        if spent and spent[-1][:2] == further[:2]:
-            further = further._replace(steps=spent.pop().steps + more)
-        return accountant.epsilon([*spent, further], self._options.delta)
+        spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
+        return accountant.epsilon(spent, self._options.delta)
 
     @property
     def epsilon(self) -> float:
@@ -196,7 +190,7 @@ class DpSgdSteps(PrivateSteps):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        found = {
+        found = dict.fromkeys(super().doubts, True) | {
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
             f"no accountant covers sampling: {self._options.sampling}": self._options.accountant == "none",

@@ -1,0 +1,92 @@
+"""What the private steps of a node have spent, written down before they are made.
+
+A checkpoint does not have the steps of the rounds after it. Their models were sent all the same, so a resumed
+or restarted node must count them, too. The journal survives the death of the process. It is brought to the
+disk at the end of the node alone: the kernel's boot id tells whether the machine was restarted before that.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from decentnode.core.line_file import open_at_whole_line
+from decentnode.errors import BadInput
+from decentnode.results.reader import read_lines
+from decentnode.training.privacy.base import History, PrivateSteps
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class JournalLine(msgspec.Struct):
+    """A line: all steps up to the end of the round that begins, and the boot of the machine."""
+
+    history: History
+    boot: str
+    ended: bool = False
+    """Whether the node ended here, so that all lines are on the disk."""
+    doubts: list[str] = []
+    """Why the history may not be whole."""
+
+
+class PrivacyJournal:
+    """The journal of one node, in `privacy/RANK.jsonl` of the run."""
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        self._path = run_dir / "privacy" / f"{rank:05d}.jsonl"
+        self._boot = boot()
+        self._fd: int | None = None
+        self._steps: PrivateSteps | None = None
+
+    def keep(self, steps: PrivateSteps) -> None:
+        """Gives the steps what earlier processes of the node have spent; `spend` is about them."""
+        self._steps, last = steps, None
+        try:
+            last = next(reversed(read_lines(self._path, JournalLine)), None) if self._path.exists() else None
+        except (OSError, BadInput):
+            steps.doubt("its journal cannot be read")
+        if last is not None and not last.ended and last.boot != self._boot:
+            steps.doubt("its machine was restarted, so that steps may be missing in the journal")
+        # A reason outlives the process that found it.
+        for reason in last.doubts if last else []:
+            steps.doubt(reason)
+        steps.recover(last.history if last else [])
+
+    def spend(self, history: History) -> None:
+        """Writes down all steps up to the end of a round, before the first of them; never raises OSError."""
+        self._write(JournalLine(history, self._boot, doubts=self._of_history()))
+
+    def close(self) -> None:
+        """Brings all lines to the disk at the end of the node, if it has any."""
+        if self._steps is not None:
+            self._write(JournalLine(self._steps.history, self._boot, True, self._of_history()))
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _of_history(self) -> list[str]:
+        return [*self._steps.of_history] if self._steps is not None else []
+
+    def _write(self, entry: JournalLine) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            if self._fd is None:
+                self._path.parent.mkdir(exist_ok=True)
+                self._fd = open_at_whole_line(self._path)
+            is_whole = os.write(self._fd, line) == len(line)
+            # Not each line: thousands of nodes in one process would wait for the disk in every round.
+            if entry.ended:
+                os.fsync(self._fd)
+        # The node continues: what it claims changes, not what it computes.
+        except OSError:
+            is_whole = False
+        if not is_whole and self._steps is not None:
+            self._steps.doubt("its journal could not be written, which a resumed run would need")
+
+
+def boot() -> str:
+    """The kernel's id of this boot of the machine; empty where it has none."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
