@@ -13,7 +13,7 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 BENCHMARKS = (
-    "data", "evaluation", "exchange", "experiment", "idle", "mix", "scale", "startup", "sweep",
+    "data", "evaluation", "exchange", "experiment", "idle", "mix", "private_step", "scale", "startup", "sweep",
     "transforms", "wrapper", "wrapper_memory",
 )  # fmt: skip
 LIMIT = 120.0

@@ -20,7 +20,7 @@ class UnrolledLstm(nn.Module):
         """For an LSTM that `can_unroll`; the parameters are the same tensors."""
         super().__init__()
         self.layers, self.drop, self.batch_first = lstm.num_layers, lstm.dropout, lstm.batch_first
-        self.hidden, self.bias = lstm.hidden_size, lstm.bias
+        self.bias = lstm.bias
         for name, parameter in lstm.named_parameters():
             self.register_parameter(name, parameter)
 
@@ -41,14 +41,24 @@ class UnrolledLstm(nn.Module):
         both = [getattr(self, f"bias_{kind}_l{layer}") for kind in ("ih", "hh")] if self.bias else []
         # All inputs at once; only the recurrent part depends on the step before.
         given = linear(x, inward, both[0] + both[1] if both else None)
-        hidden = cell = x.new_zeros(x.shape[1], self.hidden)
-        states = []
-        for gates in given.unbind(0):
-            i, f, g, o = (gates + linear(hidden, recurrent)).chunk(4, 1)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            states.append(hidden)
-        return torch.stack(states), (hidden, cell)
+        # The states are known before gradients are: so the gradient of the recurrent weight is one product
+        # over all steps, not a sum of one matrix for each sample and step.
+        states, _ = unroll(given.detach(), recurrent.detach())
+        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        zero = linear(before, recurrent)
+        return unroll(given + (zero - zero.detach()), recurrent.detach())
+
+
+def unroll(given: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The states of all steps and the last ones, from the part of the gates that is known before."""
+    hidden = cell = torch.zeros_like(given[0, :, : recurrent.shape[1]])
+    states = []
+    for gates in given.unbind(0):
+        i, f, g, o = (gates + linear(hidden, recurrent)).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+        states.append(hidden)
+    return torch.stack(states), (hidden, cell)
 
 
 def can_unroll(lstm: nn.LSTM) -> bool:

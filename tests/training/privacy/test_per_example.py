@@ -87,6 +87,37 @@ def looped(objective, layout, batch, clip):
     return total
 
 
+def test_long_texts_in_an_lstm_are_computed_one_after_the_other():
+    network = model_of(MODELS.find("lstm"), SMALL["lstm"][0]).build((40,), WORDS)
+    objective, layout = prepared(network, *losses("lstm"))
+    batch = Batch((torch.randint(WORDS, (3, 40)),), torch.randint(WORDS, (3, 40)))
+    sums, found = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
+    sums.add(batch, CLIP, found)
+    assert (found - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
+    assert sums._is_long(batch) and not sums._is_long(Batch((batch.fields[0][:, :9],), batch.labels))
+
+
+class ReadsItself(nn.Module):
+    """What no vmap allows: a number of the data decides in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * (2.0 if x.sum().item() > 0 else 1.0)
+
+
+def test_a_model_that_vmap_refuses_is_computed_in_a_loop():
+    torch.manual_seed(0)
+    objective, layout = prepared(ReadsItself(), nn.CrossEntropyLoss(), Classification())
+    batch = Batch((torch.randn(6, 4).double(),), torch.randint(3, (6,)))
+    sums, found = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
+    sums.add(batch, CLIP, found)
+    assert "item" in sums.why_loop
+    assert (found - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
+
+
 def test_every_model_is_here():
     assert set(SMALL) == set(MODELS.classes())
 
