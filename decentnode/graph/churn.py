@@ -49,6 +49,9 @@ class Churn(RedrawnGraph):
     def num_nodes(self) -> int:
         return self.graph.num_nodes
 
+    def most_targets(self, rank: int) -> int:
+        return self.graph.most_targets(rank)
+
     def partners(self, rank: int) -> set[int]:
         return self.graph.partners(rank)
 

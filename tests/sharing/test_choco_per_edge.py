@@ -61,12 +61,12 @@ def test_every_round_is_that_of_dense_matrices_of_copies(graph, memory):
 
 
 @pytest.mark.parametrize(
-    ("graph", "rest"), [(CHANGING[0], 1e-2), (CHANGING[1], 0.2)], ids=["epidemic", "pairs"]
+    ("graph", "rest"), [(CHANGING[0], 2e-2), (CHANGING[1], 0.3)], ids=["epidemic", "pairs"]
 )
 def test_nodes_agree_on_the_exact_mean(graph, rest):
     network = from_zero(graph)
     start, mean = network.disagreement, network.models.mean(0)
-    for _ in range(40):
+    for _ in range(30):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-12)
     assert network.disagreement / start < rest
 
@@ -75,8 +75,8 @@ def test_it_trains_eight_quadratics_on_a_graph_that_changes():
     """The mean is that of gossip; models stall around it, as in every scheme without tracking."""
     start = torch.zeros(8, 5, dtype=torch.float64)
     network = Lockstep(lambda: ChocoPerEdge(0.4), RandomMatching(8), start, lambda: (TopK(0.4),))
-    error = network.run(120, q8_gradient, 0.03) - OPTIMUM8
-    assert error.mean().abs() < 0.1
+    error = network.run(80, q8_gradient, 0.03) - OPTIMUM8
+    assert error.mean().abs() < 0.2
     assert error.square().mean().sqrt() < 0.6
 
 
@@ -88,7 +88,7 @@ def assert_both_ends_know_the_same(network):
                 assert torch.equal(mine.own[j], copies[j].theirs[i])
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     drops=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 7)), max_size=6),

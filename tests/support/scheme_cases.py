@@ -172,9 +172,9 @@ CASES: dict[str, Case] = {
     ),
     "balance": Case(Balance, chains=LOSSY),
     "beer": Case(Beer, chains=LOSSY),
-    "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
+    "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
     "choco": Case(Choco, chains=LOSSY),
-    "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=(Star(5), *CHANGING_GRAPHS), chains=LOSSY),
+    "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
     "clipped_gossip": Case(ClippedGossip, chains=LOSSY),
     "consensus_control": Case(
         lambda: ConsensusControl(target=0.5), graphs=(Ring(8), *CHANGING_GRAPHS), chains=(plain, zipped)
