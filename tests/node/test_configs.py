@@ -38,7 +38,7 @@ def test_every_family_of_schemes_has_a_configuration():
     relatives = {"all_reduce", "none", "d2", "decent_lam", "deep_squeeze", "moniqua"}
     relatives |= {"fed_adam", "fed_prox", "fed_stc", "fed_yogi", "parameter_server", "scaffold"}
     relatives |= {"balance", "choco_per_edge", "clipped_gossip", "geometric_median", "krum", "median"}
-    relatives |= {"multi_gossip", "rfa", "ubar"}
+    relatives |= {"beer_per_edge", "consensus_control", "multi_gossip", "rfa", "ubar"}
     assert shown | relatives == set(SHARINGS.classes())
 
 
