@@ -1,13 +1,19 @@
 """Links on demand: which are opened, which are closed, and what forbids it."""
 
+from pathlib import Path
+
 import pytest
 import zmq
 
-from decentnode.communication import base
-from decentnode.communication.base import HostProcess, ProcessDirectory
+from decentnode.communication import base, wire
+from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirectory
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import PeerState
+from decentnode.communication.shared_memory.attached import AttachedSegments
+from decentnode.communication.shared_memory.doorbell import DoorbellReader
+from decentnode.communication.shared_memory.segment import Segment
+from decentnode.communication.wire import Kind, WireError
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.link_budget import LinkBudget
 from decentnode.errors import PeerLost
@@ -131,3 +137,54 @@ def test_what_was_sent_before_a_link_closed_arrives_behind_a_hello(made):
     hello = [frames for frames in seen if frames[1]]
     assert len(hello) == 2 and [b"last", b""] in seen
     assert seen[0] == hello[0], "HELLO is the first message of each link"
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_attached_segments_are_bounded_and_attached_again():
+    segments = [Segment(rank, BufferSpec(4), NODES) for rank in range(NODES)]
+    known = AttachedSegments()
+    known.most = KEPT
+    before = open_files()
+    for rank, segment in enumerate(segments):
+        known.learn([segment.public], [rank])
+    assert open_files() - before == KEPT
+    first = known.of(0)
+    for rank in range(1, NODES):
+        known.of(rank)
+    assert known.of(0) is not first and open_files() - before <= KEPT + 1, (
+        "a message may still be in the first"
+    )
+    segments[0].make_void(3, 7)
+    assert first.words[-1 - 3] == known.of(0).words[-1 - 3] == 7
+    with pytest.raises(WireError):
+        known.learn([segments[1].public], [0])
+    known.forget(0)
+    with pytest.raises(WireError):
+        known.of(0)
+    for segment in segments:
+        segment.close()
+
+
+def test_doorbells_are_bounded_and_opened_again(tmp_path):
+    processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(NODES))
+    places = [ProcessDirectory(processes, own, str(tmp_path)) for own in range(NODES)]
+    heard = {own: [] for own in range(NODES)}
+    readers = [DoorbellReader(place, heard[place.own].append, pytest.fail) for place in places]
+    ringer, header = readers[0].ringer, wire.Header(Kind.NOTICE, 1, 0, 1).pack()
+    ringer.most = KEPT
+    assert ringer.ring([(1, header, bytes(8))]), "it has not acknowledged anything"
+    before = open_files()
+    for turn in range(2):
+        for process in range(1, NODES):
+            ringer.answered(process)
+            assert ringer.ring([(process, header, bytes(8))]) == []
+            readers[process].hear()
+            assert len(heard[process]) == turn + 1
+    assert open_files() - before == KEPT
+    readers[1].close()
+    assert ringer.ring([(1, header, bytes(8))]), "the link takes what a closed doorbell does not"
+    for own in (0, *range(2, NODES)):
+        readers[own].close()

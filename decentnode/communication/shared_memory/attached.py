@@ -1,8 +1,10 @@
 """The shared memory that peers on this machine have announced, and payloads that lie there."""
 
 import errno
+from collections import OrderedDict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from math import inf
 
 from decentnode.communication.exchange.handle import Message
 from decentnode.communication.shared_memory.segment import attach
@@ -60,29 +62,50 @@ class SharedMessage(Message):
 
 
 class AttachedSegments:
-    """Attaches each rank's memory once; refuses another one until the rank is forgotten."""
+    """Attaches each rank's memory; refuses another one until the rank is forgotten.
+
+    Announcements are kept, and so are the attachments used last: each costs a descriptor, and address space.
+    One that is dropped lives as long as a message in it, and is attached again when the next one arrives.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, PeerSegment] = {}
+        self.most: float = inf
+        """Attachments that are kept."""
+        self._announced: dict[int, SharedSegment] = {}
+        self._known: OrderedDict[int, PeerSegment] = OrderedDict()
 
     def learn(self, announced: Iterable[SharedSegment], ranks: Container[int]) -> None:
         """Attaches the segments that the process of `ranks` announced; raises WireError."""
         for segment in announced:
             if segment.rank not in ranks:
                 raise WireError("hello")
-            if segment.rank not in self._known:
-                self._known[segment.rank] = PeerSegment(segment)
+            if segment.rank not in self._announced:
+                self._attach(segment)
+                self._announced[segment.rank] = segment
             # HELLO may arrive twice, but a second segment is refused: payloads may still be read in the
             # first.
-            elif self._known[segment.rank].announced != segment:
+            elif self._announced[segment.rank] != segment:
                 raise WireError("hello")
 
     def of(self, rank: int) -> PeerSegment:
         """The memory of a rank; raises WireError if there is none."""
-        if rank not in self._known:
+        if rank not in self._announced:
             raise WireError("notice without shared memory")
-        return self._known[rank]
+        known = self._known.pop(rank, None)
+        if known is None:
+            return self._attach(self._announced[rank])
+        # Now the one used last.
+        self._known[rank] = known
+        return known
+
+    def _attach(self, segment: SharedSegment) -> PeerSegment:
+        """Attaches a segment, and drops the one that was used least recently if there are too many."""
+        self._known[segment.rank] = found = PeerSegment(segment)
+        while len(self._known) > self.most:
+            self._known.popitem(last=False)
+        return found
 
     def forget(self, rank: int) -> None:
         """Forgets a lost rank; a new process of it may announce another segment."""
+        self._announced.pop(rank, None)
         self._known.pop(rank, None)

@@ -7,6 +7,7 @@ one piece, so every read starts with the first byte of a record.
 """
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -132,15 +133,30 @@ class DoorbellWriter:
         self._place = place
         self._unheard = {process for process in range(len(place.processes)) if place.co_located(process)}
         """Processes that have not acknowledged a payload of ours yet."""
+        self.most: float = math.inf
+        """Pipes that are kept open; the one that was used least recently is closed."""
         self._pipes: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def answered(self, process: int) -> None:
         """Enables the doorbell of a process that acknowledged a payload, and so has our segments."""
         if process in self._unheard:
-            with self._lock, contextlib.suppress(OSError):
+            with self._lock:
                 self._unheard.discard(process)
-                self._pipes[process] = os.open(bell_path(self._place, process), WRITING)
+                self._pipe(process)
+
+    def _pipe(self, process: int) -> int | None:
+        """The pipe to a process, now the last one used; None: it has none any more. With the lock held."""
+        fd = self._pipes.pop(process, None)
+        if fd is None:
+            try:
+                fd = os.open(bell_path(self._place, process), WRITING)
+            except OSError:
+                return None
+        self._pipes[process] = fd
+        while len(self._pipes) > self.most:
+            os.close(self._pipes.pop(next(iter(self._pipes))))
+        return fd
 
     def ring(self, messages: list[wire.Outgoing]) -> list[wire.Outgoing]:
         """Returns the messages that need another way: another kind, or no room in the pipe."""
@@ -150,10 +166,16 @@ class DoorbellWriter:
 
     def _ring(self, process: int, header: bytes, body: wire.Body) -> bool:
         # The first payloads take the link, because they must not overtake the HELLO that names the segment.
-        if process not in self._pipes or wire.kind_of(header) not in RUNG:
+        if (
+            wire.kind_of(header) not in RUNG
+            or process in self._unheard
+            or not self._place.co_located(process)
+        ):
+            return False
+        if (fd := self._pipe(process)) is None:
             return False
         try:
-            os.write(self._pipes[process], header + (bytes(body) or NO_BODY))
+            os.write(fd, header + (bytes(body) or NO_BODY))
         except OSError:
             # A full pipe, or one without a reader: the link takes the message.
             return False

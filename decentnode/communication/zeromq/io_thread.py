@@ -17,7 +17,7 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import ProcessDirectory
+from decentnode.communication.base import LINK_MULTIPLE, ProcessDirectory, kept_links
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
@@ -155,6 +155,9 @@ class IoThread(threading.Thread):
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
         processes = {self.place.home[peer] for peer in peers} - {self.place.own}
         self._links.budget.need(rank, processes)
+        # Each local node may meet others; the attachments and pipes used last are kept.
+        kept = max(kept_links(), LINK_MULTIPLE * len(self.mailboxes) * len(processes))
+        self._reception.keep(max(kept, self._links.budget.most))
         lacking = [process for process in processes if not self._links.holds(process)]
         if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))

@@ -97,6 +97,12 @@ class Receiver:
         """Counts a message with an unknown receiver for the first node of this process."""
         self.mailboxes[self.place.process.ranks[0]].refuse(reason)
 
+    def keep(self, most: float) -> None:
+        """Bounds the attached segments and open doorbells by the peers of the coming rounds."""
+        self.segments.most = most
+        if self.ringer is not None:
+            self.ringer.most = most
+
     def forget(self, process: int) -> None:
         """Drops shared memory and doorbell of a process that is lost."""
         ranks = self.place.processes[process].ranks
