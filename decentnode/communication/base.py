@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.exchange.handle import ExchangeHandle, Transport
+from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import HOST, Layout, Payload
-from decentnode.errors import ProtocolError, StartError
+from decentnode.errors import PeerError, ProtocolError, StartError
 
 FILES_PER_PEER = 7
 """Descriptors of a host process per peer process: two connections, three for link and monitor, a segment, a
@@ -178,6 +179,8 @@ class Endpoint(Transport, ABC):
     heartbeat: HeartbeatSlot | None = None
     """Where the launcher sees for whom the node waits; None: nobody looks."""
 
+    messages: MessageQueue
+    """The single messages that have arrived, where the transport `has_messages`."""
     slots: tuple[Tensor, Tensor]
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
 
@@ -194,6 +197,18 @@ class Endpoint(Transport, ABC):
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
         part may be written again. `timeout`: for a silent peer, in seconds.
         """
+
+    def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
+        """Sends one message outside of any exchange, and forgets it; its memory may not be written again.
+
+        `window`: the round in which it is sent; `tag` and `number` travel with it. It may be lost, and
+        nothing is sent to a lost peer.
+        """
+        raise NotImplementedError(f"{type(self).__name__} carries no single messages")
+
+    def why_lost(self, peer: int) -> PeerError | None:
+        """Why a peer exchanges nothing now: its link is broken, or it has left; None: it does."""
+        raise NotImplementedError(f"{type(self).__name__} carries no single messages")
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         """The received payloads by source, on the device of the node's vector."""
@@ -245,6 +260,8 @@ class Communication(ABC):
 
     one_process: ClassVar[bool] = False
     """True when all nodes of the run must live in one host process."""
+    has_messages: ClassVar[bool] = False
+    """True when it carries single messages, too (`Endpoint.send`), as asynchronous schemes need them."""
     has_group: ClassVar[bool] = False
     """True when payloads go through a process group, where no message can be delayed."""
     group_ranks: tuple[int, ...] | None = None

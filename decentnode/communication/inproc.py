@@ -11,7 +11,7 @@ from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import left
+from decentnode.errors import PeerError, left
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +40,7 @@ class LocalEndpoint(Endpoint):
         self.mailbox = Mailbox(rank, self)
         self.mailbox.parts = memory.parts
         self.refused = self.mailbox.refused
+        self.messages = self.mailbox.messages
         self._void: dict[int, int] = {}
         self._peers = peers
         self._seq = 0
@@ -57,6 +58,15 @@ class LocalEndpoint(Endpoint):
                 message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
                 self._peers[target].mailbox.deliver(self.rank, key, message)
         return handle
+
+    def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
+        if self.why_lost(target) is None:
+            self.counters.count_sent(payload, 1)
+            message = LocalMessage(self.rank, number, payload.layout.hash, payload, target, {})
+            self._peers[target].mailbox.messages.put(tag, message)
+
+    def why_lost(self, peer: int) -> PeerError | None:
+        return self.mailbox.peers.error(peer)
 
     def acknowledge(self, source: int, message: Message) -> None:
         self._peers[source].mailbox.acknowledged(self.rank, message.seq)
@@ -83,6 +93,7 @@ class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
     one_process: ClassVar[bool] = True
+    has_messages: ClassVar[bool] = True
 
     _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
 

@@ -69,6 +69,8 @@ class Kind(IntEnum):
     """A model: the vector, in the body frame."""
     GROUP = 16
     """About the process group of torch.distributed (body: see torch_distributed/messages.py)."""
+    MESSAGE = 17
+    """A payload outside of any exchange (`phase`: its tag, `seq`: its number), in the body frame."""
 
 
 class WireError(ValueError):
@@ -129,7 +131,7 @@ class Header(NamedTuple):
         # After the version, because another version may have another layout.
         if given != digest(frame[:_UNSIGNED]):
             raise WireError("checksum")
-        if not Kind.HELLO <= kind <= Kind.GROUP:
+        if not Kind.HELLO <= kind <= Kind.MESSAGE:
             raise WireError("kind")
         return cls(
             kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation, knows,

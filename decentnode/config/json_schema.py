@@ -4,7 +4,13 @@ from typing import Any
 
 from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, parameters_for
 from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
-from decentnode.config.settings import CheckpointSettings, EvaluationSettings, FailureSettings, RecordSettings
+from decentnode.config.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    FailureSettings,
+    RecordSettings,
+    TimeModelSettings,
+)
 from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
@@ -12,6 +18,7 @@ from decentnode.core import registry
 from decentnode.core.registry import Registry
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.graph.base import Graph
+from decentnode.training.pace import PaceSettings
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -60,6 +67,7 @@ class SchemaBuilder:
             "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
             "augmentation": {"type": ["array", "null"], "items": self.plugin(registry.AUGMENTATIONS)},
             "privacy": {"anyOf": [self.plugin(registry.PRIVACIES), {"type": "null"}]},
+            "pace": {"anyOf": [self.object(parameters_of(PaceSettings)), {"type": "null"}]},
         }
         records = parameters_of(RecordSettings)
         del records["writers"]
@@ -73,11 +81,13 @@ class SchemaBuilder:
             "training": self.training(training_classes),
             "sharing": self.plugin(registry.SHARINGS, "gossip", mixed),
             "communication": self.plugin(registry.COMMUNICATIONS, "zeromq", every),
+            "time_model": {"anyOf": [{"type": "string"}, self.object(parameters_of(TimeModelSettings))]},
             "evaluation": self.object(parameters_of(EvaluationSettings)),
             "failures": self.object(parameters_of(FailureSettings)),
             "checkpoint": self.object(parameters_of(CheckpointSettings)),
             "records": self.object(records, {"writers": writers}),
             "faults": {"type": ["array", "null"], "items": self.plugin(registry.FAULTS)},
+            "adversaries": {"type": ["array", "null"], "items": self.plugin(registry.ATTACKS)},
         }
 
     def training(self, classes: Schema) -> Schema:

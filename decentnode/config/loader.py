@@ -62,7 +62,8 @@ def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettin
         return tuple(value[mapping.machine_of(rank)] for rank in range(mapping.num_nodes))
 
     steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
-    return replace(training, steps_per_round=steps, epochs_per_round=epochs)
+    pace = training.pace and replace(training.pace, slowdown=spelled_out(training.pace.slowdown))
+    return replace(training, steps_per_round=steps, epochs_per_round=epochs, pace=pace)
 
 
 def dump(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from decentnode.config.settings import (
     Plugin,
     RecordSettings,
     Settings,
+    TimeModelSettings,
 )
 from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import (
@@ -35,13 +36,15 @@ from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
+from decentnode.training.pace import PaceSettings
 from decentnode.training.settings import Factory, TrainingSettings
 from decentnode.training.tasks.base import Task
 
 SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
 SECTIONS = (
     "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "task", "model", "training",
-    "sharing", "communication", "evaluation", "failures", "checkpoint", "records", "faults", "adversaries",
+    "sharing", "communication", "time_model", "evaluation", "failures", "checkpoint", "records", "faults",
+    "adversaries",
     "security", "device", "run_dir", "machine",
 )  # fmt: skip
 SHARING_KEYS = ("weights", "transforms")
@@ -83,6 +86,7 @@ class SectionParser:
             **self._training(self._plugin(("task",), registry.TASKS, self._default_task)),
             **self._sharing(),
             **self._communication(),
+            "time_model": self._time_model(),
             "evaluation": self._settings(("evaluation",), EvaluationSettings),
             "failures": self._settings(("failures",), FailureSettings),
             "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
@@ -132,6 +136,20 @@ class SectionParser:
         found: ValidationSettings | None = None
         if self.reader.get(key) is not None:
             found = self._settings(key, ValidationSettings)
+        return found
+
+    def _time_model(self) -> TimeModelSettings | None:
+        key = ("time_model",)
+        if isinstance(name := self.reader.get(key), str):
+            self.document.value["time_model"] = {"name": name}
+        found: TimeModelSettings | None = self._settings(key, TimeModelSettings)
+        return found
+
+    def _pace(self) -> PaceSettings | None:
+        key = ("training", "pace")
+        found: PaceSettings | None = None
+        if self.reader.get(key) is not None:
+            found = self._settings(key, PaceSettings)
         return found
 
     def _mapping(self) -> Plugin | None:
@@ -189,18 +207,19 @@ class SectionParser:
             return {}
         classes = self._classes(key)
         parameters = training_parameters()
-        shared = (*parameters, *CLASS_KEYS)
+        shared = (*parameters, *CLASS_KEYS, "pace")
         coupling = self._plugin(key, registry.TRAININGS, "local", shared)
         self.made["coupling"] = self.made.pop("training", None)
         own = {name: value for name, value in section.items() if name in parameters}
         options = self.reader.options(key, own, parameters, "key", list(parameters))
         # Without a key that is misspelt, what the others say together may be wrong for that reason alone.
+        pace = self._pace()
         if options is None or coupling is None:
             return {}
-        mix_buffers = options.pop("mix_buffers")
+        mix_buffers = self.made["mix_buffers"] = options.pop("mix_buffers")
         if task:
             options["task"] = task
-        training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options))
+        training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options, pace=pace))
         self.made["training"] = training
         return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
 
@@ -248,7 +267,7 @@ def scalar_parameters(name: str) -> Parameters:
 def training_parameters() -> dict[str, tuple[Any, Any]]:
     """Types and defaults of the keys of `training` that are not classes."""
     own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
-    return {name: parameter for name, parameter in own.items() if name not in (*CLASS_KEYS, "task")}
+    return {name: parameter for name, parameter in own.items() if name not in (*CLASS_KEYS, "task", "pace")}
 
 
 def communication_parameters() -> dict[str, tuple[Any, Any]]:

@@ -92,6 +92,25 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
+class TimeModelSettings:
+    """Whether nodes exchange in rounds, or whenever they like (docs/asynchronous.md)."""
+
+    name: Literal["synchronous", "asynchronous"] = "synchronous"
+    """asynchronous: a round is a window of time, without a barrier between the nodes."""
+    seconds_per_round: PositiveFloat = 0.5
+    """The length of that window."""
+    schedule: Literal["record", "replay"] | None = None
+    """Whether the order of each node's events is written down, or is that of a recorded run."""
+    schedule_path: str | None = None
+    """The recorded run, or the folder `schedule` in it."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether there are no rounds for which nodes wait."""
+        return self.name == "asynchronous"
+
+
+@dataclass(frozen=True)
 class RestartSettings:
     """Whether a node whose process died is restarted."""
 
@@ -185,6 +204,7 @@ class Settings:
     """Whether nodes exchange their models of the start of a round while they train."""
     evaluation: EvaluationSettings
     failures: FailureSettings
+    time_model: TimeModelSettings = TimeModelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     records: RecordSettings = RecordSettings()
     faults: tuple[Plugin, ...] = ()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,6 +17,11 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Lets other coroutines run for at least `seconds`."""
         await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Lets other coroutines run until the event is set, at most for so many seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
 
 
 def seconds_since_process_start() -> float:

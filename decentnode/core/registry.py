@@ -148,7 +148,12 @@ def import_from(*folders: Path) -> None:
 GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph")
 MAPPINGS = Registry("mapping", "decentnode.mapping.environment", "decentnode.mapping.base:Mapping")
 MIXINGS = Registry("weights", "decentnode.graph.mixing", "decentnode.graph.mixing:Mixing")
-SHARINGS = Registry("sharing", "decentnode.sharing", "decentnode.sharing.base:Sharing")
+SHARINGS = Registry(
+    "sharing",
+    "decentnode.sharing",
+    "decentnode.sharing.base:Sharing",
+    "decentnode.sharing.asynchronous.base:AsyncSharing",
+)
 TRANSFORMS = Registry("transform", "decentnode.transforms", "decentnode.transforms.base:Transform")
 COMMUNICATIONS = Registry(
     "communication", "decentnode.communication", "decentnode.communication.base:Communication"

@@ -28,6 +28,8 @@ class Timeouts:
 
     first_request: ClassVar[float] = 0.1
     """A node's wait until it first requests a missing payload, where its waits are usually shorter."""
+    unanswered: ClassVar[float] = 0.5
+    """A request of an asynchronous scheme without an answer, until it is repeated; the pause doubles."""
     standstill: ClassVar[float] = 1.0
     """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
 

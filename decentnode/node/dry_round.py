@@ -30,7 +30,8 @@ from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.node.experiment import Experiment
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
+from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.lockstep import Requests, delivered, share_all
 from decentnode.transforms.base import Context
@@ -119,7 +120,8 @@ def defects(experiment: Experiment) -> Iterator[str]:
         nodes = DryNodes(experiment)
         nodes.train()
         wrong = list(nodes.code())
-        yield from wrong or nodes.share()
+        asynchronous = experiment.settings.time_model.is_asynchronous
+        yield from wrong or (nodes.converse() if asynchronous else nodes.share())
     except DecentnodeError as error:
         yield from str(error).splitlines()
     except Exception as error:  # whatever a plug-in raises
@@ -151,7 +153,7 @@ class DryNodes:
     """A few nodes with fresh schemes; one of them trains."""
 
     experiment: Experiment
-    schemes: dict[int, Sharing] = field(init=False)
+    schemes: Mapping[int, SharingBase] = field(init=False)
     found: list[str] = field(default_factory=list, init=False)
     sent: list[int] = field(default_factory=list, init=False)
     """Bytes of each payload, in all exchanges."""
@@ -251,18 +253,43 @@ class DryNodes:
         # NaN marks the elements that the scheme never writes.
         out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}
         self.phase = 0
-        share_all(self.schemes, self.models, self.views, out, self._deliver)
-        for rank, scheme in self.schemes.items():
+        schemes = {rank: scheme for rank, scheme in self.schemes.items() if isinstance(scheme, Sharing)}
+        share_all(schemes, self.models, self.views, out, self._deliver)
+        for rank, scheme in schemes.items():
             self.found += self._misdeeds(rank, scheme, out[rank])
             scheme.accept(self.models[rank], self.views[rank], out[rank])
             self.models[rank] = out[rank]
         yield from dict.fromkeys(self.found)
 
+    def converse(self) -> Iterator[str]:
+        """Lets each node make a step and use what the others send, twice, and checks models and messages."""
+        schemes = {rank: one for rank, one in self.schemes.items() if isinstance(one, AsyncSharing)}
+        views = {rank: within(self.experiment.graph.view(rank, 0), self.ranks) for rank in self.ranks}
+        for rank, scheme in [*schemes.items()] * 2:
+            name, model = type(scheme).__name__, self.models[rank]
+            posts = [(rank, post) for post in scheme.before_step(model, views[rank])]
+            posts += [(rank, post) for post in scheme.after_step(model, views[rank])]
+            while posts:
+                sender, (target, tag, number, payload) = posts.pop(0)
+                layout = schemes[sender].payload_layout(tag)
+                if layout is None or payload.layout.hash != layout.hash:
+                    yield f"sharing: {name} sends another payload than payload_layout({tag}) declares"
+                    return
+                arrival = PeerMessage(sender, tag, number, payload)
+                answers = schemes[target].receive(self.models[target], arrival, views[target])
+                posts += [(target, answer) for answer in answers]
+                for _, error in schemes[target].refusals:
+                    yield f"sharing.transforms: what a node sends cannot be decoded: {error}"
+        if not all(model.isfinite().all() for model in self.models.values()):
+            yield "sharing: a model has numbers that are not finite"
+
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
         for rank, request in requests.items():
             self.sent += [payload.nbytes for payload in request.outgoing.values()]
             self.receivers += 0 if self.phase else len(request.outgoing)
-            self.found += self._mistakes(rank, self.schemes[rank], request.outgoing)
+            scheme = self.schemes[rank]
+            assert isinstance(scheme, Sharing), "only these exchange in rounds"
+            self.found += self._mistakes(rank, scheme, request.outgoing)
         self.phase += 1
         return delivered(requests) if not self.found else {rank: {} for rank in requests}
 

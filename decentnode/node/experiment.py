@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, kept_links
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import MOST_BYTES, DiskProblem
+from decentnode.communication.launcher_link.reports import MOST_BYTES, DiskProblem, Reporter
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
@@ -24,20 +25,21 @@ from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
+from decentnode.node.asynchronous import assembly
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.model_records import ModelRecords
-from decentnode.node.node import Node, RoundExchange
+from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.privacy_plans import NOT_PRIVATE, PrivacyPlans
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
 from decentnode.results.records import Records
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
@@ -116,6 +118,7 @@ class Experiment:
         _ = experiment.plan  # draws samples, which raises BadInput
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
         _ = experiment.injector  # its memory must exist before the fork
+        assembly.check_times(settings, graph.num_nodes)
         return experiment
 
     @property
@@ -194,17 +197,21 @@ class Experiment:
         machines = [self.mapping.machine_of(rank) for rank in range(self.graph.num_nodes)]
         return FaultInjector(faults, machines, self.settings.seed) if faults else None
 
-    def sharing(self, rank: int = 0) -> Sharing:
+    def sharing(self, rank: int = 0) -> SharingBase:
         """A new scheme for a node, bound to the model; without the exchanges of `on_overlay`."""
-        sharing: Sharing = self.settings.sharing.make()
+        sharing: SharingBase = self.settings.sharing.make()
         sharing.samples = len(self.parts[rank])
         transforms = [t.make() for t in self.settings.transforms]
-        in_vector = stay_in_vector(self.layout, sharing, [*sharing.first_transforms(), *transforms])
+        in_vector = not isinstance(sharing, Sharing) or stay_in_vector(
+            self.layout, sharing, [*sharing.first_transforms(), *transforms]
+        )
         layout = self.layout if in_vector else self.layout.parameters
         chain = sharing.make_chain(transforms, layout.numel, layout.dtype, layout)
         sharing.bind(layout, self.graph.num_nodes, chain, self.settings.seed)
         sharing.fit(self.graph)
-        return sharing if in_vector else beside(sharing, self.layout)
+        if in_vector or not isinstance(sharing, Sharing):
+            return sharing
+        return beside(sharing, self.layout)
 
     @cached_property
     def least_batch(self) -> int:
@@ -242,8 +249,11 @@ class Experiment:
         if self.injector is not None:
             course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
         trains = partial(self.graph.graph.trains, rank)
+        pace = assembly.pace_of(settings, rank, self.graph.num_nodes, clock)
+        # In the asynchronous loop a slow node answers while it sleeps.
+        kept = None if sharing.asynchronous else pace
         journal = PrivacyJournal(resources.records.parent, rank)
-        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, trains, journal.spend)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, kept, trains, journal.spend)
         plan, shard = self.privacy.of_rank(rank), self.shard(rank)
         training = Training(network, vector, settings.training, shard, hooks, plan)
         if training.private is not None:
@@ -253,7 +263,7 @@ class Experiment:
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
-        exchanger = RoundExchange(
+        exchanger = assembly.exchange_class(sharing)(
             endpoint, sharing, clock, reporter, course.heartbeat, failures.timeouts, stop
         )
         if sharing.gives_model:
@@ -266,15 +276,16 @@ class Experiment:
         adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
             training, course.heartbeat, clock
         )
-        return Node(
-            rank, training, adaptation, self.graph, sharing, exchanger, evaluation, records, course,
-            checkpoints, journal,
-        )  # fmt: skip
+        parts: tuple[Any, ...] = (rank, training, adaptation, self.graph, sharing, exchanger, evaluation)
+        parts = (*parts, records, course, checkpoints, journal)
+        if sharing.asynchronous:
+            warn = partial(report_disk, reporter, rank)
+            run_dir = resources.records.parent
+            return assembly.async_node(parts, settings, pace, run_dir, warn)
+        return Node(*parts)
 
     def _records(self, rank: int, network: nn.Module, resources: NodeResources) -> Records:
-        def warn(text: str) -> None:
-            resources.readers.reporter.send(DiskProblem(rank, text[:500]))
-
+        warn = partial(report_disk, resources.readers.reporter, rank)
         kept, rounds = self.settings.records.models, self.settings.rounds
         models = None
         if kept is not None:
@@ -291,14 +302,22 @@ class Experiment:
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""
         sharing = scheme_of(self, rank)
+        peers = frozenset(self.graph.graph.partners(rank))
+        if found := assembly.async_memory(sharing, self.layout.numel, self.layout.dtype, peers):
+            return found
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
         several = 1 if one else self.graph.most_targets(rank)
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
             # Early payloads of other ranks would wait in memory without ever being read.
-            peers=None if self.graph.graph.period is None else frozenset(self.graph.graph.partners(rank)),
+            peers=None if self.graph.graph.period is None else peers,
         )  # fmt: skip
+
+
+def report_disk(reporter: Reporter, rank: int, text: str) -> None:
+    """Reports in one line what a disk refused."""
+    reporter.send(DiskProblem(rank, text[:500]))
 
 
 def check_batches(experiment: Experiment) -> None:
@@ -330,7 +349,7 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
     return VectorTest(training.objective(network, layout.channels_last), layout)
 
 
-def scheme_of(experiment: Experiment, rank: int) -> Sharing:
+def scheme_of(experiment: Experiment, rank: int) -> SharingBase:
     """A new scheme for a node: that of an adversary lies."""
     scheme, settings, shard = experiment.sharing(rank), experiment.settings, experiment.shard(rank)
     if scheme.needs_local_loss and shard.size:

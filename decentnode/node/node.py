@@ -28,7 +28,7 @@ from decentnode.node.evaluation import NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records, RoundRecord
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.training import Training
 
 ROUNDS_REMEMBERED = 20
@@ -154,7 +154,7 @@ class RoundExchange:
     """The exchanges of a node's rounds: keys, deadlines, and missing peers."""
 
     def __init__(
-        self, endpoint: Endpoint, sharing: Sharing, clock: Clock, reporter: Reporter,
+        self, endpoint: Endpoint, sharing: SharingBase, clock: Clock, reporter: Reporter,
         heartbeat: HeartbeatSlot, timeouts: Timeouts, stop_because: str = "",
     ) -> None:  # fmt: skip
         """`stop_because`: why the loss of a peer ends this node, if it does."""

@@ -1,5 +1,6 @@
 """Sharing schemes, one per file."""
 
+from decentnode.sharing import asynchronous
 from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.beer import Beer
@@ -48,4 +49,5 @@ __all__ = [
     "Median",
     "Moniqua", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal",
     "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
+    "asynchronous",
 ]  # fmt: skip

@@ -33,11 +33,14 @@ class Refusal(NamedTuple):
     error: PayloadError
 
 
-class Sharing(Stateful, ABC):
-    """One scheme on one node, without I/O of its own, so that it can be tested without a network.
+class SharingBase(Stateful, ABC):
+    """What schemes of both time models declare and have, without I/O, so that they need no network in tests.
 
     Class variables declare what it needs. A combination that cannot work is refused before the start.
     """
+
+    asynchronous: ClassVar[bool] = False
+    """Whether it sends single messages between local steps (`time_model: asynchronous`), not in rounds."""
 
     needs_static_graph: ClassVar[bool] = False
     """Correct only on a graph that is the same in every round."""
@@ -158,25 +161,6 @@ class Sharing(Stateful, ABC):
         """The layout of the payload of exchange number `phase` in a round; None when it never sends."""
         return self.chain.layout
 
-    @abstractmethod
-    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        """The payload for each target, encoded; one object for several targets is serialized once."""
-
-    @abstractmethod
-    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        """Writes the new model to all of `out`; peers may still read `vector`, shape (d,)."""
-
-    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """One round of communication; schemes with several exchanges in a round override this."""
-        incoming = await exchange(self.outgoing(vector, view), view.sources)
-        self.mix(vector, incoming, view, out)
-
-    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        """Called when the mix of `vector` becomes the model, both shape (d,): change state here.
-
-        Not called when the mix is discarded, because a peer invalidated what was read for it.
-        """
-
     @property
     def adjust_gradient(self) -> AdjustGradient | None:
         """Changes the flat gradient inside a local step; None: the scheme does not."""
@@ -284,3 +268,26 @@ class Sharing(Stateful, ABC):
             )
         self.refusals.append(Refusal(rank, error))
         print(f"round {view.round + 1}: discarded the payload of rank {rank}: {error}", flush=True)
+
+
+class Sharing(SharingBase):
+    """A scheme that exchanges in rounds, as all neighbors do at the same time."""
+
+    @abstractmethod
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        """The payload for each target, encoded; one object for several targets is serialized once."""
+
+    @abstractmethod
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        """Writes the new model to all of `out`; peers may still read `vector`, shape (d,)."""
+
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """One round of communication; schemes with several exchanges in a round override this."""
+        incoming = await exchange(self.outgoing(vector, view), view.sources)
+        self.mix(vector, incoming, view, out)
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        """Called when the mix of `vector` becomes the model, both shape (d,): change state here.
+
+        Not called when the mix is discarded, because a peer invalidated what was read for it.
+        """

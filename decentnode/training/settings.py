@@ -22,10 +22,12 @@ from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
+from decentnode.training.pace import PaceSettings
 from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.tasks.classification import Classification
 
 BATCH_SIZE = 32
+ONE_OF_BOTH = "give exactly one of steps_per_round and epochs_per_round"
 MOST_AT_A_TIME = 16
 """Channels that a convolution on a CPU processes at a time."""
 
@@ -77,6 +79,8 @@ class TrainingSettings(Computation):
     """Local steps in each k-th round alone, from the first on; the others only mix (Dhasade et al., 2024,
     SkipTrain).
     """
+    pace: PaceSettings | None = None
+    """The least duration of each local step; null: that of the processor."""
     clip_norm: PositiveFloat | None = None
     """The largest Euclidean norm of the flat gradient."""
     decay: Literal["all", "weights"] = "all"
@@ -90,8 +94,8 @@ class TrainingSettings(Computation):
             raise BadInput("training: give one of batch_size and batch_tokens, not both")
         if self.batch_size is None and self.batch_tokens is None:
             object.__setattr__(self, "batch_size", BATCH_SIZE)
-        if (self.steps_per_round is None) == (self.epochs_per_round is None):
-            raise BadInput("training: give exactly one of steps_per_round and epochs_per_round")
+        if self.steps_per_round is not None and self.epochs_per_round is not None:
+            raise BadInput(f"training: {ONE_OF_BOTH}")
         if self.optimizer.cls is torch.optim.SparseAdam:
             raise BadInput(
                 "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
 from decentnode.training.evaluation import own_buffers
 from decentnode.training.minibatches import Shard
+from decentnode.training.pace import Pace
 from decentnode.training.privacy.base import History, PrivacyPlan
 from decentnode.training.reducer import Reducer
 from decentnode.training.settings import TrainingSettings
@@ -44,6 +45,8 @@ class Hooks:
     """Awaited after every step where several nodes share the process."""
     beat: Callable[[], None] | None = None
     """Called after every minibatch: the node makes progress."""
+    pace: Pace | None = None
+    """Slows every step down; None: steps are as fast as the processor."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
     spends: Callable[[History], None] = lambda history: None
@@ -65,6 +68,20 @@ class TimeBudget:
             return True
         _ = float(losses[-1])  # waits for a GPU, which computes after the calls have returned
         return (time.monotonic() - self.began) * (1 + 1 / len(losses)) <= self.seconds
+
+
+@dataclass
+class Tally:
+    """The local steps of one round so far."""
+
+    round: int
+    learning_rate: float
+    """Of the first step."""
+    steps: int = 0
+    skipped: int = 0
+    samples: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -152,46 +169,60 @@ class Training:
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, and those of the schedule; raises RunFailed when a loss is not finite."""
-        losses: list[Tensor] = []
-        sizes: list[float] = []
-        samples, skipped, learning_rate = 0, 0, self.learning_rate
-        steps = self._steps_in(round)
+        tally = self.begin(round)
+        steps = self.steps_in(round)
         if self.private is not None:
             steps = self.private.begin(steps)
             self.hooks.spends(self.private.after(steps))
-        if steps:
-            self.module.train()
         budget = TimeBudget(self.settings.seconds_per_round)
-        for step in range(steps):
-            if not budget.allows(losses):
-                steps = step
+        for _ in range(steps):
+            if not budget.allows(tally.losses):
                 break
-            batches = self._batches(round, step)
-            loss, is_skipped = self._step(round, step, batches)
-            losses.append(loss)
-            sizes.append(sum(map(self.objective.count, batches)))
-            samples += sum(map(len, batches))
-            skipped += is_skipped
-            self._beat()
-            if self.hooks.pause is not None:
-                await self.hooks.pause()
-            if self.settings.schedule_step == "step":
-                self._step_scheduler()
-        mean = self._mean(round, losses, sizes)
+            began = self.hooks.pace.clock.now() if self.hooks.pace else 0.0
+            await self.step(tally)
+            if self.hooks.pace is not None:
+                await self.hooks.pace.keep(began, round, tally.steps - 1, self._beat)
+        return self.finish(tally)
+
+    def begin(self, round: int) -> Tally:
+        """Begins the local steps of a round."""
+        return Tally(round, self.learning_rate)
+
+    async def step(self, tally: Tally) -> None:
+        """Makes one more local step of a round."""
+        if not tally.steps:
+            self.module.train()
+        batches = self._batches(tally.round, tally.steps)
+        loss, is_skipped = self._step(tally.round, tally.steps, batches)
+        tally.losses.append(loss)
+        tally.sizes.append(sum(map(self.objective.count, batches)))
+        tally.samples += sum(map(len, batches))
+        tally.skipped += is_skipped
+        tally.steps += 1
+        self._beat()
+        if self.hooks.pause is not None:
+            await self.hooks.pause()
+        if self.settings.schedule_step == "step":
+            self._step_scheduler()
+
+    def finish(self, tally: Tally) -> TrainReport:
+        """Ends the local steps of a round; raises RunFailed when a loss is not finite."""
+        mean = self._mean(tally.round, tally.losses, tally.sizes)
         if self.settings.schedule_step == "round":
             self._step_scheduler(mean)
         self.loss = mean
         spent = self.private.claimed if self.private else None
-        return TrainReport(mean, steps - skipped, samples, learning_rate, spent)
+        return TrainReport(mean, tally.steps - tally.skipped, tally.samples, tally.learning_rate, spent)
 
     def skip(self, rounds: Sequence[int]) -> None:
         """Steps the scheduler for rounds in which this node did not take part."""
         per_step = self.settings.schedule_step == "step"
         for round in rounds:
-            for _ in range(self._steps_in(round) if per_step else 1):
+            for _ in range(self.steps_in(round) if per_step else 1):
                 self._step_scheduler()
 
-    def _steps_in(self, round: int) -> int:
+    def steps_in(self, round: int) -> int:
+        """The local steps that the settings have for this round."""
         if not self.hooks.trains(round):
             return 0
         per_epoch = self.minibatches.steps_per_epoch(self.settings.accumulate)

@@ -10,7 +10,9 @@ from tests.support.in_process import Nodes
 # Whose state comes of what was read is dropped: a peer that writes again has given up the edge, and says so.
 PER_PEER = {"power_gossip"}
 TOLERANT = [
-    name for name, cls in SHARINGS.classes().items() if cls.tolerates_loss and name not in {*PER_PEER, "none"}
+    name
+    for name, cls in SHARINGS.classes().items()
+    if cls.tolerates_loss and not cls.asynchronous and name not in {*PER_PEER, "none"}
 ]
 
 

@@ -324,6 +324,7 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
     found += [sections["training"]["properties"]["augmentation"]["items"]]
     found += [sections["training"]["properties"]["privacy"]["anyOf"][0]]
     found += [{"anyOf": [None, sections["training"]]}, sections["faults"]["items"]]
+    found += [sections["adversaries"]["items"]]
     found += [sections["records"]["properties"]["writers"]["items"]]
     assert [section_names(one) for one in found] == [set(registry.classes()) for registry in REGISTRIES]
 

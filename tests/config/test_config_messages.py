@@ -59,7 +59,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "name: 'outside:Picky'",
         [
             "14 sharing.name: 'outside:Picky' is no sharing; "
-            "it must be a subclass of decentnode.sharing.base.Sharing"
+            "it must be a subclass of decentnode.sharing.base.Sharing or "
+            "decentnode.sharing.asynchronous.base.AsyncSharing"
         ],
     ),
     "class without its methods": (

@@ -39,6 +39,7 @@ def test_every_family_of_schemes_has_a_configuration():
     relatives |= {"fed_adam", "fed_prox", "fed_stc", "fed_yogi", "parameter_server", "scaffold"}
     relatives |= {"balance", "choco_per_edge", "clipped_gossip", "geometric_median", "krum", "median"}
     relatives |= {"beer_per_edge", "consensus_control", "multi_gossip", "rfa", "ubar"}
+    relatives |= {"divshare", "epidemic_push", "push_gossip", "swift"}
     assert shown | relatives == set(SHARINGS.classes())
 
 

@@ -115,7 +115,9 @@ def test_a_run_that_goes_on_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, n
     check_resume(Experiment.from_yaml(path, overrides), tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(set(SHARINGS.classes()) - set(OVERLAPPING)))
+@pytest.mark.parametrize(
+    "name", sorted({n for n, cls in SHARINGS.classes().items() if not cls.asynchronous} - set(OVERLAPPING))
+)
 def test_schemes_that_need_trained_models_are_refused(tmp_path, name):
     with pytest.raises(ConfigError, match=f"communication.overlap: {name} needs the models as the local"):
         quadratic(tmp_path, "true", sharing=name)

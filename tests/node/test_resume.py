@@ -101,7 +101,7 @@ def check_resume(experiment, tmp_path, stop=3, end=5):
     return straight
 
 
-@pytest.mark.parametrize("name", SHARINGS.classes())
+@pytest.mark.parametrize("name", [n for n, cls in SHARINGS.classes().items() if not cls.asynchronous])
 def test_a_run_that_stops_and_goes_on_is_the_same(name, tmp_path):
     experiment = experiment_of(name, tmp_path)
     straight = check_resume(experiment, tmp_path)

@@ -17,8 +17,8 @@ from decentnode.communication.base import BufferSpec, Endpoint
 from decentnode.communication.device.copies import CudaCopies, HostCopies, same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.shared_memory.attached import SharedMessage
-from decentnode.core.payload import Layout, Payload
-from decentnode.errors import BadInput
+from decentnode.core.payload import HOST, Layout, Payload
+from decentnode.errors import BadInput, PeerError
 
 Place = TypeVar("Place")
 
@@ -36,6 +36,8 @@ class DeviceStaging(Endpoint):
         self.refused = inner.refused
         self.device = memory.device
         self._inner = inner
+        if hasattr(inner, "messages"):
+            self.messages = inner.messages
         self._copies = copies or (CudaCopies(self.device) if self.device.type == "cuda" else HostCopies())
         self.slots = memory.slots(self.device)
         for slot in inner.slots:
@@ -100,6 +102,12 @@ class DeviceStaging(Endpoint):
 
     def foresee(self, peers: Collection[int]) -> None:
         self._inner.foresee(peers)
+
+    def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
+        self._inner.send(target, payload.to(HOST), window, tag, number)
+
+    def why_lost(self, peer: int) -> PeerError | None:
+        return self._inner.why_lost(peer)
 
     def leave(self) -> None:
         self._inner.leave()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
 from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message, Transport
+from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.peers.peer import CONNECTED, Peer, PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLost, left
@@ -34,6 +35,8 @@ class Mailbox(ExchangeOwner):
         """The round to continue in because the peers are there already; 0: the next one."""
         self.sent_last: Key | None = None
         """The exchange that was opened last; None before the first."""
+        self.messages = MessageQueue(self)
+        """What arrives outside of the exchanges."""
         self._open: dict[Key, ExchangeHandle] = {}
         self._parked = EarlyMessages(transport.acknowledge)
         self._unread = SendWindow()

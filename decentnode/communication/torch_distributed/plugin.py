@@ -31,6 +31,7 @@ class TorchDistributed(ZeroMQ):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
 
     has_group: ClassVar[bool] = True
+    has_messages: ClassVar[bool] = False
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
     """How control messages travel on one machine, and payloads after the group has ended."""

@@ -21,7 +21,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerLost, left
+from decentnode.errors import PeerError, PeerLost, left
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
 
@@ -59,6 +59,7 @@ class ZeroMQEndpoint(Endpoint):
         self._seq = place.incarnation << wire.SEQ_BITS
         self.mailbox = Mailbox(rank, self, len(place.process.ranks) == 1, self._seq)
         self.refused = self.mailbox.refused
+        self.messages = self.mailbox.messages
         self.segment = segment
         self.slots = slots
         self._sockets = sockets
@@ -135,6 +136,25 @@ class ZeroMQEndpoint(Endpoint):
     def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
         """The messages that carry the payload itself, for readers without access to this node's memory."""
         return self._messages(wire.Kind.PAYLOAD, payload, targets, key, payload.buffer.numpy().data, seq)
+
+    def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
+        if self.why_lost(target) is not None:
+            return
+        self.counters.count_sent(payload, 1)
+        if target in self._siblings:
+            message = LocalMessage(self.rank, number, payload.layout.hash, payload, target, {})
+            self._siblings[target].mailbox.messages.put(tag, message)
+            return
+        # Always a frame: a slot in shared memory would have to wait until its reader has read it.
+        body = payload.buffer.numpy().data if payload.nbytes else b""
+        header = self._sockets.header(
+            wire.Kind.MESSAGE, self.rank, target, (window, tag, 0), number, payload.nbytes
+        )
+        header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
+        self._sockets.dispatch([(self._sockets.place.home[target], header.pack(), body)])
+
+    def why_lost(self, peer: int) -> PeerError | None:
+        return self.mailbox.peers.error(peer)
 
     def leave(self) -> None:
         # First: from here on the socket thread answers requests to rejoin with LEAVE.
@@ -279,6 +299,8 @@ class ZeroMQEndpoint(Endpoint):
 @dataclass
 class ZeroMQ(Communication):
     """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""
+
+    has_messages: ClassVar[bool] = True
 
     local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
     base_port: Port = 29600

@@ -139,7 +139,7 @@ class Receiver:
             raise wire.WireError("identity")
         if header.kind != Kind.NOTICE and header.length != len(body):
             raise wire.WireError("body length")
-        bulk = header.kind in (Kind.PAYLOAD, Kind.MODEL)
+        bulk = header.kind in (Kind.PAYLOAD, Kind.MODEL, Kind.MESSAGE)
         if not bulk and len(body) > wire.MOST_CONTROL_BYTES:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
@@ -148,7 +148,8 @@ class Receiver:
             raise wire.WireError("round")
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body.buffer):
-            self._ask_again(mailbox, header)
+            if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
+                self._ask_again(mailbox, header)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
@@ -179,7 +180,8 @@ class Receiver:
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
         sender, kind = header.sender, header.kind
-        if kind in (Kind.PAYLOAD, Kind.NOTICE) and sender not in self.peers.get(mailbox.rank, (sender,)):
+        carries = kind in (Kind.PAYLOAD, Kind.NOTICE, Kind.MESSAGE)
+        if carries and sender not in self.peers.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
         if kind == Kind.PAYLOAD:
@@ -188,6 +190,8 @@ class Receiver:
             offset, segment = wire.unpack_reference(body.bytes), self.segments.of(sender)
             message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
             mailbox.deliver(sender, header.key, message)
+        elif kind == Kind.MESSAGE:
+            mailbox.messages.put(header.phase, FramedMessage(*identity, body))
         elif kind == Kind.HELLO:
             self._greet(process, wire.unpack(body.bytes, wire.Hello, "hello"))
         elif kind == Kind.MODEL:

@@ -186,7 +186,7 @@ class FaultInterceptor(MessageInterceptor):
             return [message]
         seen = self.sightings[header.receiver]()
         # Other kinds may name another round, or none: they belong to the receiver's current round.
-        addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE)
+        addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE, wire.Kind.MESSAGE)
         round = header.round if addressed else seen.round
         attempt = self._attempt(header)
         passing = [message]

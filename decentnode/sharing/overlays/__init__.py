@@ -3,14 +3,15 @@
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.overlays.flipper import Flipper
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.overlays.base import Overlay
 from decentnode.sharing.overlays.flipper import FlipperOverlay
 
 OVERLAYS: dict[type[Graph], type[Overlay]] = {Flipper: FlipperOverlay}
 
 
-def on_overlay(scheme: Sharing, graph: WeightedGraph) -> Sharing:
+def on_overlay(scheme: SharingBase, graph: WeightedGraph) -> SharingBase:
     """The scheme with the exchanges that its graph needs; itself where the graph needs none."""
     overlay = OVERLAYS.get(type(graph.graph))
-    return scheme if overlay is None else overlay(scheme, graph)
+    # Without rounds no exchange can come before that of the scheme; such a graph is refused before.
+    return scheme if overlay is None or not isinstance(scheme, Sharing) else overlay(scheme, graph)

@@ -146,7 +146,13 @@ def sizes(experiment: Experiment) -> Forecast:
 
 def forecast(experiment: Experiment) -> Forecast:
     """The forecast of a run, from a dry round and the sizes of its parts."""
-    costs, settings = run_costs.measure(experiment), experiment.settings
+    settings = experiment.settings
+    if settings.time_model.is_asynchronous:
+        # As long as it was told to, whatever a step takes; what is sent depends on the speed of all nodes.
+        seconds = START_SECONDS + settings.rounds * settings.time_model.seconds_per_round
+        memory = float(bytes_needed(experiment, 0))
+        return msgspec.structs.replace(sizes(experiment), seconds=seconds, memory_bytes=memory)
+    costs = run_costs.measure(experiment)
     nodes, rounds = experiment.graph.num_nodes, settings.rounds
     looked_at = range(min(rounds, MOST_ROUNDS))
     steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in looked_at)

@@ -1,0 +1,1 @@
+"""The loop of the asynchronous time model (docs/asynchronous.md)."""

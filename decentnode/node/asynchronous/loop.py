@@ -1,0 +1,130 @@
+"""The second loop: a node that reacts to messages, and waits for no round of its neighbors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from decentnode.communication.launcher_link.heartbeats import Activity
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import DecentnodeError
+from decentnode.graph.base import View
+from decentnode.node.asynchronous.messages import MessageExchange
+from decentnode.node.asynchronous.schedule import (
+    Back,
+    Event,
+    LiveSchedule,
+    Lost,
+    Schedule,
+    Step,
+    Window,
+)
+from decentnode.node.node import Node
+from decentnode.results.records import RoundRecord
+from decentnode.sharing.asynchronous.base import AsyncSharing
+from decentnode.training.training import Tally
+
+
+@dataclass
+class AsyncNode(Node):
+    """One node in the asynchronous time model: a round is a window of time, without any barrier.
+
+    Window r ends (r + 1) * `seconds` after the node's start. The node then evaluates, records and saves as in
+    rounds, so that nodes are compared at equal times.
+    """
+
+    sharing: AsyncSharing  # type: ignore[assignment]
+    exchange: MessageExchange
+    schedule: Schedule
+    seconds: float
+    """The length of a window."""
+    _began: float | None = field(default=None, init=False)
+    _settled: bool = field(default=False, init=False)
+
+    async def run_round(self, round: int) -> None:
+        """Take messages and make steps until the window ends; evaluate, record."""
+        self.round = round
+        record, training, clock = RoundRecord(self.rank, round), self.training, self.exchange.clock
+        # Windows count from the start of the node: a long evaluation moves no later window.
+        if self._began is None:
+            self._began = clock.now() - round * self.seconds
+        began, tally = clock.now(), training.begin(round)
+        view = self.graph.view(self.rank, round, tally.learning_rate)
+        self.course.heartbeat.mark(round, Activity.TRAIN)
+        self.exchange.open(round, view)
+        end = self._began + (round + 1) * self.seconds
+        window = Window(round, self._most_steps(round), lambda now: now >= end)
+        async for event in self.schedule.events(window):
+            await self._do(event, view, tally, record)
+        # Before the evaluation: it is about the models that the run ends with.
+        if round + 1 == self.course.rounds:
+            await self._settle(view, tally, record)
+        report = training.finish(tally)
+        record.loss, record.steps = report.loss, report.steps
+        self.exchange.end(record, seconds=clock.now() - began - record.train_seconds)
+        self.course.heartbeat.mark(round, Activity.EVALUATE)
+        await self.evaluation.after(record)
+        self.records.write(record, self.exchange.endpoint.counters)
+        self.exchange.remember(self.seconds, record)
+        # Last: a checkpoint implies that the round's record exists.
+        self.checkpoints.after(round, self.snapshot)
+
+    async def _do(self, event: Event, view: View, tally: Tally, record: RoundRecord) -> None:
+        vector, exchange = self.training.vector.values, self.exchange
+        if isinstance(event, Step):
+            # Before and after, so that a scheme may send while the step is computed.
+            exchange.post(self.sharing.before_step(vector, view))
+            began = exchange.clock.now()
+            await self.training.step(tally)
+            record.train_seconds += exchange.clock.now() - began
+            exchange.post(self.sharing.after_step(vector, view))
+        elif isinstance(event, Lost):
+            exchange.lose(event.error)
+        elif isinstance(event, Back):
+            exchange.take_back(event.peer)
+        else:
+            exchange.post(self.sharing.receive(vector, event, view))
+
+    def _most_steps(self, round: int) -> int | None:
+        # Given for rounds, these numbers limit a window; a rank without samples makes no step in any window.
+        settings = self.training.settings
+        limited = settings.steps_per_round is not None or settings.epochs_per_round is not None
+        if limited or not self.training.shard.size or not self.training.hooks.trains(round):
+            return self.training.steps_in(round)
+        return None
+
+    async def _make_up(self) -> None:
+        # After a graceful stop: no later round finishes what was begun in this one.
+        if self.round >= 0 and not self._settled:
+            tally = self.training.begin(self.round)
+            view = self.graph.view(self.rank, self.round, tally.learning_rate)
+            self.exchange.open(self.round, view)
+            await self._settle(view, tally, RoundRecord(self.rank, self.round))
+        await super()._make_up()
+
+    async def _settle(self, view: View, tally: Tally, record: RoundRecord) -> None:
+        """Answers requests without further steps, until all neighbors have the answers that they wait for."""
+        # Once: a run that ends after its last round, and one that is stopped, come here by two ways.
+        self._settled = True
+        exchange, clock = self.exchange, self.exchange.clock
+        limit = clock.now() + exchange.deadline
+        told = -Timeouts.unanswered
+
+        def is_over(now: float) -> bool:
+            nonlocal told
+            is_answered = not list(self.sharing.awaited)
+            # Repeated, because it may be lost.
+            if is_answered and now - told >= Timeouts.unanswered:
+                told = now
+                exchange.tell_finished()
+            return now > limit or (is_answered and not exchange.unfinished)
+
+        window = Window(self.round + 1, 0, is_over, is_last=True)
+        async for event in self.schedule.events(window):
+            await self._do(event, view, tally, record)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(self.schedule, LiveSchedule):
+            raise DecentnodeError(
+                f"rank {self.rank}: a schedule is of a whole run; leave out time_model.schedule to resume"
+            )
+        super().restore(state)

@@ -1,0 +1,131 @@
+"""The messages of an asynchronous node: what it posts, what has arrived, and who is lost."""
+
+from collections.abc import Iterator
+
+from decentnode.communication.exchange.message_queue import Queued
+from decentnode.communication.launcher_link.heartbeats import Activity
+from decentnode.core.payload import HOST, Layout, Payload, PayloadError
+from decentnode.errors import PeerError, PeerTimeout
+from decentnode.graph.base import View
+from decentnode.node.node import RoundExchange
+from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
+from decentnode.sharing.base import Refusal
+
+FINISHED = (1 << 16) - 1
+"""The tag of the message that a node has made its last step; no scheme has so many tags."""
+NO_CONTENT = Payload.empty(Layout(()))
+QUEUED_IN_REPLAY = 4096
+"""Messages of one sender that may wait in a replay, where senders may be ahead of the recording."""
+
+
+class MessageExchange(RoundExchange):
+    """Reports and counts as in rounds; instead of exchanges it has single messages."""
+
+    _sharing: AsyncSharing
+
+    def open(self, round: int, view: View) -> None:
+        """Begins a window: admits peers whose broken links hold again."""
+        self._view = view
+        self.begin(round, NO_CONTENT.buffer, _nothing)
+
+    def listen(self, replays: bool = False) -> None:
+        """Prepares for messages, before the first window."""
+        self.finished: set[int] = set()
+        """Peers that have made their last step."""
+        self._awaited: dict[int, float] = {}
+        messages = self.endpoint.messages
+        messages.most = QUEUED_IN_REPLAY if replays else messages.most * self._sharing.burst
+
+    def post(self, posts: Posts) -> None:
+        """Sends messages; none of them is awaited."""
+        for target, tag, number, payload in posts:
+            self.endpoint.send(target, payload.to(HOST), self._round, tag, number)
+
+    def tell_finished(self) -> None:
+        """Tells all neighbors that this node makes no further step."""
+        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that a silent peer is waited for."""
+        return self._timeouts.exchange()
+
+    @property
+    def _neighbors(self) -> list[int]:
+        return sorted({*self._view.targets, *self._view.sources})
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Live neighbors that have not made their last step."""
+        return [j for j in self._neighbors if j not in self.finished and j not in self.missing]
+
+    def arrivals(self) -> Iterator[PeerMessage]:
+        """All messages since the last call that can be used, in the order of their arrival."""
+        for queued in self.endpoint.messages.take():
+            if queued.tag == FINISHED:
+                self.finished.add(queued.message.source)
+            elif (arrival := self._read(queued)) is not None:
+                yield arrival
+
+    def _read(self, queued: Queued) -> PeerMessage | None:
+        tag, message = queued
+        layout = self._sharing.payload_layout(tag) if tag < self._sharing.tags else None
+        if layout is None:
+            self.endpoint.refused["tag"] += 1
+            return None
+        payload, error = message.read(layout)
+        if payload is None:
+            self._sharing.refusals.append(Refusal(message.source, PayloadError(str(error))))
+            return None
+        # Counted as in an exchange: what is refused is not received.
+        self.endpoint.counters.count_received(payload)
+        self._heard.add(message.source)
+        return PeerMessage(message.source, tag, message.seq, payload.to(self.endpoint.device))
+
+    def lost(self) -> Iterator[PeerError]:
+        """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
+        for peer in self._neighbors:
+            error = self.endpoint.why_lost(peer)
+            # A node that has finished may leave, and is not missing.
+            if error is not None and peer not in self.missing and peer not in self.finished:
+                yield error
+        now, deadline = self.clock.now(), self.deadline
+        self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}
+        for peer, since in self._awaited.items():
+            if now - since > deadline:
+                yield PeerTimeout(peer, f"no answer for {deadline:.0f} s", deadline)
+
+    def is_back(self, peer: int) -> bool:
+        """Whether a message shows that a peer which had not answered is live."""
+        return isinstance(self.missing.get(peer), PeerTimeout)
+
+    def note_answered(self, peer: int) -> None:
+        """Starts the deadline of a peer again, because it has sent something."""
+        self._awaited.pop(peer, None)
+
+    def lose(self, error: PeerError) -> None:
+        """Continues without a peer; raises RunFailed where the settings do not."""
+        self._note_missing(error.peer, error)
+
+    def take_back(self, peer: int) -> None:
+        """Continues with a peer that was lost."""
+        self._note_back(peer)
+
+    async def wait(self, seconds: float) -> None:
+        """Waits until a message arrives, at most so many seconds."""
+        awaited = list(self._sharing.awaited)
+        began = self.clock.now()
+        # Only a wait for an answer is a wait for somebody; in any other the node would still train.
+        if awaited:
+            self._heartbeat.mark(self._round, Activity.RECEIVE)
+            self.endpoint.waits_for(awaited)
+        await self.endpoint.messages.wait(self.clock, seconds)
+        if awaited:
+            self._heartbeat.mark(self._round, Activity.TRAIN)
+        else:
+            self._heartbeat.beat()
+        self._seconds += self.clock.now() - began
+
+
+async def _nothing() -> None:
+    """Stands for the local steps that rounds run during an exchange."""

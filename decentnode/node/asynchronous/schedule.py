@@ -1,0 +1,249 @@
+"""The order of a node's events: decided by the clock, recorded, or as it was recorded.
+
+An event is a local step, a new message, or a peer that is lost or back. The order alone decides about the
+models, so a replay of it is bit-identical over every transport that runs the same arithmetic.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from decentnode.core.clock import Clock
+from decentnode.core.line_file import LineFile
+from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLost, RunFailed
+from decentnode.node.asynchronous.messages import MessageExchange
+from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
+from decentnode.training.pace import Pace
+
+LOOK_INTERVAL = 0.05
+"""Seconds between two looks at what the clock decides, while no message arrives."""
+
+
+class Step(NamedTuple):
+    """The node makes a local step."""
+
+
+class Lost(NamedTuple):
+    """The node continues without a peer."""
+
+    error: PeerError
+
+
+class Back(NamedTuple):
+    """The node continues with a peer that was lost."""
+
+    peer: int
+
+
+Event = Step | PeerMessage | Lost | Back
+STEP = Step()
+
+
+class Window(NamedTuple):
+    """The time of one round on one node."""
+
+    round: int
+    most_steps: int | None
+    """None: as many as fit."""
+    is_over: Callable[[float], bool]
+    """Whether the window has ended, by the clock."""
+    is_last: bool = False
+    """Whether no step follows: what is outstanding is finished."""
+
+
+class Schedule(ABC):
+    """Yields the events of one window after the other."""
+
+    @abstractmethod
+    def events(self, window: Window) -> AsyncIterator[Event]:
+        """The events of a window; each one is done when the next one is asked for."""
+
+
+@dataclass
+class LiveSchedule(Schedule):
+    """Uses messages as they arrive, and makes a step whenever scheme and pace allow it."""
+
+    sharing: AsyncSharing
+    messages: MessageExchange
+    pace: Pace | None
+    _free: float = field(default=0.0, init=False)
+    """From when on the next step may begin."""
+
+    async def events(self, window: Window) -> AsyncIterator[Event]:
+        clock, taken = self.messages.clock, 0
+        while True:
+            for event in self._news():
+                yield event
+            # Even in a window that is over: a node must answer in each of them.
+            now = clock.now()
+            self.messages.post(self.sharing.repeats(now))
+            if window.is_over(now):
+                return
+            has_step = window.most_steps is None or taken < window.most_steps
+            if has_step and now >= self._free and self.sharing.may_step(now):
+                # From its begin, so that the time of the step itself is part of its pace.
+                self._free = now + (self.pace.seconds(window.round, taken) if self.pace else 0.0)
+                taken += 1
+                yield STEP
+            else:
+                # Not longer: a broken link or a deadline is seen only at a look.
+                due = self._free - now if has_step and self._free > now else LOOK_INTERVAL
+                await self.messages.wait(min(due, LOOK_INTERVAL))
+
+    def _news(self) -> Iterator[Event]:
+        for error in list(self.messages.lost()):
+            yield Lost(error)
+        for arrival in self.messages.arrivals():
+            # A peer that was only slow has lost nothing, so both ends go on with what they had.
+            if self.messages.is_back(arrival.source):
+                yield Back(arrival.source)
+            self.messages.note_answered(arrival.source)
+            again = self.sharing.repeated(arrival)
+            if again is None:
+                yield arrival
+            else:
+                self.messages.post(again)
+
+
+@dataclass
+class RecordedSchedule(Schedule):
+    """Another schedule, whose events it writes to a file: one line per window."""
+
+    inner: Schedule
+    file: LineFile
+
+    async def events(self, window: Window) -> AsyncIterator[Event]:
+        done: list[int | str] = []
+        async for event in self.inner.events(window):
+            if isinstance(event, Step):
+                # Successive steps are one number.
+                before = done.pop() if done and isinstance(done[-1], int) else 0
+                done.append(int(before) + 1)
+            else:
+                done.append(_written(event))
+            yield event
+        # One write per window: a step may take less time than a write.
+        self.file.append(msgspec.json.encode({"round": window.round, "events": done}))
+
+
+def _written(event: PeerMessage | Lost | Back) -> str:
+    if isinstance(event, PeerMessage):
+        return f"{event.source}:{event.tag}:{event.number}"
+    return f"lost:{event.error.peer}" if isinstance(event, Lost) else f"back:{event.peer}"
+
+
+Message = tuple[int, int, int]
+"""Source, tag and number."""
+
+
+class RecordedWindow(msgspec.Struct, frozen=True):
+    """One line of a recorded schedule."""
+
+    round: int
+    events: list[int | str]
+    """Numbers of successive steps, and other events."""
+
+
+@dataclass
+class ReplayedSchedule(Schedule):
+    """The events of a recorded run, each message awaited within the deadline."""
+
+    windows: Sequence[RecordedWindow]
+    rank: int
+    sharing: AsyncSharing
+    messages: MessageExchange
+    deadline: float
+    _kept: dict[Message, PeerMessage] = field(default_factory=dict, init=False)
+    _wanted: set[Message] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        events = [event for window in self.windows for event in window.events if isinstance(event, str)]
+        # All others may go: a fast sender must not fill the memory with what no event uses.
+        self._wanted = {message_of(event) for event in events if event[0].isdigit()}
+
+    async def events(self, window: Window) -> AsyncIterator[Event]:
+        recorded = next((one.events for one in self.windows if one.round == window.round), None)
+        if recorded is None:
+            raise RunFailed(f"{self._place(window)}: the recorded run has no such round; check schedule_path")
+        for event in recorded:
+            if isinstance(event, int):
+                for _ in range(event):
+                    yield STEP
+            elif event.startswith("lost:"):
+                yield Lost(PeerLost(int(event[5:]), "lost in the recorded run"))
+            elif event.startswith("back:"):
+                yield Back(int(event[5:]))
+            else:
+                yield await self._arrival(message_of(event), window)
+        # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
+        while not window.is_last and not window.is_over(self._clock.now()):
+            self._look()
+            await self.messages.wait(LOOK_INTERVAL)
+
+    @property
+    def _clock(self) -> Clock:
+        return self.messages.clock
+
+    async def _arrival(self, wanted: Message, window: Window) -> PeerMessage:
+        limit = self._clock.now() + self.deadline
+        while True:
+            self._look()
+            if wanted in self._kept:
+                return self._kept.pop(wanted)
+            if self._clock.now() > limit:
+                source, tag, number = wanted
+                raise RunFailed(
+                    f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
+                    f"schedule has not come within {self.deadline:.0f} s"
+                )
+            self.messages.post(self.sharing.repeats(self._clock.now()))
+            await self.messages.wait(LOOK_INTERVAL)
+
+    def _look(self) -> None:
+        """Keeps what a later event uses, and answers again what an earlier one used."""
+        for arrival in self.messages.arrivals():
+            key = arrival[:3]
+            if key in self._wanted:
+                self._wanted.discard(key)
+                self._kept[key] = arrival
+            elif key not in self._kept:
+                self.messages.post(self.sharing.repeated(arrival) or ())
+
+    def _place(self, window: Window) -> str:
+        return f"rank {self.rank}, round {window.round + 1}: replay"
+
+
+def message_of(event: str) -> Message:
+    """The message of a recorded event; raises ValueError."""
+    source, tag, number = map(int, event.split(":"))
+    return source, tag, number
+
+
+def schedule_file(directory: Path, rank: int) -> Path:
+    """The file of a node's schedule."""
+    return directory / f"{rank:05d}.jsonl"
+
+
+def read_schedule(directory: Path, rank: int, rounds: int) -> list[RecordedWindow]:
+    """The recorded windows of a node; raises BadInput where they are not those of a whole run."""
+    path = schedule_file(directory, rank)
+    try:
+        lines = path.read_bytes().splitlines()
+        windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]
+        events = [event for window in windows for event in window.events if isinstance(event, str)]
+        for event in events:
+            if not event.startswith(("lost:", "back:")):
+                message_of(event)
+    except (OSError, ValueError, *UNDECODABLE) as error:
+        raise BadInput(f"time_model.schedule_path: {path}: {error}") from None
+    # The last line is that of the exchanges that were finished after the last round.
+    if [window.round for window in windows] != list(range(rounds + 1)):
+        raise BadInput(
+            f"time_model.schedule_path: {path} has {max(0, len(windows) - 1)} whole rounds; a replay needs "
+            f"all {rounds} of a run that was recorded to its end"
+        )
+    return windows

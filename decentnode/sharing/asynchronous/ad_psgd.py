@@ -1,0 +1,162 @@
+"""Averaging of random pairs by exchanges of two messages."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Layout, Payload
+from decentnode.core.registry import SHARINGS
+from decentnode.core.timeouts import Timeouts
+from decentnode.graph.base import View
+from decentnode.options import NonNegative, Positive
+from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
+
+REQUEST, ANSWER, DECLINE = range(3)
+NOTHING = Layout(())
+
+
+@SHARINGS.register("ad_psgd")
+@dataclass
+class AdPsgd(AsyncSharing):
+    """Averages with one random neighbor after a local step (AD-PSGD: Lian et al., ICML 2018, Alg. 1).
+
+    i sends x_i;   j: delta = C(x_i - x_j) / 2,  x_j <- x_j + delta,  sends delta;   i: x_i <- x_i - delta
+
+    Both ends apply the same delta, so the sum of all models stays whatever happens to x_i meanwhile. A
+    request has a number and is repeated until it is answered. j keeps its last answer to each peer and sends
+    it again, but applies it once. So the sum survives lost, repeated and reordered messages.
+
+    A node answers requests while it waits, so no graph leads to a deadlock, and none must be bipartite. Two
+    nodes that ask each other at the same time would swap models; then the node of lower rank declines. At
+    most `staleness` steps are made while a request is unanswered. If a peer is silent until the deadline, the
+    node continues without it. A late answer still counts. State: an answer per neighbor, and a request.
+    """
+
+    needs_undirected_graph: ClassVar = True
+    mean: ClassVar = "keeps the sum of all models in every exchange, also under lost messages"
+    wire: ClassVar = "2 C(d) per exchange"
+    phases: ClassVar = 3
+    state: ClassVar = (
+        *AsyncSharing.state, "_number", "_asked", "_requests", "_since", "_served", "_answers",
+    )  # fmt: skip
+
+    staleness: NonNegative = 1
+    """Steps that may be made while a request is unanswered."""
+    every: Positive = 1
+    """Steps between two requests, at least."""
+
+    _timer = (0, 0.0, 0.0)
+    """Number, due time and pause of the next repeat."""
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._number = 0
+        self._asked: int | None = None
+        """The peer for whose answer the node waits."""
+        self._requests: dict[int, tuple[int, Tensor]] = {}
+        """By peer the number and the bytes of an unanswered request, also to lost peers."""
+        self._since = 0
+        """Steps since the last request."""
+        self._served: dict[int, tuple[int, int]] = {}
+        """By peer number and tag of the last answer to it."""
+        self._answers: dict[int, Tensor] = {}
+
+    def payload_layout(self, phase: int = 0) -> Layout | None:
+        return NOTHING if phase == DECLINE else self.chain.layout
+
+    def may_step(self, now: float) -> bool:
+        return self._asked is None or self._since < self.staleness
+
+    @property
+    def awaited(self) -> Iterable[int]:
+        return () if self._asked is None else (self._asked,)
+
+    def after_step(self, vector: Tensor, view: View) -> Posts:
+        self._steps += 1
+        self._since += 1
+        live = self._live(view)
+        if self._asked is not None or self._since < self.every or not live:
+            return ()
+        self._since, (self._asked,) = 0, self._drawn(view, 1)
+        if self._asked in self._requests:  # an old request to a peer that was lost, and is back
+            return [self._request(self._asked)]
+        self._number += 1
+        (post,) = self._posts(vector, [self._asked], view, REQUEST, self._number)
+        self._requests[self._asked] = self._number, post.payload.buffer
+        return [post]
+
+    def _request(self, peer: int) -> Post:
+        number, buffer = self._requests[peer]
+        return Post(peer, REQUEST, number, Payload.parse(self.chain.layout, buffer))
+
+    def repeats(self, now: float) -> Posts:
+        if self._asked is None:
+            return ()
+        number = self._requests[self._asked][0]
+        timed, due, pause = self._timer
+        if timed != number:
+            self._timer = number, now + Timeouts.unanswered, Timeouts.unanswered
+            return ()
+        if now < due:
+            return ()
+        self._timer = number, now + 2 * pause, 2 * pause
+        return [self._request(self._asked)]
+
+    def repeated(self, arrival: PeerMessage) -> Posts | None:
+        source, tag, number, _ = arrival
+        if tag != REQUEST:
+            return None if self._requests.get(source, (0,))[0] == number else ()
+        served = self._served.get(source, (0, 0))[0]
+        if number > served:
+            return None
+        return [self._answer(source)] if number == served else ()
+
+    def _answer(self, peer: int) -> Post:
+        number, tag = self._served[peer]
+        layout = self.chain.layout if tag == ANSWER else NOTHING
+        return Post(peer, tag, number, Payload.parse(layout, self._answers[peer]))
+
+    def receive(self, vector: Tensor, arrival: PeerMessage, view: View) -> Posts:
+        source = arrival.source
+        if arrival.tag == DECLINE:
+            self._settle(source)
+            return ()
+        if arrival.tag == REQUEST and source == self._asked and view.rank < source:
+            return self._keep(arrival, DECLINE, torch.empty(0, dtype=torch.uint8))
+        return super().receive(vector, arrival, view)
+
+    def _own(self, vector: Tensor, arrival: PeerMessage) -> Tensor | None:
+        # The difference is zero where a request has no value; a difference that was not sent is zero.
+        return vector if arrival.tag == REQUEST else None
+
+    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
+        if arrival.tag == ANSWER:
+            vector.sub_(signal.to(vector.dtype))
+            self._settle(arrival.source)
+            return ()
+        delta = signal.to(vector.dtype).sub(vector).mul_(0.5)
+        (post,) = self._posts(delta, [arrival.source], view, ANSWER, arrival.number)
+        # As the other end decodes it: rounding must not change the sum.
+        sent = PeerMessage(view.rank, ANSWER, arrival.number, post.payload)
+        context = self._context(view.rank, arrival.source, ANSWER, arrival.number)
+        vector.add_(self.chain.decode(sent.payload, context).to(vector.dtype))
+        return self._keep(arrival, ANSWER, post.payload.buffer)
+
+    def _keep(self, request: PeerMessage, tag: int, buffer: Tensor) -> Posts:
+        """Keeps the answer to a request, in case that it is lost, and sends it."""
+        self._served[request.source] = request.number, tag
+        self._answers[request.source] = buffer
+        return [self._answer(request.source)]
+
+    def _settle(self, peer: int) -> None:
+        del self._requests[peer]
+        if self._asked == peer:
+            self._asked = None
+
+    def on_peer_lost(self, rank: int) -> None:
+        super().on_peer_lost(rank)
+        if self._asked == rank:
+            self._asked = None

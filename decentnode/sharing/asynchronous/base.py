@@ -1,0 +1,166 @@
+"""The asynchronous counterpart of `Sharing`: a scheme that reacts to messages, and to its own local steps.
+
+A node calls it in any order of events: a message has arrived, a local step begins or has ended, a peer is
+lost or back. The order alone decides about the models, so a recorded order gives the same bits again. Time
+has two effects: `may_step` delays a step, and `repeats` sends old messages once more. Neither changes a
+model.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from decentnode.core.payload import NotFinite, Payload, PayloadError
+from decentnode.core.registry import name_of
+from decentnode.core.rng import generator
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.sharing.base import SharingBase
+from decentnode.sharing.blocks.weighted_sum import is_finite
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
+
+
+class PeerMessage(NamedTuple):
+    """A message of a peer."""
+
+    source: int
+    tag: int
+    """What it is for the scheme; it decides about the layout of the payload."""
+    number: int
+    """Given by the sender, ascending for each tag."""
+    payload: Payload
+
+
+class Post(NamedTuple):
+    """A message to send; its payload is never written again."""
+
+    target: int
+    tag: int
+    number: int
+    payload: Payload
+
+
+Posts = Sequence[Post]
+
+
+class AsyncSharing(SharingBase):
+    """One asynchronous scheme on one node. It changes the model in place, between two local steps."""
+
+    asynchronous: ClassVar[bool] = True
+    # A process that starts again would have lost its numbers, and what it owes to its peers.
+    takes_back: ClassVar[bool] = False
+    sends_one_payload: ClassVar[bool] = False
+    state: ClassVar[tuple[str, ...]] = ("_latest", "_steps")
+    wire: ClassVar[str] = "C(d) per message"
+
+    _latest: dict[tuple[int, int], int]
+    """By (source, tag) the highest number so far."""
+    _steps: int
+    """Local steps so far."""
+    _lost: tuple[int, ...] = ()
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._latest, self._steps = {}, 0
+
+    def check_chain(self, chain: Chain) -> None:
+        for index, transform in enumerate(chain.stages):
+            if transform.remembers and not self.sends_one_payload:
+                raise BadInput(
+                    f"transforms[{index}] {name_of(transform)} remembers what it has sent to all, but "
+                    f"{name_of(self)} sends each message to one peer; leave it out"
+                )
+
+    @property
+    def tags(self) -> int:
+        """The number of tags; messages with a higher one are refused."""
+        return self.phases
+
+    @property
+    def burst(self) -> int:
+        """The most messages to one peer at once."""
+        return 1
+
+    def before_step(self, vector: Tensor, view: View) -> Posts:
+        """Called before each local step; may change the model, shape (d,)."""
+        return ()
+
+    @abstractmethod
+    def after_step(self, vector: Tensor, view: View) -> Posts:
+        """Called after each local step of the model, shape (d,); may change it."""
+
+    def repeated(self, arrival: PeerMessage) -> Posts | None:
+        """What is sent for a message that was used before, or is older than one that was; None: it is new."""
+        return () if arrival.number <= self._latest.get(arrival[:2], -1) else None
+
+    def receive(self, vector: Tensor, arrival: PeerMessage, view: View) -> Posts:
+        """Uses a new message; may change the model, and answer."""
+        self._latest[arrival[:2]] = arrival.number
+        try:
+            signal = self._decoded_from(arrival, view, self._own(vector, arrival))
+            if not is_finite(signal):
+                raise NotFinite(f"its {self._flaw_of(signal)}")
+        except PayloadError as error:
+            self._refused(arrival.source, view, error)
+            return ()
+        return self._use(vector, arrival, signal, view)
+
+    @abstractmethod
+    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
+        """`receive` with the decoded signal, which is finite; a copy is needed to keep it."""
+
+    def _own(self, vector: Tensor, arrival: PeerMessage) -> Tensor | None:
+        """What replaces the coordinates that a transform did not send; None: zeros."""
+        return vector
+
+    def may_step(self, now: float) -> bool:
+        """Whether the next local step may begin, by a clock in seconds."""
+        return True
+
+    @property
+    def awaited(self) -> Iterable[int]:
+        """Peers with a request that is not answered; the node waits for them for its deadline at most."""
+        return ()
+
+    def repeats(self, now: float) -> Posts:
+        """Messages to send once more, by a clock in seconds, because no answer has come."""
+        return ()
+
+    def on_peer_lost(self, rank: int) -> None:
+        self._lost = (*self._lost, rank)
+
+    def on_peer_back(self, rank: int) -> None:
+        self._lost = tuple(peer for peer in self._lost if peer != rank)
+
+    def _live(self, view: View) -> list[int]:
+        """The targets that are not lost, ascending."""
+        return [j for j in view.targets if j not in self._lost]
+
+    def _drawn(self, view: View, count: int, *purpose: int) -> list[int]:
+        """That many different live targets, or all, drawn for this step."""
+        live = self._live(view)
+        draw = generator(self.seed, "partner", view.rank, self._steps, *purpose)
+        return [live[k] for k in draw.choice(len(live), size=min(count, len(live)), replace=False)]
+
+    def _context(self, sender: int, receiver: int | None, tag: int, number: int) -> Context:
+        # The number stands for the round: no two messages share their random choices.
+        return Context(self.seed, number, sender, receiver if self.chain.per_receiver else None, phase=tag)
+
+    def _posts(
+        self, signal: Tensor, targets: Iterable[int], view: View, tag: int = 0, number: int | None = None
+    ) -> list[Post]:
+        """The messages with a copy of this signal; number: the steps so far unless given."""
+        number, copy = self._steps if number is None else number, signal.clone()
+        found: list[Post] = []
+        for target in targets:
+            if not found or self.chain.per_receiver:
+                payload = self.chain.encode(copy, self._context(view.rank, target, tag, number))
+            found.append(Post(target, tag, number, payload))
+        return found
+
+    def _decoded_from(self, arrival: PeerMessage, view: View, own: Tensor | None) -> Tensor:
+        context = self._context(arrival.source, view.rank, arrival.tag, arrival.number)
+        return self.chain.decode(arrival.payload, context.at(own))

@@ -1,0 +1,52 @@
+"""Gossip learning: models walk through the network and merge by their ages."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from decentnode.core.registry import SHARINGS
+from decentnode.graph.base import View
+from decentnode.options import Positive
+from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
+from decentnode.transforms.chain import Chain
+
+
+@SHARINGS.register("push_gossip")
+@dataclass
+class PushGossip(AsyncSharing):
+    """Pushes its model to one random neighbor, which merges both by age (Ormandi et al., 2013, Alg. 1).
+
+    x <- (a x + b y) / (a + b),   a <- max(a, b);     a <- a + 1 after each local step
+
+    y is the model that arrives, b its age. The ages are those of Hegedus, Danner and Jelasity (DAIS 2019,
+    Alg. 2). Nobody waits, nothing is answered, and a lost message is only missing. The mean of all models is
+    not kept. State: the age.
+    """
+
+    mean: ClassVar = "does not keep it: one end of a push changes"
+    state: ClassVar = (*AsyncSharing.state, "_age")
+
+    every: Positive = 1
+    """Steps between two pushes."""
+
+    def preserves_mean(self, chain: Chain) -> bool:
+        return False
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        self._age = 0
+
+    def after_step(self, vector: Tensor, view: View) -> Posts:
+        self._steps += 1
+        self._age += 1
+        if self._steps % self.every:
+            return ()
+        # The age rises with each step, so it also tells which of two pushes is newer.
+        return self._posts(vector, self._drawn(view, 1), view, number=self._age)
+
+    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
+        a, b = self._age, arrival.number
+        vector.lerp_(signal.to(vector.dtype), b / (a + b))
+        self._age = max(a, b)
+        return ()

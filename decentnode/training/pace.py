@@ -1,0 +1,106 @@
+"""How fast nodes make local steps: stragglers on equal machines.
+
+A step that is faster than its pace is followed by sleep, so a slow node takes no processor from the others.
+A pace can only slow down. It acts in both time models, so that these can be compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from decentnode.core.clock import Clock
+from decentnode.core.rng import generator
+from decentnode.errors import BadInput
+from decentnode.options import Fraction, PositiveFloat
+
+BEAT_INTERVAL = 0.25
+"""Seconds between two heartbeats of a node that sleeps."""
+
+
+@dataclass(frozen=True)
+class RandomSlowdown:
+    """Factors that are drawn by the seed."""
+
+    distribution: Literal["lognormal", "exponential", "stragglers"]
+    """lognormal: exp(sigma N(0, 1)). exponential: of mean 1. stragglers: `factor` for that share of the
+    ranks, 1 for the others.
+    """
+    sigma: PositiveFloat = 0.5
+    share: Fraction = 0.25
+    factor: PositiveFloat = 4.0
+    drawn: Literal["step", "rank"] = "step"
+    """Whether each step has a factor of its own, or each rank one for all steps."""
+
+    def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
+        """The factor of a rank in one step."""
+        if self.distribution == "stragglers":
+            slow = generator(seed, "stragglers").permutation(nodes)[: round(self.share * nodes)]
+            return self.factor if rank in slow else 1.0
+        draw = generator(seed, "slowdown", rank, *(step if self.drawn == "step" else ()))
+        found = draw.exponential() if self.distribution == "exponential" else draw.lognormal(0, self.sigma)
+        return float(found)
+
+
+@dataclass(frozen=True)
+class PaceSettings:
+    """The least seconds of a local step: step_seconds times the slowdown of the rank."""
+
+    step_seconds: PositiveFloat
+    slowdown: PositiveFloat | tuple[PositiveFloat, ...] | RandomSlowdown = 1.0
+    """A factor for all ranks, one for each rank or machine, or a distribution."""
+    trace_path: str | None = None
+    """A file of further factors: one line per rank with numbers, used round by round and then again."""
+
+    @cached_property
+    def trace(self) -> list[list[float]]:
+        """The factors in the file by rank; one line of 1 where there is none. Raises BadInput."""
+        if self.trace_path is None:
+            return []
+        lines = [line.split() for line in Path(self.trace_path).read_text().splitlines() if line.strip()]
+        try:
+            found = [[float(word) for word in line] for line in lines]
+        except ValueError as error:
+            raise BadInput(f"training.pace.trace_path: {self.trace_path}: {error}") from None
+        if not all(number > 0 for line in found for number in line):
+            raise BadInput(f"training.pace.trace_path: {self.trace_path}: factors must be > 0")
+        return found
+
+    def check(self, nodes: int) -> None:
+        """Raises BadInput where the file does not fit that number of nodes."""
+        if self.trace_path is not None and len(self.trace) != nodes:
+            raise BadInput(
+                f"training.pace.trace_path: {self.trace_path} has {len(self.trace)} lines; it must have one "
+                f"for each of the {nodes} ranks"
+            )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The pace of one node."""
+
+    settings: PaceSettings
+    rank: int
+    nodes: int
+    seed: int
+    clock: Clock
+
+    def seconds(self, round: int, step: int) -> float:
+        """The least duration of a step."""
+        slowdown, trace = self.settings.slowdown, self.settings.trace
+        if isinstance(slowdown, RandomSlowdown):
+            factor = slowdown.of(self.seed, self.rank, self.nodes, round, step)
+        else:
+            factor = slowdown[self.rank] if isinstance(slowdown, tuple) else slowdown
+        if trace:
+            factor *= trace[self.rank][round % len(trace[self.rank])]
+        return self.settings.step_seconds * factor
+
+    async def keep(self, began: float, round: int, step: int, beat: Callable[[], None]) -> None:
+        """Sleeps until a step that began at that time has taken its least duration."""
+        due = began + self.seconds(round, step)
+        while (left := due - self.clock.now()) > 0:
+            await self.clock.sleep(min(left, BEAT_INTERVAL))
+            # The launcher must not take a slow node for one that hangs.
+            beat()
