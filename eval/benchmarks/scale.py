@@ -1,10 +1,10 @@
 """How many nodes one machine carries: 1,024 processes, digits, 5 rounds; and that rounds do not slow down.
 
-    python eval/benchmarks/scale.py [--small] [--nodes N] [--long-rounds N] [--only-costs]
+    python eval/benchmarks/scale.py [--small] [--nodes N] [--long-rounds N] [--only-costs] [--random]
 
 The raw counterpart forks as many bare training loops that make the same steps and never talk. Then what a
 round costs a node, in processor time and control messages, among few nodes and many, alone and beside two
-busy loops.
+busy loops. `--random` compares rounds of a random graph with those of a static one instead, in turns.
 """
 
 import contextlib
@@ -29,6 +29,8 @@ MOST_GROWTH = 1.15
 """A quick round of the last third over one of the first: 1 but for what else the machine does."""
 WARM_UP = 5
 FEW_NODES, COST_ROUNDS, BUSY_LOOPS = 64, 20, 2
+RANDOM_NODES, PAIRS, MOST_RANDOM = 256, 3, 1.10
+"""Processor time of a round of `epidemic_oracle`, of that of a static regular graph of the same degree."""
 MOST_COST = 1.5
 """Processor time of a node in a round, of that among few nodes with nothing beside them."""
 
@@ -97,13 +99,13 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def round_costs(nodes: int, rounds: int, loops: int) -> dict[str, Any]:
+def round_costs(nodes: int, rounds: int, loops: int, graph: str = "") -> dict[str, Any]:
     """What one round after `WARM_UP` costs one node, in its own process, beside so many busy loops."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, busy_loops(loops):
         (costs := Path(folder, "costs")).mkdir()
         words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), "run"]
         words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={WARM_UP + rounds}"]
-        call([*words, regular_graph(nodes)])
+        call([*words, graph or regular_graph(nodes)])
         spent = [[float(word) for word in path.read_text().split()] for path in costs.iterdir()]
     messages, sizes, seconds = (sum(column) / nodes / rounds for column in zip(*spent, strict=True))
     return {
@@ -122,12 +124,36 @@ def measure_costs(few: int, many: int, rounds: int) -> tuple[list[dict[str, Any]
     return table, targets
 
 
+def measure_random(nodes: int, rounds: int, pairs: int) -> tuple[list[dict[str, Any]], float]:
+    """Pairs of runs on a static and on a random graph, in turns, and the median ratio of their rounds."""
+    graph = f"graph={{name: epidemic_oracle, nodes: {nodes}, degree: 4}}"
+    table: list[dict[str, Any]] = []
+    for _ in range(pairs):
+        table += [
+            round_costs(nodes, rounds, 0) | {"graph": "regular"},
+            round_costs(nodes, rounds, 0, graph) | {"graph": "epidemic_oracle"},
+        ]
+    spent = [line["cpu_ms"] for line in table]
+    ratios = [random / static for static, random in zip(spent[::2], spent[1::2], strict=True)]
+    return table, statistics.median(ratios)
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--nodes", type=int, help=f"default: {NODES}")
     options.add_argument("--long-rounds", type=int, help=f"default: {LONG_ROUNDS}; 0 leaves that part out")
     options.add_argument("--only-costs", action="store_true", help="only what a round costs a node")
+    options.add_argument("--random", action="store_true", help="only a random graph beside a static one")
     arguments = options.parse_args()
+    if arguments.random:
+        many = arguments.nodes or (SMALL_NODES if arguments.small else RANDOM_NODES)
+        table, found = measure_random(many, 2 if arguments.small else COST_ROUNDS, PAIRS)
+        for line in table:
+            show(line)
+        name = f"{many} nodes: processor time of a random round over a static one"
+        compared = [] if arguments.small else [Target(name, found, "at most", MOST_RANDOM)]
+        conclude("scale", arguments.small, table, {"random": round(found, 3)}, compared)
+        return
     nodes = arguments.nodes or (SMALL_NODES if arguments.small else NODES)
     if arguments.small:
         costs, of_costs = [round_costs(SMALL_NODES, 2, 0)], list[Target]()

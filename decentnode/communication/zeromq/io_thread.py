@@ -147,9 +147,11 @@ class IoThread(threading.Thread):
         process = self.place.home[rank]
         return process == self.place.own or self._links.holds(process)
 
-    def linked(self) -> list[int]:
-        """The ranks of all processes with a link."""
-        return [rank for process in self._links.processes for rank in self.place.processes[process].ranks]
+    def linked(self, only_needed: bool = False) -> list[int]:
+        """The ranks of all processes with a link, or of those that the coming rounds need, where known."""
+        needs = self._links.budget.needs
+        linked = [p for p in self._links.processes if not only_needed or needs(p)]
+        return [rank for process in linked for rank in self.place.processes[process].ranks]
 
     def need(self, rank: int, peers: Iterable[int]) -> None:
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
@@ -289,7 +291,7 @@ class IoThread(threading.Thread):
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_look:
-            self._next_look = self.patience.look(now, self.linked())
+            self._next_look = self.patience.look(now, self.linked(only_needed=True))
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER

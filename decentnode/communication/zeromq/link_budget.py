@@ -44,8 +44,8 @@ class LinkBudget:
         self.most = most if self.most == inf else max(self.most, most)
 
     def needs(self, process: int) -> bool:
-        """Whether a coming round needs the link to a process."""
-        return process in self._count
+        """Whether a coming round needs the link to a process; each one where nothing is foreseen."""
+        return process in self._count or self.most == inf
 
     def use(self, process: int) -> None:
         """Records that a link is used now."""
