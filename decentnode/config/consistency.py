@@ -275,7 +275,12 @@ def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -
     return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
-def _private(document: Document, coupling: GradientSync, training: TrainingSettings) -> None:
+def _private(
+    document: Document, coupling: GradientSync, sharing: Sharing, training: TrainingSettings
+) -> None:
+    if training.privacy is not None and sharing.needs_local_loss:
+        what = f"{name_of(sharing)} mixes by losses of a node's samples, and no noise covers those; use a "
+        document.add(("sharing",), what + "scheme that sees models alone, or leave out training.privacy")
     if training.privacy is not None and name_of(coupling) != "local":
         what = f"makes the steps of each node private by itself, but {name_of(coupling)} sends gradients "
         document.add(("training", "privacy"), what + "within them; use training.name: local")

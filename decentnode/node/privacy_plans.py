@@ -19,6 +19,8 @@ class PrivacyPlans:
     """The plan of each rank; none where steps are not private."""
 
     plans: tuple[PrivacyPlan, ...] = ()
+    rounds: int = 0
+    """As the settings have them, of which the budgets may allow fewer."""
 
     @classmethod
     def of(cls, settings: Settings, graph: Graph, samples: RunSamples, network: nn.Module) -> "PrivacyPlans":
@@ -43,7 +45,7 @@ class PrivacyPlans:
                 expected = (training.batch_size or BATCH_SIZE) * training.accumulate
                 found[shard.size, steps] = privacy.plan(shard.size, expected, steps)
             plans.append(found[shard.size, steps])
-        return cls(tuple(plans))
+        return cls(tuple(plans), settings.rounds)
 
     def of_rank(self, rank: int) -> PrivacyPlan | None:
         """The plan of a rank; None where steps are not private."""

@@ -2719,6 +2719,10 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["sharing.transforms[0].fraction=0.1"],
         ["command line: sharing.transforms.0.fraction: must be a list of transforms, not a mapping"],
     ),
+    "privacy with a scheme that reads samples": (
+        ["sharing=ubar", "training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}"],
+        ["command line: sharing: ubar mixes by losses of a node's samples, and no noise covers those; ..."],
+    ),
     "privacy with gradients that are sent": (
         [
             "training.name=ddp",

@@ -136,6 +136,12 @@ def _privacy(summary: dict[str, Any]) -> Lines:
         span = most if least == most else f"{least} to {most}"
         at = f"delta {found['delta']:g} by accountant {found['accountant']}"
         yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}"
+    if found["planned_rounds"] > summary["rounds"]:
+        planned = found["planned_rounds"]
+        yield (
+            next(names, ""),
+            f"ended before round {summary['rounds'] + 1} of {planned}: all budgets are spent",
+        )
     for reason, ranks in found["no_claim"].items():
         everybody = len(ranks) == summary["nodes"]
         of = "" if everybody else f" for {ranks_in_words(ranks, MOST_LOST)}"

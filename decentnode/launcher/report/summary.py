@@ -274,6 +274,7 @@ def _privacy(
             doubts.setdefault(reason, []).append(rank)
     return {
         **described,
+        "planned_rounds": experiment.privacy.rounds,
         "epsilon": {str(rank): one.epsilon for rank, one in finished.items() if one.epsilon is not None},
         "no_claim": doubts,
     }
