@@ -196,6 +196,21 @@ def graph(
 
 
 @app.command()
+def privacy(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    delta: Annotated[float, typer.Option(help="The probability with which epsilon may not hold.")] = 1e-5,
+) -> None:
+    """Show what nodes can learn of each other in a run with muffliato: epsilon of all pairs."""
+    settings = read(config, overrides)
+    from decentnode.cli.privacy import report
+    from decentnode.config.error_locations import with_locations
+
+    with with_locations(config, overrides or ()):
+        print_lines(report(settings, delta))
+
+
+@app.command()
 def partition(
     config: ConfigPath,
     overrides: Overrides = None,

@@ -21,6 +21,7 @@ from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
 from decentnode.sharing.levels import Levels
 from decentnode.sharing.moniqua import Moniqua
+from decentnode.sharing.muffliato import Muffliato
 from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.none import NoSharing
 from decentnode.sharing.parameter_server import ParameterServer
@@ -41,13 +42,13 @@ from decentnode.sharing.robust import (
 from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.stc import Stc
+from decentnode.sharing.zip_dl import ZipDl
 
 __all__ = [
     "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Choco", "ChocoPerEdge", "ClippedGossip",
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
-    "Median",
-    "Moniqua", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip", "PushSum", "QuasiGlobal",
-    "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc", "TrimmedMean", "Ubar",
-    "asynchronous",
+    "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
+    "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc",
+    "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
 ]  # fmt: skip

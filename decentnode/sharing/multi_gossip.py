@@ -51,6 +51,11 @@ class MultiGossip(Gossip):
         vars(self)["phases"] = self.steps
         self._c = [1.0] * self.steps
 
+    @property
+    def c(self) -> list[float]:
+        """c_t of each step."""
+        return self._c
+
     def check(self, graph: WeightedGraph) -> None:
         if self.acceleration == "none":
             return

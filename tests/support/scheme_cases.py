@@ -39,6 +39,7 @@ from decentnode.sharing import (
     Levels,
     Median,
     Moniqua,
+    Muffliato,
     MultiGossip,
     NoSharing,
     ParameterServer,
@@ -52,6 +53,7 @@ from decentnode.sharing import (
     Stc,
     TrimmedMean,
     Ubar,
+    ZipDl,
 )
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.pairwise_masks import MaskKeys
@@ -225,6 +227,9 @@ CASES: dict[str, Case] = {
     "multi_gossip accelerated": Case(
         lambda: MultiGossip(steps=3, acceleration="chebyshev"), chains=(plain, cast)
     ),
+    "muffliato": Case(
+        lambda: Muffliato(noise=1e-17, steps=3, generator="seeded"), chains=(plain,), tolerance=1e-11
+    ),
     "none": Case(NoSharing, matrix=lambda weighted: np.eye(weighted.num_nodes)),
     "parameter_server": Case(ParameterServer, graphs=SERVED, weights=Uniform(), chains=LOSSY),
     "parameter_server adam": Case(
@@ -266,5 +271,11 @@ CASES: dict[str, Case] = {
     ),
     "ubar": Case(tested, chains=LOSSY),
     "stc server": Case(lambda: Stc(fraction=0.3, server=0), graphs=(Star(5),), chains=(plain,)),
+    "zip_dl": Case(
+        lambda: ZipDl(sigma=1e-17, generator="seeded"),
+        chains=(plain,),
+        matrix=lambda weighted: weighted.matrix(),
+        mean_survives_loss=False,
+    ),
 }
 """By an id that begins with the scheme's name; one scheme may have several."""

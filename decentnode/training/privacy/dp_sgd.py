@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from decentnode.core.registry import PRIVACIES
+from decentnode.core.rng import RandomSource, SecureSource, SeededSource
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput
@@ -22,7 +23,6 @@ from decentnode.training.objective import Objective
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
 from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.privacy.per_example import ClippedSum
-from decentnode.training.privacy.random_source import RandomSource, SecureSource, SeededSource
 
 Delta = Annotated[float, Gt(0), Lt(1)]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from decentnode.core.rng import SecureSource, SeededSource
 from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput
@@ -15,7 +16,6 @@ from decentnode.models import Mlp, ResNet8, initial_model
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
 from decentnode.training.privacy.dp_sgd import DpSgd
-from decentnode.training.privacy.random_source import SecureSource, SeededSource
 from decentnode.training.settings import Factory, TrainingSettings
 from decentnode.training.training import Training
 

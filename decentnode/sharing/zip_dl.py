@@ -1,0 +1,86 @@
+"""Zip-DL: noise that cancels in the mean of all models."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decentnode.core.payload import Payload
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.errors import BadInput
+from decentnode.graph.base import View
+from decentnode.options import PositiveFloat
+from decentnode.sharing.base import Incoming
+from decentnode.sharing.blocks.noise import Generator, normal_like
+from decentnode.sharing.gossip import Gossip
+from decentnode.transforms.chain import Chain
+
+
+@SHARINGS.register("zip_dl")
+@dataclass(kw_only=True)
+class ZipDl(Gossip):
+    """Sends each neighbor another noisy model; the noise cancels (Biswas et al., PoPETs 2025, Alg. 1).
+
+    Y_iv ~ N(0, sigma^2 I) for each v of the closed neighborhood N_i
+    Z_iv = Y_iv - 1/(|N_i| w_vi) sum_u w_ui Y_iu,   so that sum_v w_vi Z_iv = 0
+    x_v <- sum_i w_vi (y_i + Z_iv),   the own Z_vv included
+
+    The mean of all models is that without noise, up to rounding, unless a payload is lost. A neighbor sees
+    y_i + Z_iv, whose noise has the variance of `variance`. All neighbors together can average it out, and
+    what stays is that of the own Z_ii. Needs a weight above 0 for each neighbor and for itself.
+    """
+
+    needs_undirected_graph: ClassVar = True
+    overlaps: ClassVar = False
+    takes_correction: ClassVar = False
+    protects: ClassVar = True
+    sends_one_payload: ClassVar = False
+    mean: ClassVar = "keeps the mean of all models, unless a payload is lost"
+    wire: ClassVar = "deg * b d"
+
+    sigma: PositiveFloat
+    generator: Generator = "secure"
+    _own: Tensor | None = field(default=None, init=False, repr=False)
+    """y_i + Z_ii, from `outgoing` until `mix`."""
+
+    def check_chain(self, chain: Chain) -> None:
+        if chain.transforms:
+            raise BadInput(
+                f"{name_of(self)} sends each neighbor another model, and transforms would leave noise that "
+                "does not cancel; leave them out"
+            )
+
+    def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        noise = self._noise(vector, view)
+        self._own = noise.pop(view.rank).add_(vector)
+        return {v: Payload.dense(z.add_(vector)) for v, z in noise.items()}
+
+    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
+        own = vector if self._own is None else self._own
+        super().mix(own, incoming, view, out)
+        self._own = None
+
+    def _noise(self, vector: Tensor, view: View) -> dict[int, Tensor]:
+        """Z_iv by rank v, the own one included."""
+        weights = view.outgoing_weights
+        drawn = {
+            v: normal_like(vector, self.generator, self.seed, name_of(self), view, v).mul_(self.sigma)
+            for v in weights
+        }
+        total = torch.zeros_like(vector)
+        for v, y in drawn.items():
+            total.add_(y, alpha=weights[v])
+        for v, y in drawn.items():
+            y.sub_(total, alpha=1 / (len(weights) * weights[v]))
+        return drawn
+
+
+def variance(view: View, receiver: int, sigma: float) -> float:
+    """The variance of each value of Z_iv for that receiver v (from the definition of Z)."""
+    weights, closed = view.outgoing_weights, len(view.outgoing_weights)
+    others = sum(w**2 for u, w in weights.items() if u != receiver)
+    kept = (1 - 1 / closed) ** 2 + others / (closed * weights[receiver]) ** 2
+    return (sigma * sqrt(kept)) ** 2
