@@ -2879,5 +2879,25 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "training.name: local"
         ],
     ),
+    "a scheme of rounds without rounds": (
+        ["time_model=asynchronous"],
+        ["command line: sharing: gossip exchanges in rounds, and time_model asynchronous has none; ..."],
+    ),
+    "an asynchronous scheme with rounds": (
+        ["sharing=ad_psgd"],
+        ["command line: sharing: ad_psgd needs time_model: asynchronous; with rounds, ..."],
+    ),
+    "a replay of nothing": (
+        ["time_model={name: asynchronous, schedule: replay}", "sharing=swift"],
+        ["command line: time_model.schedule_path: is the recorded run of schedule: replay; ..."],
+    ),
+    "an asynchronous scheme on edges of one way": (
+        ["time_model=asynchronous", "sharing=ad_psgd", "graph={name: exponential, nodes: 4}"],
+        ["command line: sharing: ad_psgd needs a graph that is undirected; this one is not"],
+    ),
+    "speeds of another number of ranks": (
+        ["training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}"],
+        ["command line: training.pace.slowdown: must have one number for each of the 4 ranks or ..."],
+    ),
 }
 """Words after the file BASE."""

@@ -102,7 +102,8 @@ class AdPsgd(AsyncSharing):
             return ()
         if now < due:
             return ()
-        self._timer = number, now + 2 * pause, 2 * pause
+        pause = min(2 * pause, Timeouts.longest_unanswered)
+        self._timer = number, now + pause, pause
         return [self._request(self._asked)]
 
     def repeated(self, arrival: PeerMessage) -> Posts | None:
