@@ -106,7 +106,7 @@ class PeerError(DecentnodeError):
 
 
 class PeerLost(PeerError):
-    """The peer is lost: connection lost."""
+    """The peer exchanges nothing, but not for this node's own timeout: its link broke, or it left."""
 
 
 class PeerTimeout(PeerError):

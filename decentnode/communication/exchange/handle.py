@@ -127,11 +127,16 @@ class ExchangeOwner(ABC):
 
 
 class ExchangeHandle:
-    """One exchange in flight. `await` it in the node's event loop, or call `wait` in any other thread."""
+    """One exchange in flight. `await` it in the node's event loop, or call `wait` in any other thread.
+
+    It ends because the thread that receives excludes silent peers (`peers/failure_detector.py`): the wait
+    itself has no limit of its own.
+    """
 
     def __init__(
         self, mailbox: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], timeout: float
     ) -> None:
+        """`timeout`: how long a peer may be silent, in seconds."""
         self.key = key
         self.seq = seq
         self.arrived: dict[int, Message] = {}

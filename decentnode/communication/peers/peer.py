@@ -41,13 +41,15 @@ class PeerEvent(Enum):
     """What changes the state of a peer."""
 
     LOSE = auto()
+    """Its link broke, it timed out, or it has dropped the edge (DROP_EDGE)."""
     LEAVE = auto()
-    """LEAVE has overtaken payloads."""
+    """LEAVE has overtaken payloads; where nothing is on the way, the message leads to FINISH at once."""
     FINISH = auto()
     """LEAVE and everything sent before it have arrived."""
     RESTART = auto()
     """A new process has taken the peer's place."""
     AGREE = auto()
+    """Both ends have agreed on a round (REJOIN_PROPOSE, REJOIN_ACCEPT)."""
     ADMIT = auto()
     """The round of the agreement starts."""
     LINK = auto()
