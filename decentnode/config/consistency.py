@@ -206,7 +206,8 @@ def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing)
 
 
 def _negotiated(
-    document: Document, graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings
+    document: Document, graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings,
+    overlap: bool,
 ) -> None:  # fmt: skip
     """Where nodes agree on edges by messages, their own state is part of the graph."""
     if not graph.is_negotiated:
@@ -219,6 +220,9 @@ def _negotiated(
         document.add(("sharing",), f"{what}; use epidemic_oracle")
     if not isinstance(weights, MetropolisHastings | Uniform):
         document.add(("sharing", "weights"), f"{name} has metropolis_hastings weights; leave it out")
+    if overlap and graph.needs_local_steps:
+        what = f"{name} of gradients needs the models as the local steps have left them; leave it out"
+        document.add(("communication", "overlap"), what)
     why = f"nodes of {name} cannot rejoin: a new process does not know its neighbors; leave it out"
     if failures.restart.attempts:
         document.add(("failures", "restart", "attempts"), why)

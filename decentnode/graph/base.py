@@ -139,6 +139,8 @@ class Graph(ABC):
     """Whether nodes make no local steps in some rounds."""
     is_negotiated: bool = False
     """Whether nodes agree on edges by messages during the run; then `targets` are only those of the start."""
+    needs_local_steps: bool = False
+    """Whether the edges of a round depend on its local steps, which then come before the exchange."""
     needs_labels: bool = False
     """Whether the edges depend on the labels of the nodes' samples."""
 

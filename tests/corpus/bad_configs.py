@@ -2772,6 +2772,13 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["graph={name: flipper, nodes: 4, degree: 2}", "sharing=none"],
         ["command line: graph: none exchanges nothing, so no node needs flipper; use ring"],
     ),
+    "links by gradients, and overlap": (
+        ["graph={name: similarity, nodes: 4, neighbors: 1, of: gradient}", "communication.overlap=true"],
+        [
+            "command line: communication.overlap: similarity of gradients needs the models as the local "
+            "steps have left them; leave it out"
+        ],
+    ),
     "links by messages, and masks": (
         ["graph={name: flipper, nodes: 4, degree: 2}", "sharing={name: secure_aggregation}"],
         [

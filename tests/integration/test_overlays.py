@@ -11,7 +11,10 @@ from tests.integration.running import Run
 from tests.integration.test_time_varying import in_process, written
 from tests.support.in_process import Nodes
 
-GRAPHS = ["{name: flipper, nodes: 8, degree: 3}"]
+GRAPHS = [
+    "{name: flipper, nodes: 8, degree: 3}",
+    "{name: similarity, nodes: 8, neighbors: 2, of: gradient, every: 3}",
+]
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

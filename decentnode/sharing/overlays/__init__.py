@@ -3,11 +3,13 @@
 from decentnode.graph.base import Graph
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.overlays.flipper import Flipper
+from decentnode.graph.overlays.similarity import Similarity
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.overlays.base import Overlay
 from decentnode.sharing.overlays.flipper import FlipperOverlay
+from decentnode.sharing.overlays.similarity import SimilarityOverlay
 
-OVERLAYS: dict[type[Graph], type[Overlay]] = {Flipper: FlipperOverlay}
+OVERLAYS: dict[type[Graph], type[Overlay]] = {Flipper: FlipperOverlay, Similarity: SimilarityOverlay}
 
 
 def on_overlay(scheme: SharingBase, graph: WeightedGraph) -> SharingBase:
