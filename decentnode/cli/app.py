@@ -195,6 +195,21 @@ def graph(
     print_lines(report(graph, options or (), weights))
 
 
+@app.command("peer-sampler")
+def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Answer the nodes of an experiment with their neighbors; needs `graph.address`."""
+    settings = read(config, overrides)
+    import contextlib
+
+    from decentnode.config.error_locations import with_locations
+    from decentnode.launcher.peer_service import by_hand
+
+    with with_locations(config, overrides or ()):
+        service = by_hand(settings)
+    with contextlib.suppress(KeyboardInterrupt):
+        service.serve()
+
+
 @app.command()
 def privacy(
     config: ConfigPath,

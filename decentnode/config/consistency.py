@@ -398,6 +398,17 @@ def _ports_of_training(
             document.add(key, what)
 
 
+def _port_of_service(
+    document: Document, graph: Graph, communication: Communication, mapping: Mapping
+) -> None:  # fmt: skip
+    port = graph.service_port(len(mapping.machines))
+    ports = communication.ports(mapping.machines[0].nodes, several=True)
+    uses = {one: f"one of the ports from communication.{key} on" for key in ports for one in ports[key]}
+    uses[mapping.rendezvous_port] = "mapping.rendezvous_port"
+    if port in uses:
+        document.add(("graph", "port"), f"{port} is {uses[port]}; take another")
+
+
 def _members(document: Document, communication: Communication, graph: Graph) -> None:
     ranks = communication.group_ranks or ()
     if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
@@ -450,5 +461,5 @@ CHECKS: tuple[Callable[..., None], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
     _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private,
-    *TIME_CHECKS,
+    _port_of_service, *TIME_CHECKS,
 )  # fmt: skip

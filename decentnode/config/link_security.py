@@ -9,6 +9,7 @@ from typing import Literal
 
 from decentnode.communication.base import Communication
 from decentnode.config.settings import KeyFolder, Settings
+from decentnode.graph.base import Graph
 from decentnode.mapping.base import Mapping, is_loopback
 from decentnode.training.gradient_sync import GradientSync
 
@@ -59,6 +60,9 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
     if several and coupling.port is not None and machine == mapping.machine_of(0):
         needed.append(Ports(address, coupling.port, 1, "training.port"))
+    graph: Graph = settings.graph.make()
+    if machine == 0 and (port := graph.service_port(len(mapping.machines))) is not None:
+        needed.append(Ports(address, port, 1, "graph.port"))
     communication: Communication = settings.communication.make()
     return needed + [
         Ports(address, ports.start, len(ports), f"communication.{option}")

@@ -74,6 +74,16 @@ class Timeouts:
         """An exchange of DecentralizedDataParallel that its transport should have ended."""
         return 2 * deadline + 10.0
 
+    @property
+    def sampled_view(self) -> float:
+        """A node's wait for a view of the peer-sampling service; short for the node's peers."""
+        return self.deadline / 2
+
+    @property
+    def sampling_barrier(self) -> float:
+        """The service's wait for processes that have not asked for a view that others wait for."""
+        return self.deadline / 4
+
     # Links of a host process.
 
     local_link: ClassVar[float] = 0.1

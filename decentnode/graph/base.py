@@ -137,6 +137,8 @@ class Graph(ABC):
     """Whether a graph in several components is accepted."""
     has_rests: bool = False
     """Whether nodes make no local steps in some rounds."""
+    asks_service: bool = False
+    """Whether edges are those that a service answers; `prepare` awaits them."""
     is_negotiated: bool = False
     """Whether nodes agree on edges by messages during the run; then `targets` are only those of the start."""
     needs_local_steps: bool = False
@@ -200,6 +202,13 @@ class Graph(ABC):
     def trains(self, rank: int, round: int) -> bool:
         """Whether `rank` makes local steps in `round`; only where the graph `has_rests`."""
         return True
+
+    def service_port(self, machines: int) -> int | None:
+        """The TCP port at machine 0 of a service that a run on so many machines starts; None: no port."""
+        return None
+
+    async def prepare(self, rank: int, round: int) -> None:  # noqa: B027 - most graphs ask nobody
+        """Awaited before the first question about a round; returns at once where edges are computed."""
 
     def with_labels(self, histograms: Sequence[Sequence[int]]) -> "Graph":
         """The graph of nodes that have so many samples of each label; only where the graph `needs_labels`."""

@@ -171,6 +171,10 @@ class WeightedGraph:
             WeightedGraph(level, MIXINGS.find(default_weights(level))()) for level in self.graph.levels
         )
 
+    async def prepare(self, rank: int, round: int) -> None:
+        """Waits until the view is known; must be awaited before `view` in a run."""
+        await self.graph.prepare(rank, round)
+
     def most_targets(self, rank: int) -> int:
         """The most nodes that `rank` can send to in one round."""
         return self.graph.most_targets(rank)

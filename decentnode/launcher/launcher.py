@@ -43,6 +43,7 @@ from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import Contribution, ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.peer_service import PeerService
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
@@ -92,6 +93,7 @@ class Launcher:
             self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.say, "disk")
         )
         self._evaluators = EvaluatorPool(experiment, self._local, self.run_dir, self._event_log.say)
+        self._peer_service = PeerService(experiment, machine, self.run_dir, self._event_log.say)
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
         own = {i: experiment.processes[i].ranks for i in self._positions}
@@ -143,6 +145,7 @@ class Launcher:
             self._run_monitor.close()
             self.server.close()
             self._evaluators.close()
+            self._peer_service.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         # After the server: figures take time, and all node processes have ended by now.
@@ -161,12 +164,13 @@ class Launcher:
         threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
         # First: an evaluator must not hold the pipe of the nodes open.
         self._evaluators.start(threads)
+        self._socket_dir = name_socket_directory()
+        self._peer_service.start(self._socket_dir, self._credentials)
         read, write = os.pipe()
         # Room for the reports of thousands of nodes while this process is busy.
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
-        self._socket_dir = name_socket_directory()
         fork_context = ForkContext(
             self.experiment, self._evaluators.readers(Reporter(write, read)), self._introductions,
             self._heartbeats, self._run_state.lineage, self._start_signal, self.run_dir, self._socket_dir,
@@ -285,12 +289,17 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
-        fds = [*self._evaluators.descriptors, *([] if self._inflow.closed else [self._inflow.fd])]
+        fds = [
+            *self._evaluators.descriptors,
+            *self._peer_service.descriptors,
+            *([] if self._inflow.closed else [self._inflow.fd]),
+        ]
         if self.run_id:
             fds += self._assembly.descriptors
             # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
+        self._peer_service.look()
         # The nodes first: they publish what is evaluated.
         self._reports.take_own([*self._inflow.read(), *self._evaluators.reports(), *self._run_monitor.look()])
         if self._inflow.closed:

@@ -27,6 +27,8 @@ from decentnode.communication.launcher_link.reports import (
     Reporter,
     Stopped,
 )
+from decentnode.communication.peer_sampling.client import SamplingClient
+from decentnode.communication.peer_sampling.service import endpoint_of
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import Clock
@@ -34,6 +36,7 @@ from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
+from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.safetensors_io import content_of
@@ -121,6 +124,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         fork_context.reporter.send(Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
+    _ask_for_views(fork_context, position)
     absent = fork_context.lineage.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
     run_id = fork_context.lineage.message_id
@@ -149,6 +153,23 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         communication.close(patience)
     # The codes are ordered by severity.
     return max(codes)
+
+
+def _ask_for_views(fork_context: ForkContext, position: int) -> None:
+    """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
+    experiment = fork_context.experiment
+    graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts
+    if not isinstance(graph, PeerSampler):
+        return
+
+    def tell(text: str) -> None:
+        print(text, flush=True)
+        # One line for the launcher, because all processes say the same.
+        if 0 in experiment.processes[position].ranks:
+            fork_context.reporter.send(Notice(0, text))
+
+    endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir)
+    graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
 
 
 def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory, run_id: int) -> SyncContext:

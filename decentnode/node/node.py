@@ -75,6 +75,7 @@ class Node:
         self.round = round
         record, adaptation = RoundRecord(self.rank, round), self.adaptation
         vector, clock, began = self.training.vector, self.exchange.clock, self.exchange.clock.now()
+        await self.graph.prepare(self.rank, round)
         if not self.graph.static:
             # Before the local steps: links open while they run.
             self.exchange.endpoint.foresee(self.graph.foreseen(self.rank, round, self.course.rounds))

@@ -2779,6 +2779,14 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "steps have left them; leave it out"
         ],
     ),
+    "service, a port that has another use": (
+        [
+            "graph={name: peer_sampler, nodes: 4, degree: 2, port: 31000}",
+            "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]",
+            "mapping.rendezvous_port=31000",
+        ],
+        ["command line: graph.port: 31000 is mapping.rendezvous_port; take another"],
+    ),
     "links by messages, and masks": (
         ["graph={name: flipper, nodes: 4, degree: 2}", "sharing={name: secure_aggregation}"],
         [

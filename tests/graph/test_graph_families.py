@@ -180,6 +180,7 @@ def test_options_are_validated_by_their_types(name):
         "active": 2,
         "budget": 0.5,
         "seconds_per_round": 0.1,
+        "neighbors": 2,
     }
     options["dimension"] = 3
     taken = {key: value for key, value in options.items() if key in cls.__dataclass_fields__}

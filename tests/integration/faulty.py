@@ -1,13 +1,17 @@
 """Plug-ins that fail on purpose, named from YAML as `faulty:Class`."""
 
+import os
+import signal
 import threading
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.sharing import Gossip
 
 
@@ -116,3 +120,12 @@ class Slow(Gossip):
                 time.sleep(0.3)
 
         return adjust
+
+
+class DyingService(PeerSampler):
+    """A graph whose service is killed when it is to send the third block."""
+
+    def answer(self, number):
+        if number == 2 and Path("/proc/self/fd/1").readlink().name == "peer-sampling.log":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().answer(number)

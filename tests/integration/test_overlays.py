@@ -1,18 +1,21 @@
 """Runs on graphs that nodes agree on by messages, or that a service draws."""
 
 import hashlib
+import json
 
 import pytest
 import torch
 
 from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
+from decentnode.results.records import read_records
 from tests.integration.running import Run
 from tests.integration.test_time_varying import in_process, written
 from tests.support.in_process import Nodes
 
 GRAPHS = [
     "{name: flipper, nodes: 8, degree: 3}",
+    "{name: peer_sampler, nodes: 6, degree: 3, block: 3}",
     "{name: similarity, nodes: 8, neighbors: 2, of: gradient, every: 3}",
 ]
 
@@ -34,3 +37,22 @@ def test_a_resumed_run_ends_with_the_same_models(tmp_path, graph):
     first = Nodes(experiment, tmp_path / "first").begin().run(0, 5)
     resumed = Nodes(experiment, tmp_path / "second").load(first.saved())
     assert torch.equal(first.run(5, 9).models, resumed.run(5, 9).models)
+
+
+def test_nodes_repeat_their_views_when_the_service_is_killed(tmp_path):
+    """The process that draws views is killed as it sends the third block; all nodes notice it alike."""
+    graph = "{name: 'faulty:DyingService', nodes: 6, degree: 3, block: 3}"
+    path = written(tmp_path, graph)
+    run = Run(tmp_path / "run", ["failures={grace: 0.5, deadline: 40}", "communication=zeromq"], path)
+    assert run.wait() == 0, run.text
+    events = [json.loads(line) for line in (run.run_dir / "events.jsonl").read_text().splitlines()]
+    told = [event["text"] for event in events if event["kind"] == "communication"]
+    assert sum("the peer-sampling service has ended; nodes repeat" in text for text in told) == 1
+    repeats = "no answer of the peer-sampling service: repeating its views number 2"
+    assert told.count(repeats) == 1
+    logs = [(run.run_dir / "logs" / f"{rank:05d}.log").read_text() for rank in range(6)]
+    assert [log.count(repeats) for log in logs] == [1] * 6
+    # No edge was awaited in vain: each end repeats the same view.
+    assert {event["kind"] for event in events} == {"communication", "started", "ended"}
+    records = [read_records(file) for file in sorted((run.run_dir / "records").glob("*.jsonl"))]
+    assert [[record.heard for record in node] for node in records] == [[3] * 9] * 6

@@ -114,6 +114,7 @@ class Overlay(Sharing):
             await self.negotiate(vector, view, exchange)
         self._view = self.place(view)
         await self.scheme.share(vector, self._view, exchange, out)
+        self.watched_weight = self.scheme.watched_weight
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         # Of the overlay nothing is undone where a mix is discarded: the other ends have changed, too.

@@ -1,0 +1,1 @@
+"""The peer-sampling service and its clients."""

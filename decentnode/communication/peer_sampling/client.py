@@ -1,0 +1,116 @@
+"""A host process's end of the peer-sampling service: fetches blocks ahead, in a thread of its own."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq
+
+from decentnode.communication.peer_sampling.service import LOOK_INTERVAL, NUMBER, QUESTION
+from decentnode.communication.security.curve import Credentials
+from decentnode.communication.zmq_poll import milliseconds
+from decentnode.core.clock import Clock
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
+
+KEPT_BLOCKS = 4
+ASK_INTERVAL = 0.5
+
+
+@dataclass
+class SamplingClient:
+    """The blocks that one host process has fetched; its nodes read them, a thread adds them.
+
+    Losses are told once, and so is the first block after them.
+    """
+
+    endpoint: str
+    process: int
+    """The position of this host process."""
+    timeouts: Timeouts
+    tell: Callable[[str], object]
+    credentials: Credentials | None = None
+    is_lost: bool = field(default=False, init=False)
+    """Whether the service does not answer."""
+    _blocks: dict[int, bytes] = field(default_factory=dict, init=False)
+    _wanted: int = field(default=-1, init=False)
+    _asked: float = field(default=0.0, init=False)
+    """When `_wanted` was set."""
+    _ended: bool = field(default=False, init=False)
+    _repeats: bool = field(default=False, init=False)
+    """Whether nodes repeat a block, which is told."""
+
+    def start(self, first: int = 0) -> "SamplingClient":
+        """Fetches a first block; raises StartError if the service does not answer in time."""
+        self._thread = threading.Thread(target=self._run, name="peer sampling", daemon=True)
+        self._thread.start()
+        self.ask(first)
+        limit = time.monotonic() + self.timeouts.start_deadline
+        while self.block(first) is None:
+            if time.monotonic() > limit:
+                raise StartError(f"no peer-sampling service answers at {self.endpoint}")
+            time.sleep(LOOK_INTERVAL / 5)
+        return self
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended = True
+        self._thread.join(Timeouts.connect)
+
+    def ask(self, number: int) -> None:
+        """Has a block fetched; the thread sees it soon."""
+        if number > self._wanted:
+            self._asked, self._wanted = time.monotonic(), number
+
+    def block(self, number: int) -> bytes | None:
+        """That block, if it is here."""
+        return self._blocks.get(number)
+
+    async def wait(self, number: int) -> None:
+        """Waits until the block is here or the service is lost, for half of a deadline at most."""
+        clock, limit = Clock(), time.monotonic() + self.timeouts.sampled_view
+        while self.block(number) is None and not self.is_lost and time.monotonic() < limit:
+            await clock.sleep(LOOK_INTERVAL / 5)
+
+    def repeats(self, number: int, instead: int) -> None:
+        """Tells that nodes repeat an earlier block."""
+        if not self._repeats:
+            self._repeats = True
+            self.tell(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
+
+    def _run(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        dealer.set(zmq.LINGER, 0)
+        if self.credentials is not None and self.endpoint.startswith("tcp"):
+            self.credentials.guard_client(dealer, 0)
+        dealer.connect(self.endpoint)
+        heard, due = time.monotonic(), 0.0
+        while not self._ended:
+            now, wanted = time.monotonic(), self._wanted
+            if wanted in self._blocks:
+                heard, due = now, 0.0
+            elif wanted >= 0 and now >= due:
+                due = now + ASK_INTERVAL
+                # Without a connection, the queue of questions becomes full.
+                with contextlib.suppress(zmq.Again):
+                    dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)
+            if dealer.poll(milliseconds(now + LOOK_INTERVAL)):
+                heard, self.is_lost = time.monotonic(), False
+                self._take(dealer.recv_multipart())
+            elif time.monotonic() - max(heard, self._asked) > self.timeouts.grace:
+                # Until it answers again: nodes wait for no further block.
+                self.is_lost = True
+        context.destroy(linger=0)
+
+    def _take(self, frames: list[bytes]) -> None:
+        if len(frames) == 2 and len(frames[0]) == NUMBER.size:
+            (number,) = NUMBER.unpack(frames[0])
+            kept = {k: block for k, block in self._blocks.items() if k > number - KEPT_BLOCKS}
+            # Replaced as a whole: nodes read it in other threads.
+            self._blocks = kept | {number: frames[1]}
+            if self._repeats:
+                self._repeats = False
+                self.tell("the peer-sampling service answers again")

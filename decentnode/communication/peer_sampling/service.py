@@ -1,0 +1,118 @@
+"""The peer-sampling service: one process that answers all host processes with the edges of coming rounds."""
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import zmq
+
+from decentnode.communication.security.curve import Credentials, ZapAuthenticator
+from decentnode.communication.zmq_poll import Poller, has_input
+from decentnode.core.timeouts import Timeouts
+from decentnode.mapping.base import Mapping, tcp_endpoint
+
+QUESTION = struct.Struct("<qq")
+"""The position of the host process, and the number of the block."""
+NUMBER = struct.Struct("<q")
+"""Begins an answer: the number of the block, which follows, or which is not due yet."""
+MOST_QUESTION_BYTES = 1024
+LOOK_INTERVAL = 0.05
+MOST_WAITING = 4
+"""Different blocks that processes may wait for at a time."""
+
+
+def endpoint_of(mapping: Mapping, address: str, port: int, socket_dir: str) -> str:
+    """Where the service of a run is: at `address`; else in the directory of the sockets, if all that ask are
+    on one machine; else at machine 0.
+    """
+    if not address and socket_dir and len(mapping.machines) == 1:
+        return f"ipc://{socket_dir}/peers"
+    return tcp_endpoint(address or mapping.address(0), port)
+
+
+@dataclass
+class SamplingService:
+    """Sends each block to all processes at the same time, so that they lose the service alike.
+
+    A block is due when all processes that got the one before have asked for it, or `patience` after the first
+    of them. Later questions are answered at once.
+    """
+
+    answer: Callable[[int], bytes]
+    """The block of that number."""
+    endpoint: str
+    processes: int
+    patience: float
+    credentials: Credentials | None = None
+    _newest: int = field(default=-1, init=False)
+    """The newest block that was sent."""
+    _expected: set[int] = field(default_factory=set, init=False)
+    """The processes that asked for it; all of them before the first one."""
+    _waiting: dict[int, dict[int, bytes]] = field(default_factory=dict, init=False)
+    """For each block the routing ids of those that wait for it, by process."""
+    _since: dict[int, float] = field(default_factory=dict, init=False)
+    """When a block was first asked for."""
+
+    def serve(self) -> None:
+        """Answers until the process ends; raises zmq.ZMQError if the endpoint cannot be bound."""
+        # All processes get the same one.
+        self._drawn = lru_cache(2)(self.answer)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = context.socket(zmq.ROUTER)
+        self._router.set(zmq.MAXMSGSIZE, MOST_QUESTION_BYTES)
+        self._router.set(zmq.LINGER, 0)
+        poller = Poller()
+        poller.add(self._router, self._take)
+        if self.credentials is not None and self.endpoint.startswith("tcp"):
+            gate = ZapAuthenticator(self._router, self.credentials, self._refuse)
+            poller.add(gate.questions, gate.serve)
+            poller.add(gate.monitor, gate.serve)
+        self._bind()
+        print(f"peer sampling at {self.endpoint}, process {os.getpid()}", flush=True)
+        while True:
+            poller.serve(time.monotonic() + LOOK_INTERVAL)
+            for number in sorted(self._waiting):
+                self._send_if_due(number, time.monotonic())
+
+    def _bind(self) -> None:
+        folder = Path(self.endpoint.removeprefix("ipc://")).parent
+        limit = time.monotonic() + Timeouts.server_end
+        # The directory of the sockets is made by the process that starts the nodes.
+        while self.endpoint.startswith("ipc") and not folder.is_dir() and time.monotonic() < limit:
+            time.sleep(LOOK_INTERVAL)
+        self._router.bind(self.endpoint)
+
+    def _refuse(self, reason: str) -> None:
+        print(f"refused a connection: {reason}", flush=True)
+
+    def _take(self) -> None:
+        while has_input(self._router):
+            peer, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            if len(frames) != 1 or len(frames[0]) != QUESTION.size:
+                continue
+            process, number = QUESTION.unpack(frames[0])
+            if 0 <= number <= self._newest:
+                self._expected.add(process)
+                self._send(peer, number)
+            elif number >= 0 and (number in self._waiting or len(self._waiting) < MOST_WAITING):
+                self._waiting.setdefault(number, {})[process] = peer
+                self._since.setdefault(number, time.monotonic())
+                # A sign of life: the block is not due yet.
+                self._router.send_multipart([peer, NUMBER.pack(number)])
+
+    def _send_if_due(self, number: int, now: float) -> None:
+        asked = self._waiting[number]
+        is_complete = asked.keys() >= self._expected if self._expected else len(asked) >= self.processes
+        if not is_complete and now < self._since[number] + self.patience:
+            return
+        del self._waiting[number], self._since[number]
+        self._newest, self._expected = max(self._newest, number), {*asked}
+        for peer in asked.values():
+            self._send(peer, number)
+
+    def _send(self, peer: bytes, number: int) -> None:
+        self._router.send_multipart([peer, NUMBER.pack(number), self._drawn(number)])
