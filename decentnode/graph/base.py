@@ -108,7 +108,7 @@ class View:
     co_senders: dict[int, tuple[int, ...]]
     """For each target all ranks that it receives from, this node included, ascending."""
     learning_rate: float = 0.0
-    """The rate of this round's local steps."""
+    """The rate of this round's local steps; 0 where the node rests, or the round only mixes."""
     servers: tuple[int, ...] = ()
     """The servers that the node follows or is one of, the first one first; none in a graph of peers."""
     levels: "tuple[View, ...]" = ()

@@ -49,7 +49,7 @@ class AdaptWhileCommunicating(AdaptThenCombine):
 
     async def before(self, round: int) -> float:
         self._round, self._is_due = round, True
-        return self._training.learning_rate
+        return self._training.rate_in(round)
 
     async def meanwhile(self) -> None:
         if self._is_due:

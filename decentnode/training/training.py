@@ -94,7 +94,9 @@ class TrainReport:
     """Without those that mixed precision skipped, because a gradient was not finite."""
     samples: int
     learning_rate: float
-    """The rate of the first step; `Training.learning_rate` is that of the next round already."""
+    """The rate of the first step, as in `Training.rate_in`; `Training.learning_rate` is that of the next
+    round already.
+    """
     epsilon: float | None = None
     """What all private steps so far have spent; None where nothing is claimed."""
 
@@ -146,6 +148,14 @@ class Training:
         """The optimizer's rate for the next step (of its first group)."""
         return float(self.optimizer.param_groups[0]["lr"])
 
+    def rate_in(self, round: int) -> float:
+        """The rate of a round's steps, before the first; 0 where the node rests, or the round only mixes.
+
+        Schemes make steps of their own at this rate, and must not move a model that rests.
+        """
+        only_mixes = round % self.settings.train_every or not self.hooks.trains(round)
+        return 0.0 if only_mixes else self.learning_rate
+
     def join(self, tie: Reducer) -> None:
         """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""
         self.tie = tie
@@ -186,7 +196,7 @@ class Training:
 
     def begin(self, round: int) -> Tally:
         """Begins the local steps of a round."""
-        return Tally(round, self.learning_rate)
+        return Tally(round, self.rate_in(round))
 
     async def step(self, tally: Tally) -> None:
         """Makes one more local step of a round."""

@@ -259,6 +259,14 @@ def test_a_rank_without_samples_does_not_train_but_follows_the_schedule(recwarn)
     assert not recwarn.list
 
 
+def test_a_round_without_local_steps_has_no_rate():
+    """Schemes that make steps of their own at the round's rate would move a model that rests."""
+    training = training_of(toy_net(), hooks=Hooks(trains=lambda round: round != 1))
+    assert [report.learning_rate for report in run(training, range(3))] == [0.1, 0.0, 0.1]
+    training = training_of(toy_net(), train_every=2)
+    assert [report.learning_rate for report in run(training, range(3))] == [0.1, 0.0, 0.1]
+
+
 def test_the_schedule_advances_once_per_round():
     schedule = Factory(torch.optim.lr_scheduler.StepLR, {"step_size": 2, "gamma": 0.1})
     module = toy_net()
