@@ -330,6 +330,13 @@ def check_batches(experiment: Experiment) -> None:
                 f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
                 f"once; give each rank {least} or none"
             )
+    scheme: Sharing = experiment.settings.sharing.make()
+    without = [rank for rank, part in enumerate(experiment.parts) if not len(part)]
+    if scheme.needs_local_loss and without:
+        raise BadInput(
+            f"sharing: {name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has "
+            "none; change dataset.partition, or use another scheme"
+        )
 
 
 def check_metrics(metrics: Sequence[Metric]) -> None:
