@@ -1,0 +1,40 @@
+"""Every scheme on every graph under every time model runs to its end, or is refused before the start."""
+
+from itertools import product
+
+import pytest
+
+from tests.support.product import (
+    OVERLAPPED,
+    TIME_MODELS,
+    dataset,
+    graph_cases,
+    graph_section,
+    scheme_cases,
+    scheme_section,
+    walk,
+)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """The samples of all runs, read once."""
+    return dataset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", graph_cases())
+def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
+    graph, ran, wrong = graph_section(name, tmp_path), set(), []
+    time_models = [key for key in TIME_MODELS if key != "overlapped" or name in OVERLAPPED]
+    for scheme, time_model in product(scheme_cases(), time_models):
+        place = f"{scheme} on {name}, {time_model}"
+        try:
+            defects = walk(scheme_section(scheme), graph, time_model, tmp_path / place, samples)
+        except Exception as error:  # whatever it is, the others are walked, too
+            wrong.append(f"{place}: {error!r}")
+            continue
+        if not defects:
+            ran.add(scheme)
+    assert not wrong, "\n".join(wrong)
+    assert ran

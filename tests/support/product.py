@@ -1,0 +1,246 @@
+"""Runs of every scheme on every graph under every time model, in this process, each for three rounds.
+
+The registries are walked, so a new plug-in takes part by itself; only options without a default need an entry
+here.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from decentnode.config import loader
+from decentnode.config.type_check import REQUIRED, parameters_of
+from decentnode.config.yaml_source import Document
+from decentnode.core.registry import GRAPHS, SHARINGS
+from decentnode.errors import BadInput
+from decentnode.graph.families import Ring
+from decentnode.graph.files import write_graph
+from decentnode.graph.random_graphs import Regular
+from decentnode.graph.spectrum import SparseWeights
+from decentnode.node.experiment import Experiment
+from decentnode.sharing.base import Sharing
+from tests.support.in_process import Nodes
+
+NODES, ROUNDS, PATIENCE = 8, 3, 30.0
+"""Patience in seconds, of one run; it takes about a twentieth of a second."""
+SETTINGS = {
+    "rounds": ROUNDS,
+    "dataset": {"name": "quadratic", "dimension": 40, "b": "normal", "partition": "natural"},
+    "model": "quadratic",
+    "training": {
+        "optimizer": {"name": "SGD", "lr": 0.1}, "loss": "NLLLoss", "batch_size": 1, "steps_per_round": 1,
+    },
+    "communication": {"name": "inproc"},
+    "evaluation": {"every": 0, "final": False, "average_model": False},
+    "failures": {"deadline": 10.0},
+}  # fmt: skip
+FEW = {"name": "natural", "ranks": [0, 3, 6]}
+"""Three of the eight nodes train, which is cheap, and enough to make the models differ."""
+TIME_MODELS = {"synchronous": {}, "overlapped": {"communication": {"name": "inproc", "overlap": True}}}
+"""What each changes in the settings."""
+OVERLAPPED = ("ring", "exponential", "one_peer_exponential", "epidemic_local", "partial_participation")
+"""Graphs that are walked overlapped, too: one of each kind. `eval/graphs/product.py` walks all."""
+MEAN_MOVES = 2e-3
+"""How far the sum of models of about 1 may move in a mix: secure aggregation rounds to 2^-16."""
+
+
+def ring(folder):
+    """A graph file."""
+    path = folder / "ring.edges"
+    write_graph(Ring(NODES), str(path))
+    return str(path)
+
+
+def folder_of_files(folder):
+    """A folder with a graph for each of two rounds."""
+    files = folder / "files"
+    files.mkdir(exist_ok=True)
+    write_graph(Ring(NODES), str(files / "a.edges"))
+    write_graph(Regular(NODES, 4), str(files / "b.edges"))
+    return str(files)
+
+
+def contacts(folder):
+    """A trace of contacts that connect all nodes within three rounds."""
+    path = folder / "contacts"
+    lines = (f"{i} {(i + 1) % NODES} {i % 3} {i % 3 + 1}" for i in range(NODES))
+    path.write_text("\n".join([str(NODES), *lines]))
+    return str(path)
+
+
+def availability(folder):
+    """A trace in which each node is awake in two of three rounds."""
+    path = folder / "awake.csv"
+    spans = ((rank, (rank + k) % 3) for rank in range(NODES) for k in (0, 1))
+    path.write_text("\n".join(f"{rank},{begin},{begin + 1}" for rank, begin in spans))
+    return str(path)
+
+
+N = {"nodes": NODES}
+GRAPH_OPTIONS: dict[str, Callable[[Path], dict]] = {
+    "alternating_exponential_ring": lambda _: N | {"per_machine": 2},
+    "availability_trace": lambda folder: {
+        "path": ring(folder), "trace_path": availability(folder), "seconds_per_round": 1.0,
+    },
+    "churn": lambda _: {
+        "graph": {"name": "regular", "nodes": NODES, "degree": 3}, "schedule": [[1, 1, None], [2, 0, 1]],
+    },
+    "contact_trace": lambda folder: {"path": contacts(folder), "seconds_per_round": 1.0},
+    "d_cliques": lambda _: N | {"clique_size": 4},
+    "epidemic_local": lambda _: N | {"degree": 3},
+    "epidemic_oracle": lambda _: N | {"degree": 3},
+    "equi_topo": lambda _: N | {"shifts": 3, "one_peer": True},
+    "erdos_renyi": lambda _: N | {"probability": 0.5},
+    "federated with clients by turns": lambda _: N | {"rate": 0.5},
+    "file": lambda folder: {"path": ring(folder)},
+    "flipper": lambda _: N | {"degree": 3},
+    "from_files": lambda folder: {"path": folder_of_files(folder)},
+    "grid": lambda _: {"rows": 2, "columns": 4},
+    "hierarchical": lambda _: N | {"nodes_per_cluster": 4, "every": 2},
+    "hierarchical with servers": lambda _: N | {
+        "nodes_per_cluster": 4, "inner": "federated", "outer": "federated", "every": 2,
+    },
+    "hypercube": lambda _: {"dimension": 3},
+    "matcha": lambda folder: {"path": ring(folder), "budget": 0.5},
+    "mobility": lambda _: N | {"radius": 0.5, "speed": 0.1},
+    "partial_participation": lambda _: N | {"degree": 2, "probability": 0.7},
+    "regular": lambda _: N | {"degree": 3},
+    "small_world": lambda _: N | {"degree": 2, "rewire": 0.2},
+    "teleport": lambda _: N | {"active": 4},
+    "token_walk": lambda _: N | {"degree": 3, "tokens": 3},
+    "torus": lambda _: {"rows": 2, "columns": 4},
+}  # fmt: skip
+"""By an id that begins with the name, given a folder for files; `nodes` alone needs no entry."""
+CLASSES = {
+    "dataset": {
+        "name": "synthetic", "nodes": NODES, "samples_per_node": 5, "features": 9, "classes": 4,
+        "partition": "iid",
+    },
+    "model": "logistic_regression",
+    "training": SETTINGS["training"] | {"loss": "CrossEntropyLoss"},
+}  # fmt: skip
+SECTIONS = {"d_cliques": CLASSES}
+"""By graph, what it needs of the other sections."""
+SCHEME_OPTIONS: dict[str, dict] = {
+    "levels with servers": {"inner": "fed_avg", "outer": "fed_avg"},
+}
+"""By an id that begins with the name; a scheme whose options all have defaults needs no entry."""
+
+
+def graph_cases():
+    """The ids of all graphs with options."""
+    return sorted({*GRAPHS.classes(), *GRAPH_OPTIONS})
+
+
+def graph_section(case, folder):
+    """The graph of eight nodes, as in YAML; AssertionError where it needs an entry in GRAPH_OPTIONS."""
+    name, options = case.split()[0], GRAPH_OPTIONS.get(case, lambda _: N)(folder)
+    needed(GRAPHS.find(name), options, f"graph {name}: add its options for {NODES} nodes to GRAPH_OPTIONS")
+    return {"name": name} | options
+
+
+def scheme_cases():
+    """The ids of all schemes with options."""
+    return sorted({*SHARINGS.classes(), *SCHEME_OPTIONS})
+
+
+def scheme_section(case):
+    """The scheme, as in YAML; AssertionError where it needs an entry in SCHEME_OPTIONS."""
+    name, options = case.split()[0], SCHEME_OPTIONS.get(case, {})
+    needed(SHARINGS.find(name), options, f"scheme {name}: add its options to SCHEME_OPTIONS")
+    return {"name": name} | options
+
+
+def needed(cls, options, remedy):
+    parameters = parameters_of(cls)
+    missing = {key for key, (_, default) in parameters.items() if default is REQUIRED} - options.keys()
+    assert not missing and options.keys() <= parameters.keys(), f"{remedy} (tests/support/product.py)"
+
+
+def settings_of(scheme, graph, time_model="synchronous"):
+    """The checked settings of a combination, from what YAML would hold; raises BadInput."""
+    sections = SECTIONS.get(graph["name"], {})
+    content = copy.deepcopy(SETTINGS | {"sharing": scheme, "graph": graph} | sections)
+    cls = SHARINGS.find(scheme["name"])
+    # A scheme that follows gradients makes steps of its own where a node has no samples.
+    if not sections and not cls.needs_local_loss and cls.adjust_gradient is Sharing.adjust_gradient:
+        content["dataset"] |= {"partition": FEW}
+    return loader.understand(Document("x.yaml", content | copy.deepcopy(TIME_MODELS[time_model])))
+
+
+def dataset():
+    """All samples that SETTINGS name."""
+    settings = settings_of({"name": "gossip"}, {"name": "ring", "nodes": NODES})
+    return settings.dataset.make().whole(settings.seed)
+
+
+def walk(scheme, graph, time_model, folder, samples=None):
+    """Runs one combination in a new `folder`, or returns why it was refused, one line each.
+
+    AssertionError if it does not reach its end, or moves the mean that it keeps. `samples`: those of
+    SETTINGS, where they are loaded.
+    """
+    try:
+        settings = settings_of(scheme, graph, time_model)
+        experiment = Experiment.from_settings(settings, None if graph["name"] in SECTIONS else samples)
+    except BadInput as refused:
+        assert refused.defects and not any("\n" in defect for defect in refused.defects)
+        return refused.defects
+    team = Nodes(experiment, folder)
+    moves = Moves(team.nodes)
+    asyncio.run(asyncio.wait_for(to_the_end(team.nodes), PATIENCE))
+    for node in team.nodes:
+        node.records.close()
+        assert node.round == ROUNDS - 1, f"rank {node.rank} ended after round {node.round}"
+        assert not node.exchange.missing and not node.exchange.refused, f"rank {node.rank} missed payloads"
+    assert team.models.isfinite().all()
+    moves.check(experiment)
+    return ()
+
+
+async def to_the_end(nodes):
+    """Runs all nodes; the first that fails ends all."""
+    async with asyncio.TaskGroup() as tasks:
+        for node in nodes:
+            tasks.create_task(node.run())
+
+
+class Moves:
+    """By how much each mix moves the sum of all models, as the nodes accept them."""
+
+    def __init__(self, nodes):
+        self.sums = {}
+        for node in nodes:
+            node.sharing = Watched(node.sharing, self.sums)
+
+    def check(self, experiment):
+        """AssertionError where a scheme moves the mean although it and W promise to keep it."""
+        scheme = experiment.sharing()
+        if not scheme.preserves_mean(scheme.chain):
+            return
+        for round, (nodes, moved) in self.sums.items():
+            promised = nodes == NODES and SparseWeights(experiment.graph, round).doubly_stochastic
+            assert not promised or moved.abs().max() < MEAN_MOVES, f"the mean moves in round {round}"
+
+
+class Watched(SimpleNamespace):
+    """A scheme, and the sum over nodes of what each mix changes."""
+
+    def __init__(self, scheme, sums):
+        super().__init__(scheme=scheme, sums=sums)
+
+    def __getattr__(self, name):
+        return getattr(self.scheme, name)
+
+    def accept(self, vector, view, mixed):
+        """Adds one node's mix."""
+        if not (view.learning_rate or view.sources or view.targets):
+            rests = f"rank {view.rank} rests in round {view.round}"
+            assert torch.allclose(vector, mixed, atol=1e-5), f"{rests}, and moves"
+        nodes, moved = self.sums.get(view.round, (0, torch.zeros_like(vector)))
+        self.sums[view.round] = (nodes + 1, moved + mixed - vector)
+        self.scheme.accept(vector, view, mixed)
